@@ -2,7 +2,7 @@
 #include "text.cuh"
 #include "utf8.cuh"
 #include "words.cuh"
-#define NONE 0xFFFFFFFFu
+#define ENDS 256u
 #define SPELT 0u
 #define MOST 100000.0f
 
@@ -26,10 +26,10 @@ __device__ __forceinline__ i64 next_word(const u8* text_B, i64& first, i64 stop)
 // text_B (B,) u8, ends_S (S,) i64, Pieces  ->  piece_N (B + S,) u32 and next_N (B + S,) i32: the piece that ends at each
 // position of a sentence, which has one more than bytes, and where the piece that starts there ends; counts_S (S,) i64 codes,
 // with the 0; failed_S (S,) u8, which are left out if true before. best_N (B + S,) f32 is scratch. See best_pieces.py. A thread takes a sentence.
-extern "C" __global__ void find_best_pieces(const u8* text_B, i64 B, const i64* ends_S, i64 S, const uint4* nodes_U4,
-                                            float unknown_score, const u32* code_P, u32 unknown, float* best_N,
+extern "C" __global__ void find_best_pieces(const u8* text_B, i64 B, const i64* ends_S, i64 S, const u32* units_U,
+                                            const u32* piece_U, const float* score_U, float unknown_score, const u32* code_P, u32 unknown, float* best_N,
                                             u32* piece_N, int* next_N, i64* counts_S, u8* failed_S) {
-  u32 root = nodes_U4[0].x >> 8;
+  u32 root = units_U[0] >> 9;
   GRID_STRIDE_LOOP(s, S) {
     i64 begin = s ? ends_S[s - 1] : 0;
     int size = (int)(ends_S[s] - begin);
@@ -50,16 +50,15 @@ extern "C" __global__ void find_best_pieces(const u8* text_B, i64 B, const i64* 
       bool has_single = false;
       u32 base = root;
       for (int end = i + 1; end <= size; ++end) {
-        u32 c = text[end - 1];
-        uint4 node = nodes_U4[base ^ c];
-        if ((node.x & 255) != c) break;
-        base = node.x >> 8;
-        if (node.y == NONE) continue;
-        float candidate = __fadd_rn(__uint_as_float(node.z), so_far);
+        u32 c = text[end - 1], node = base ^ c, unit = units_U[node];
+        if ((unit & 255) != c) break;
+        base = unit >> 9;
+        if (!(unit & ENDS)) continue;
+        float candidate = __fadd_rn(score_U[node], so_far);
         if (next[end] < 0 || candidate > best[end]) {
           best[end] = candidate;
           next[end] = i;
-          pieces[end] = node.y;
+          pieces[end] = piece_U[node];
         }
         has_single |= end - i == width;
       }

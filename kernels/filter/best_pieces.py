@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy import float32, uint32
+from numpy import float32, uint32, uint64
 
 from mgpu_ngram.kernels.common.find_tokens import is_space
 from mgpu_ngram.kernels.common.words import find_word, index_words
@@ -17,28 +17,31 @@ from mgpu_ngram.kernels.common.words import find_word, index_words
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
-from ..intrinsics import from_float32
 from ..launch import grid_for, kernel, launch
 from .normalize_text import character_size
 
-NONE = 0xFFFFFFFF  # no piece ends at a node
+ENDS = 256  # flag of a unit: a piece ends there
+MOST_UNITS = 1 << 23
 SPELT = 0  # in code_P: the piece is no word, and is looked up in the text's own letters
 MOST = 100000.0  # of a sum; SentencePiece shifts greater ones
-OPEN_PAGES = 16  # pages of nodes that are searched for room
+OPEN_PAGES = 16  # pages of units that are searched for room
 
 
 class Pieces(NamedTuple):
     """The pieces of a model.
 
-    nodes_U4       (U, 4) uint32, a trie of their bytes. Node u is base << 8 | the byte that leads to it; the piece that
-                   ends there, or NONE; the bits of its float32 score; 0. The child of u by byte c is u' = base ^ c if
-                   its byte is c. Node 0 is the root
+    units_U        (U,) uint32, a trie of their bytes. A unit is base << 9 | whether a piece ends there << 8 | the byte
+                   that leads to it. The child of u by byte c is base ^ c if its byte is c. Unit 0 is the root
+    piece_U        (U,) uint32, the piece that ends there, and
+    score_U        (U,) float32, its score
     code_P         (P,) uint32, the code of each piece: its word's id + 1, or SPELT
     unknown        the piece of a character without one, and
     unknown_score  its float32 score
     """
 
-    nodes_U4: Any
+    units_U: Any
+    piece_U: Any
+    score_U: Any
     code_P: Any
     unknown: int
     unknown_score: float
@@ -66,34 +69,36 @@ def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: 
     check.dtype(text_B, np.uint8)
     check.dtype(ends_S, np.int64)
     check.dtype(failed_S, np.bool_)
-    check.dtype(pieces.nodes_U4, np.uint32)
+    check.dtype(pieces.units_U, np.uint32)
+    check.dtype(pieces.piece_U, np.uint32)
+    check.dtype(pieces.score_U, np.float32)
     check.dtype(pieces.code_P, np.uint32)
     arrays = {
-        "text_B": text_B, "ends_S": ends_S, "failed_S": failed_S, "nodes_U4": pieces.nodes_U4, "code_P": pieces.code_P
+        "text_B": text_B, "ends_S": ends_S, "failed_S": failed_S, "units_U": pieces.units_U,
+        "piece_U": pieces.piece_U, "score_U": pieces.score_U, "code_P": pieces.code_P,
     }  # fmt: skip
     return pick(cpu=_cpu, cuda=_cuda, **arrays | words._asdict())(text_B, ends_S, failed_S, pieces, words)
 
 
 def _cpu(text_B, ends_S, failed_S, pieces, words):
-    check.contiguous(nodes_U4=pieces.nodes_U4)
     longest = int(np.diff(ends_S, prepend=0).max(initial=0)) + 1
     best_N, piece_N, start_N = np.empty(longest, np.float32), np.empty(longest, np.uint32), np.empty(longest, np.int32)
     failed_S = failed_S.copy()
     codes_T = np.empty(len(text_B) + len(ends_S), np.uint32)  # a code has a byte at least
     used = _search(
-        text_B, ends_S, pieces.nodes_U4, pieces.code_P, uint32(pieces.unknown), float32(pieces.unknown_score), *words,
-        best_N, piece_N, start_N, codes_T, failed_S,
+        text_B, ends_S, *pieces[:4], uint32(pieces.unknown), float32(pieces.unknown_score), *words, best_N, piece_N,
+        start_N, codes_T, failed_S,
     )  # fmt: skip
     return codes_T[:used], failed_S
 
 
 @njit(nogil=True, cache=True)
 def _search(
-    text_B, ends_S, nodes_U4, code_P, unknown, unknown_score, offsets_V, data, slots_C, best_N, piece_N, start_N,
-    codes_T, failed_S,
+    text_B, ends_S, units_U, piece_U, score_U, code_P, unknown, unknown_score, offsets_V, data, slots_C, best_N,
+    piece_N, start_N, codes_T, failed_S,
 ):  # fmt: skip
-    """Return the codes that were written."""
-    root = nodes_U4[0, 0] >> uint32(8)
+    """Return the codes that were written. Indexes of the inner loop are unsigned: Numba tests others for the end."""
+    root = uint64(units_U[0] >> uint32(9))
     begin, t = 0, 0
     for s in range(len(ends_S)):
         size = ends_S[s] - begin
@@ -107,25 +112,26 @@ def _search(
                 failed_S[s] = True
                 continue
             width = character_size(text_B[begin + i])
-            has_single, base = False, root
-            for end in range(i + 1, size + 1):
-                c = uint32(text_B[begin + end - 1])
+            has_single, base, end = False, root, i
+            while end < size:
+                c = uint64(text_B[uint64(begin + end)])
                 node = base ^ c
-                unit = nodes_U4[node, 0]
-                if unit & uint32(255) != c:
+                unit = units_U[node]
+                if uint64(unit & uint32(255)) != c:
                     break
-                base = unit >> uint32(8)
-                piece = nodes_U4[node, 1]
-                if piece != uint32(NONE):
-                    candidate = from_float32(nodes_U4[node, 2]) + so_far  # type: ignore[call-arg]
-                    if start_N[end] < 0 or candidate > best_N[end]:
-                        best_N[end], start_N[end], piece_N[end] = candidate, i, piece
+                end += 1
+                base = uint64(unit >> uint32(9))
+                if unit & uint32(ENDS):
+                    candidate = score_U[node] + so_far
+                    n = uint64(end)
+                    if start_N[n] < 0 or candidate > best_N[n]:
+                        best_N[n], start_N[n], piece_N[n] = candidate, i, piece_U[node]
                     has_single |= end - i == width
             if not has_single:
-                end = i + width
+                n = uint64(i + width)
                 candidate = unknown_score + so_far
-                if start_N[end] < 0 or candidate > best_N[end]:
-                    best_N[end], start_N[end], piece_N[end] = candidate, i, unknown
+                if start_N[n] < 0 or candidate > best_N[n]:
+                    best_N[n], start_N[n], piece_N[n] = candidate, i, unknown
             i += width
         if failed_S[s]:
             begin = ends_S[s]
@@ -171,18 +177,17 @@ def _cuda(text_B, ends_S, failed_S, pieces, words):
     if not S:
         return cupy.empty(0, np.uint32), failed_S
     text_B, slots_C, data = check.aligned(text_B), check.aligned(words.slots_C), check.aligned(words.data)
-    nodes_U4 = check.aligned(pieces.nodes_U4)
     N = B + S
     best_N, piece_N, next_N = cupy.empty(N, np.float32), cupy.empty(N, np.uint32), cupy.empty(N, np.int32)
     counts_S = cupy.empty(S, np.int64)
     blocks = grid_for(S, 64)
     sentences = text_B, B, ends_S, S
     chains = best_N, piece_N, next_N
-    model = pieces.code_P, np.uint32(pieces.unknown)
+    trie, model = pieces[:3], (pieces.code_P, np.uint32(pieces.unknown))
     table = slots_C, len(slots_C), words.offsets_V, len(words.offsets_V), data, len(data)
     search = kernel("filter/best_pieces", "find_best_pieces")
     score = np.float32(pieces.unknown_score)
-    launch(search, blocks, 64, (*sentences, nodes_U4, score, *model, *chains, counts_S, failed_S))
+    launch(search, blocks, 64, (*sentences, *trie, score, *model, *chains, counts_S, failed_S))
     ends_of_codes_S = cupy.cumsum(counts_S)
     codes_T = cupy.empty(int(ends_of_codes_S[-1]), np.uint32)
     write = kernel("filter/best_pieces", "write_piece_codes")
@@ -190,40 +195,43 @@ def _cuda(text_B, ends_S, failed_S, pieces, words):
     return codes_T, failed_S
 
 
-def index_pieces(pieces: list[bytes], score_P: np.ndarray, used_P: np.ndarray) -> np.ndarray:
-    """Return nodes_U4 of some distinct pieces that are not empty and have no NUL.
+def index_pieces(
+    pieces: list[bytes], score_P: np.ndarray, used_P: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (units_U, piece_U, score_U) of some distinct pieces that are not empty and have no NUL.
 
     score_P  (P,) float32
     used_P   (P,) bool: pieces that a text can have
     """
     order = sorted(np.flatnonzero(used_P).tolist(), key=pieces.__getitem__)
-    sizes = [len(pieces[p]) for p in order]
-    offsets_P = np.cumsum([0, *sizes], dtype=np.int64)
+    offsets_P = np.cumsum([0, *(len(pieces[p]) for p in order)], dtype=np.int64)
     data = np.frombuffer(b"".join(pieces[p] for p in order), np.uint8)
     room = 1 << 12
     while True:
-        nodes_U4 = np.zeros((room, 4), np.uint32)
-        nodes_U4[:, 1] = NONE
-        used = _build(offsets_P, data, np.array(order, np.uint32), score_P.view(np.uint32), nodes_U4)
+        units_U, piece_U = np.zeros(room, np.uint32), np.zeros(room, np.uint32)
+        used = _build(offsets_P, data, np.array(order, np.uint32), units_U, piece_U)
         if used >= 0:
-            return nodes_U4[:used].copy()
+            piece_U = piece_U[:used].copy()
+            return units_U[:used].copy(), piece_U, score_P[piece_U]
         room *= 4
+        if room > MOST_UNITS:
+            raise ValueError(f"{len(order):,} pieces need more than {MOST_UNITS:,} units; give a smaller model")
 
 
 @njit(nogil=True, cache=True)
-def _build(offsets_P, data, order_P, score_P, nodes_U4):
-    """Fill nodes_U4 with a trie of sorted pieces; returns the nodes used, or -1 if there is no room."""
-    P = len(order_P)
-    based = np.zeros(len(nodes_U4), np.bool_)  # bases of nodes
-    taken = np.zeros(len(nodes_U4), np.bool_)
+def _build(offsets_P, data, order_P, units_U, piece_U):
+    """Fill a trie with sorted pieces; returns the units used, or -1 if there is no room."""
+    based = np.zeros(len(units_U), np.bool_)  # bases of units
+    taken = np.zeros(len(units_U), np.bool_)
     taken[0] = based[0] = True
-    stack = [(0, 0, P, 0)]  # node, its first piece and the one after its last, bytes before it
+    stack = [(0, 0, len(order_P), 0)]  # unit, its first piece and the one after its last, bytes before it
     labels, firsts = np.empty(257, np.int64), np.empty(257, np.int64)
     pages = 1
     while len(stack):
         node, first, last, depth = stack.pop()
         if first < last and offsets_P[first + 1] - offsets_P[first] == depth:
-            nodes_U4[node, 1], nodes_U4[node, 2] = order_P[first], score_P[order_P[first]]
+            units_U[node] |= uint32(ENDS)
+            piece_U[node] = order_P[first]
             first += 1
         n = 0
         for p in range(first, last):
@@ -247,14 +255,14 @@ def _build(offsets_P, data, order_P, score_P, nodes_U4):
         if base < 0:
             base = 256 * pages
             pages += 1
-            if 256 * pages > len(nodes_U4):
+            if 256 * pages > len(units_U):
                 return -1
         based[base] = True
-        nodes_U4[node, 0] = uint32(base) << uint32(8) | nodes_U4[node, 0] & uint32(255)
+        units_U[node] |= uint32(base) << uint32(9)
         for k in range(n):
             child = base ^ labels[k]
             taken[child] = True
-            nodes_U4[child, 0] = uint32(labels[k])
+            units_U[child] = uint32(labels[k])
             stack.append((child, firsts[k], firsts[k + 1], depth + 1))
     return 256 * pages
 
@@ -279,6 +287,6 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
         "text_B": np.frombuffer(b"".join(parts), np.uint8),
         "ends_S": np.cumsum([len(part) for part in parts], dtype=np.int64),
         "failed_S": rng.random(len(parts)) < 0.1,
-        "pieces": Pieces(index_pieces(known, score_P, used_P), code_P, 0, float(score_P.min()) - 10),
+        "pieces": Pieces(*index_pieces(known, score_P, used_P), code_P, 0, float(score_P.min()) - 10),
         "words": words,
     }

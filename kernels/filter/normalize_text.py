@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy import uint32
+from numpy import uint32, uint64
 
 from .. import check
 from ..compile import njit
@@ -136,14 +136,17 @@ def _fill(text_B, ends_D, pages_U, entry_P, data, by_line, strip, out, sentences
                     stop += 1
             i, last = _stripped(text_B, start, stop) if strip else (start, stop)
             while i < last:
-                if at > room:
+                if at + last - i > room:
                     return -1
-                byte = text_B[i]
-                if byte < 0x80 and ascii_C[byte] != 255:
-                    out[at] = ascii_C[byte]
+                while i < last:  # of ASCII; unsigned indexes, because Numba tests others for the end
+                    byte = text_B[uint64(i)]
+                    if byte >= 0x80 or ascii_C[byte] == 255:
+                        break
+                    out[uint64(at)] = ascii_C[byte]
                     at += 1
                     i += 1
-                    continue
+                if i == last:
+                    break
                 c, size = code_point(text_B, i)
                 entry = entry_P[PAGE * pages_U[c >> 8] + (c & 255)]
                 if entry == SAME:

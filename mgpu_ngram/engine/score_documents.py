@@ -202,7 +202,8 @@ class DocumentScorer:
         words_S = np.diff(to_host(scores.ends_S), prepend=0).astype(np.int32)
         if self._as_ccnet and not self._codes:
             # CCNet counts words between all white space of Unicode; KenLM scores others.
-            words_S = to_host(count_words(sentences.text_B, sentences.ends_S)) + np.int32(1)
+            own_S = move_to(words_S, sentences.device)
+            words_S = to_host(count_words(sentences.text_B, sentences.ends_S, own_S - np.int32(1))) + np.int32(1)
         contrast_S = np.full(len(words_S), np.nan, np.float32)
         if self._contrast:
             contrast_S = to_host(self._score_model(sentences, *self._contrast, watch).total_S)
@@ -240,7 +241,7 @@ class _Sentences:
     """Sentences on a device: text_B (B,) uint8, with a newline after each."""
 
     def __init__(self, text_B: Any, device: str):
-        self.text_B = move_to(text_B, device)
+        self.text_B, self.device = move_to(text_B, device), device
 
     @cached_property
     def ends_S(self) -> Any:

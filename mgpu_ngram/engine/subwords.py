@@ -221,17 +221,15 @@ class UnigramCodes:
         ids_P = words.ids(offsets, np.frombuffer(b"".join(model.pieces), np.uint8))
         code_P = np.where(is_word, ids_P + np.uint32(1), np.uint32(VARIES))
         least = scores[kinds == NORMAL].min() - np.float32(UNKNOWN_PENALTY)
-        nodes_U4 = index_pieces(model.pieces, scores, kinds == NORMAL)
-        units = int.from_bytes(model.charsmap[:4], "little")
-        units_U = np.frombuffer(model.charsmap[4 : 4 + units], np.uint32)
-        replacements = np.frombuffer(model.charsmap[4 + units :], np.uint8)
+        units, piece_U, score_U = index_pieces(model.pieces, scores, kinds == NORMAL)
+        size = int.from_bytes(model.charsmap[:4], "little")
+        units_U = np.frombuffer(model.charsmap[4 : 4 + size], np.uint32)
+        replacements = np.frombuffer(model.charsmap[4 + size :], np.uint8)
         flags = model.dummy_prefix | model.single_spaces << 1 | model.escape_spaces << 2
         plain_C = plain_characters(units_U)
-        units_U, replacements, plain_C, nodes_U4, code_P = (
-            move_to(array, device) for array in (units_U, replacements, plain_C, nodes_U4, code_P)
-        )
-        self._rules = PieceRules(units_U, replacements, plain_C, flags)
-        self._pieces = Pieces(nodes_U4, code_P, unknown, float(least))
+        move = functools.partial(move_to, device=device)
+        self._rules = PieceRules(move(units_U), move(replacements), move(plain_C), flags)
+        self._pieces = Pieces(move(units), move(piece_U), move(score_U), move(code_P), unknown, float(least))
         self._words = WordTable(*(move_to(array, device) for array in words.table))
 
     def __call__(self, text_B: Any, ends_S: Any) -> tuple:

@@ -473,3 +473,18 @@ def test_ccnet_figures(kind, ccnet, here, shared_data):
         assert found.get("perplexity") == wanted.get("perplexity") and found.get("words") == wanted.get("length")
         assert found["bucket"] == wanted.get("bucket", found["bucket"])
     assert compared > 1990
+
+
+def test_halves_of_surrogate_pairs(arpa, here, tmp_path):
+    """A text that UTF-8 cannot write is scored with ? in their place, also by a tokeniser of another library."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    (tmp_path / "text.txt").write_text("the cat sat on the mat ?\n" * 500)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), vocab_size=50, minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    (tmp_path / "docs.jsonl").write_text('{"text": "a \\ud800 b"}\n{"text": "a ? b"}\n')
+    for more in {"tokenizer": str(tmp_path / "m.model")}, {}, {"normalize": "ccnet"}:
+        filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", context={"overwrite": True}, **more)
+        odd, plain = new_fields(tmp_path / "out/documents/docs.jsonl")
+        assert odd == plain and odd["words"] > 3

@@ -37,7 +37,6 @@ WRITES = {
 CONTIGUOUS = {
     "common.radix_sort",
     "decode.advance_beams",
-    "filter.best_pieces",
     "lda.count_topics",
     "lda.count_words",
     "lda.first_topics",

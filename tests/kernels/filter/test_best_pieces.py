@@ -18,8 +18,8 @@ def cut(sentences, scores, to_device, spelt=()):
     vocabulary = [b"<unk>", *pieces[1:], b"zz"]
     offsets_V = np.cumsum([0, *map(len, vocabulary)], dtype=np.int64)
     data = np.frombuffer(b"".join(vocabulary), np.uint8)
-    nodes = index_pieces(pieces, score_P, np.arange(len(pieces)) > 0)
-    made = Pieces(to_device(nodes), to_device(code_P), 0, float(score_P.min()) - 10)
+    trie = index_pieces(pieces, score_P, np.arange(len(pieces)) > 0)
+    made = Pieces(*map(to_device, trie), to_device(code_P), 0, float(score_P.min()) - 10)
     words = WordTable(*map(to_device, (offsets_V, data, index_words(offsets_V, data)[0])))
     parts = [sentence.encode() for sentence in sentences]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
