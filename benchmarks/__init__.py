@@ -12,7 +12,19 @@ if TYPE_CHECKING:
 # The name of each bench, also of its CSV file, and its module, which is imported when it is needed.
 BENCHES = {
     name: f"{__name__}.{name}"
-    for name in ("count", "cluster", "score", "distribution", "estimate", "lda", "decode", "fusion", "startup", "tools")
+    for name in (
+        "count",
+        "cluster",
+        "score",
+        "distribution",
+        "estimate",
+        "lda",
+        "decode",
+        "fusion",
+        "filter",
+        "startup",
+        "tools",
+    )
 }
 
 
