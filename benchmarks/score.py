@@ -11,6 +11,7 @@ from typing import Any
 
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.score_ceilings import ceilings
+from mgpu_ngram.benchmarks.score_drop_in import drop_in
 from mgpu_ngram.benchmarks.score_effects import constants, figure9, figure10, stumps
 from mgpu_ngram.benchmarks.score_models import TEXT_WORDS, Subject
 from mgpu_ngram.benchmarks.score_rates import table3, table4, table5
@@ -23,7 +24,8 @@ TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the model: on a GPU as many n-
 MIN_TOKENS = 1_000
 FLAGS = {"tokens", "workers", "only", "folder"}
 MEASURES = (
-    "kernels/score", "kernels/trie", "mgpu_ngram/engine/score.py", "mgpu_ngram/engine/trie.py", "mgpu_ngram/jobs/score",
+    "kernels/score", "kernels/trie", "mgpu_ngram/native",
+    "mgpu_ngram/engine/score.py", "mgpu_ngram/engine/trie.py", "mgpu_ngram/jobs/score",
 )  # fmt: skip
 
 
@@ -52,6 +54,7 @@ PARTS: dict[str, Callable[[ScoreBench], None]] = {
     "constants": lambda bench: constants(bench.suite, bench.subject),
     "sustained": lambda bench: sustained(bench.suite, bench.subject),
     "workers": lambda bench: several_workers(bench.suite, bench.tokens, bench.clusters),
+    "drop-in": lambda bench: drop_in(bench.suite, bench.subject, bench.folder),
 }
 
 

@@ -39,18 +39,18 @@ def kenlm_seconds(suite: Suite, subject: Subject, codes_T: Any, folder: Path) ->
     path = folder / "peer.arpa"
     write_model(path, subject.training_T, subject.words, subject.trie.order)
     model = kenlm.Model(str(path))
-    sentences = _sentences(to_host(codes_T), list(subject.words))
+    lines = sentences(to_host(codes_T), list(subject.words))
     expected = float(edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
-    found = sum(map(model.score, sentences))
+    found = sum(map(model.score, lines))
     if abs(found - expected) > TOLERANCE * abs(expected):
         raise WrongResult(f"kenlm gives log10 {found} but this engine {expected} for the same text; not timed")
-    seconds = measure(lambda: sum(map(model.score, sentences)), "cpu", warm_up=False)
+    seconds = measure(lambda: sum(map(model.score, lines)), "cpu", warm_up=False)
     how: dict[str, Any] = {"items": len(codes_T), "unit": UNIT, "notes": "words in; probing"}
     suite.add(f"score/table3 {PEER}", subject.sizes(codes_T), seconds, **how)
     return median(seconds)
 
 
-def _sentences(codes_T: np.ndarray, words: list[str]) -> list[str]:
+def sentences(codes_T: np.ndarray, words: list[str]) -> list[str]:
     ends = np.flatnonzero(codes_T == 0)[:-1] + 1
     return [" ".join(words[code - 1] for code in part[:-1].tolist()) for part in np.split(codes_T, ends)]
 
@@ -69,7 +69,7 @@ def kenlm_on_ids(suite: Suite, subject: Subject, codes_T: Any, folder: Path) -> 
     suite.say("kenlm_benchmark reads the model")
     arpa, binary, text, ids = (folder / name for name in ("ids.arpa", "ids.binary", "ids.txt", "ids.vocab"))
     write_model(arpa, subject.training_T, subject.words, subject.trie.order)
-    text.write_text("\n".join(_sentences(to_host(codes_T), list(subject.words))) + "\n")
+    text.write_text("\n".join(sentences(to_host(codes_T), list(subject.words))) + "\n")
     _run(["build_binary", "probing", str(arpa), str(binary)])
     repeats = IDS_REPEATS[suite.device]
     ids.write_bytes(repeats * _run(["kenlm_benchmark", "-v", "-m", str(binary)], text)[0])

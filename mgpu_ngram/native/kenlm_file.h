@@ -60,6 +60,7 @@ inline std::unique_ptr<Model> map_probing(Sections& file, const std::vector<uint
     table.slots = file.take(table.buckets, table.stride);
     model->tables.push_back(table);
   }
+  model->is_large = file.at > LARGE_BYTES;
   return model;
 }
 

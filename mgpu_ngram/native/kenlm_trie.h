@@ -20,15 +20,16 @@ inline uint64_t load_bits(const char* base, uint64_t at, uint64_t mask) {
 
 inline uint64_t mask_of(uint32_t bits) { return (uint64_t{1} << bits) - 1; }
 
-// The position in (before, after) of `key` among rising numbers, or `after`; numbers are spread evenly, so a guess is
-// near. `value(i)` is number i; all are from `low` to `high`.
+// The position in (before, after) of `key` among rising numbers, or `after`. value(i) is number i, from `low` to `high`.
+// Numbers are spread evenly, so a guess is near; among few of them, halves are tried, which needs no division.
 template <class Value>
 uint64_t find_evenly(Value value, int64_t before, int64_t after, uint64_t low, uint64_t high, uint64_t key) {
+  constexpr int64_t FEW = 8;
   const int64_t missing = after;
-  while (after - before > 1) {
+  while (after - before > FEW) {
     const double width = static_cast<double>(after - before - 1);
-    int64_t guess = static_cast<int64_t>(static_cast<double>(key - low) / (static_cast<double>(high - low) + 1) * width);
-    const int64_t middle = before + 1 + std::min(std::max<int64_t>(guess, 0), after - before - 2);
+    const double share = static_cast<double>(key - low) / (static_cast<double>(high - low) + 1);
+    const int64_t middle = before + 1 + std::min(static_cast<int64_t>(share * width), after - before - 2);
     const uint64_t found = value(middle);
     if (found == key) return middle;
     if (found < key)
@@ -36,7 +37,14 @@ uint64_t find_evenly(Value value, int64_t before, int64_t after, uint64_t low, u
     else
       after = middle, high = found;
   }
-  return missing;
+  int64_t first = before + 1, size = after - first;
+  if (size <= 0) return missing;
+  while (size > 1) {
+    const int64_t half = size / 2;
+    first += value(first + half) <= key ? half : 0;
+    size -= half;
+  }
+  return value(first) == key ? first : missing;
 }
 
 // The n-grams of an order, as entries of bits: the word before, the values, the first child.
@@ -66,6 +74,12 @@ class KenlmTrie : public FromTheLastWord<KenlmTrie> {
     const uint64_t at = find_evenly(value, -1, static_cast<int64_t>(known), 0, ~uint64_t{0}, hash);
     return at == known ? 0 : static_cast<uint32_t>(at + 1);
   }
+
+  void find_ids(const Span* words, size_t count, uint32_t* ids) const {
+    for (size_t i = 0; i < count; ++i) ids[i] = id(words[i].start, words[i].size);
+  }
+
+  void fetch(const uint32_t* ids, size_t i) const { prefetch(unigrams + 16 * static_cast<size_t>(ids[i])); }
 
   void unigram(uint32_t word, Node& node, Entry& found) const {
     const char* at = unigrams + 16 * static_cast<size_t>(word);
@@ -160,7 +174,7 @@ inline uint32_t chopped_bits(uint64_t count, uint64_t children, uint32_t most) {
 }
 
 template <class Sections>
-std::unique_ptr<Model> map_trie(Sections& file, const std::vector<uint64_t>& counts, bool quantised, bool arrays) {
+std::unique_ptr<KenlmTrie> map_trie(Sections& file, const std::vector<uint64_t>& counts, bool quantised, bool arrays) {
   std::unique_ptr<KenlmTrie> model(new KenlmTrie);
   const uint32_t order = static_cast<uint32_t>(counts.size());
   const char* section = file.take(1 + counts[0], 8);
@@ -207,6 +221,7 @@ std::unique_ptr<Model> map_trie(Sections& file, const std::vector<uint64_t>& cou
     }
     level.base = file.take(((1 + level.count) * level.bits + 7) / 8 + 8, 1);
   }
+  model->is_large = file.at > LARGE_BYTES;
   return model;
 }
 

@@ -77,12 +77,12 @@ constexpr uint32_t NO_EXTENSION = 0x80000000u;
 
 inline bool extends(float backoff) { return load<uint32_t>(&backoff) != NO_EXTENSION; }
 
-// The words that a state remembers, the last one first, and the backoffs of the histories that they make. A model file
-// remembers the node of its trie instead. Short histories need no other memory.
+// The words that a state remembers, the last one first, and the backoffs of the histories that they make. For a model
+// file, nodes of its trie, of two numbers each, stand in place of words. Short histories need no other memory.
 class History {
  public:
   uint32_t length = 0;  // words; 0 is the empty history
-  uint32_t numbers = 0;  // numbers in words(): as many as words, or two that name a node
+  uint32_t numbers = 0;  // numbers in words()
 
   History() = default;
   History(const History& other) { *this = other; }
@@ -123,7 +123,7 @@ class History {
   uint64_t hash() const { return murmur_hash(reinterpret_cast<const char*>(words()), 4 * numbers); }
 
  private:
-  static constexpr uint32_t HELD = 5;  // up to order 6, which KenLM loads as it is distributed
+  static constexpr uint32_t HELD = 10;  // up to order 6, which KenLM loads as it is distributed
   uint32_t room_ = HELD;
   uint32_t* more_ = nullptr;
   uint32_t held_[2 * HELD] = {};
@@ -132,6 +132,13 @@ class History {
 struct Scored {
   float prob;
   uint32_t length;  // words of the longest match
+};
+
+constexpr size_t BLOCK = 64;  // words that are scored at once
+
+struct Span {
+  const char* start;
+  size_t size;
 };
 
 class Model {
@@ -143,6 +150,15 @@ class Model {
 
   // The id of a word, 0 if it is unknown.
   virtual uint32_t id(const char* word, size_t size) const = 0;
+
+  // Scores words of a sentence one after another. `histories[now]` precedes them, and then precedes the words after them.
+  virtual void score(const Span* words, size_t count, History* histories, unsigned& now, uint32_t* ids,
+                     Scored* scores) const {
+    for (size_t i = 0; i < count; ++i, now ^= 1) {
+      ids[i] = id(words[i].start, words[i].size);
+      scores[i] = step_to(histories[now], ids[i], histories[now ^ 1]);
+    }
+  }
 
   // The score of a word after `in`; sets `out`, which may be `in`, to the history after it.
   Scored step(const History& in, uint32_t word, History& out) const {
@@ -177,8 +193,28 @@ class FromTheLastWord : public Model {
     history.words()[0] = begin_id, history.backoffs()[0] = found.backoff;
   }
 
+  void score(const Span* words, size_t count, History* histories, unsigned& now, uint32_t* ids,
+             Scored* scores) const override {
+    search().find_ids(words, count, ids);
+    if (is_large)
+      for (size_t i = 0; i < std::min(AHEAD, count); ++i) search().fetch(ids, i);
+    for (size_t i = 0; i < count; ++i, now ^= 1) {
+      if (is_large && i + AHEAD < count) search().fetch(ids, i + AHEAD);
+      scores[i] = look_up(histories[now], ids[i], histories[now ^ 1]);
+    }
+  }
+
+  bool is_large = false;  // larger than caches: entries are fetched from memory before they are needed
+
  protected:
-  Scored step_to(const History& in, uint32_t word, History& out) const override {
+  Scored step_to(const History& in, uint32_t word, History& out) const override { return look_up(in, word, out); }
+
+ private:
+  static constexpr size_t AHEAD = 4;  // words between fetch and use
+
+  const Search& search() const { return static_cast<const Search&>(*this); }
+
+  Scored look_up(const History& in, uint32_t word, History& out) const {
     out.reserve(order);
     const uint32_t context = std::min(in.length, order - 1);
     uint32_t *words = out.words(), length = 1;
@@ -204,29 +240,36 @@ class FromTheLastWord : public Model {
     for (uint32_t n = length - 1; n < context; ++n) prob += in.backoffs()[n];  // KenLM's order: from the shortest
     return {prob, length};
   }
-
- private:
-  const Search& search() const { return static_cast<const Search&>(*this); }
 };
 
 // White space of C's isspace.
 inline bool is_space(char c) { return c == ' ' || static_cast<unsigned char>(c - '\t') < 5; }
 
-// Calls word(start, size) for each word between white space. As in KenLM, a word ends at a NUL byte.
-template <class Function>
-void each_word(const char* text, size_t size, Function word) {
-  const char* end = text + size;
-  const bool has_nul = std::memchr(text, 0, size);
-  while (true) {
-    while (text != end && is_space(*text)) ++text;
-    if (text == end) return;
-    const char* start = text;
-    while (text != end && !is_space(*text)) ++text;
-    size_t length = text - start;
-    if (has_nul)
-      if (const void* nul = std::memchr(start, 0, length)) length = static_cast<const char*>(nul) - start;
-    word(start, length);
+// The words of a text between white space. As in KenLM, a word ends at a NUL byte.
+class Words {
+ public:
+  Words(const char* text, size_t size) : at_(text), end_(text + size), has_nul_(size && std::memchr(text, 0, size)) {}
+
+  // Finds the next words, at most so many; returns how many it found.
+  size_t next(Span* words, size_t most) {
+    for (size_t count = 0; count < most; ++count) {
+      while (at_ != end_ && is_space(*at_)) ++at_;
+      if (at_ == end_) return count;
+      const char* start = at_;
+      while (at_ != end_ && !is_space(*at_)) ++at_;
+      size_t size = at_ - start;
+      if (has_nul_)
+        if (const void* nul = std::memchr(start, 0, size)) size = static_cast<const char*>(nul) - start;
+      words[count] = {start, size};
+    }
+    return most;
   }
-}
+
+ private:
+  const char *at_, *end_;
+  bool has_nul_;
+};
+
+constexpr size_t LARGE_BYTES = size_t{4} << 20;
 
 }  // namespace ngram

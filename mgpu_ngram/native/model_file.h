@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 
-#include "model.h"
+#include "table.h"
 
 namespace ngram {
 
@@ -20,8 +20,12 @@ struct Edges {
   uint64_t buckets = 0;
   uint32_t word_bits = 0, key_bits = 0, node_bits = 0, check_bits = 0, filter_bits = 0;
 
-  // The slot of (node, word), or null.
-  const char* find(uint64_t node, uint32_t word) const {
+  // The first slot that a (node, word) may be in, and its tag there.
+  struct Place {
+    uint64_t slot, tag;
+  };
+
+  Place place(uint64_t node, uint32_t word) const {
     const uint64_t mask = ~uint64_t{0} >> (64 - key_bits);
     const uint32_t half = key_bits / 2;
     uint64_t x = node << word_bits | word;
@@ -31,15 +35,31 @@ struct Edges {
     x = x * 0xD6E8FEB86659FD93ull & mask;
     x ^= x >> half;
     x <<= 64 - key_bits;
+    return {2 * upper_product(x, buckets), ~(x * buckets) >> (64 - check_bits)};
+  }
+
+  Place fetch(uint64_t node, uint32_t word) const {
+    const Place found = place(node, word);
+    prefetch(slots + 16 * found.slot);
+    return found;
+  }
+
+  // The slot of an n-gram, or null.
+  const char* find(const Place& place) const {
     const uint64_t step = uint64_t{1} << check_bits;
-    uint64_t slot = 2 * upper_product(x, buckets), tag = ~(x * buckets) >> (64 - check_bits);
     const uint32_t shift = node_bits + filter_bits;
-    for (; slot < count; ++slot, tag += step) {
+    uint64_t tag = place.tag;
+    for (uint64_t slot = place.slot; slot < count; ++slot, tag += step) {
       const uint64_t entry = load<uint64_t>(slots + 16 * slot);
       if (entry >> shift > tag) continue;
       return entry && entry >> shift == tag ? slots + 16 * slot : nullptr;
     }
     return nullptr;
+  }
+
+  // Whether the filter of the child's own children is not empty.
+  bool has_children(const char* slot) const {
+    return load<uint64_t>(slot) >> node_bits & ((uint64_t{1} << filter_bits) - 1);
   }
 
   uint64_t child(const char* slot) const { return load<uint64_t>(slot) & ((uint64_t{1} << node_bits) - 1); }
@@ -77,64 +97,89 @@ class ModelFile : public Model {
       require(edges_.buckets <= edges_.count / 2 && edges_.node_bits + edges_.filter_bits + edges_.check_bits <= 64 &&
                   edges_.filter_bits >= 1 && edges_.node_bits < 64 && edges_.check_bits < 64 && edges_.word_bits < 64,
               "its edge table is damaged");
+      edge_words_V2_ = take(arrays, "edges.words_V2", 16 * words_);
     }
     index_words(arrays);
     find_markers();
   }
 
-  uint32_t id(const char* word, size_t size) const override {
-    const uint64_t hash = murmur_hash(word, size);
-    for (uint64_t slot = hash & mask_;; slot = (slot + 1) & mask_) {
-      const uint64_t entry = slots_[slot];
-      if (!entry) return 0;
-      const uint32_t id = static_cast<uint32_t>(entry);
-      if (entry >> 32 == hash >> 32 && size == length_of(id) && !std::memcmp(word, word_of(id), size)) return id;
+  uint32_t id(const char* word, size_t size) const override { return id_of(murmur_hash(word, size)); }
+
+  void score(const Span* words, size_t count, History* histories, unsigned& now, uint32_t* ids,
+             Scored* scores) const override {
+    uint64_t hashes[BLOCK];
+    for (size_t i = 0; i < count; ++i) {
+      hashes[i] = murmur_hash(words[i].start, words[i].size);
+      prefetch(word_ids_->table.home(hashes[i]));
     }
+    for (size_t i = 0; i < count; ++i) {
+      ids[i] = id_of(hashes[i]);
+      if (edge_words_V2_) prefetch(edge_words_V2_ + 16 * size_t{ids[i]});
+    }
+    for (size_t i = 0; i < count; ++i, now ^= 1) scores[i] = step_to(histories[now], ids[i], histories[now ^ 1]);
   }
 
   void begin(History& history) const override {
     clear(history);
-    if (order > 1) remember(begin_id, history);
+    if (order == 1) return;
+    set_node(history, 0, begin_id);
+    history.backoffs()[0] = backoff(begin_id);
+    history.length = 1, history.numbers = 2;
   }
 
  protected:
-  // As in KenLM, from the longest history on, because it usually has the word.
+  // From the longest history on, as it usually has the word. A history holds its node and those of its suffixes, the
+  // longest first, and their backoffs.
   Scored step_to(const History& in, uint32_t word, History& out) const override {
-    uint64_t node = in.numbers == 2 ? uint64_t{in.words()[0]} << 32 | in.words()[1] : NONE, found = word;
-    if (node >= histories_) node = NONE;  // a state of another model
-    float held[32], prob = unigram_prob(word);
-    std::vector<float> more(order > 32 ? order : 0);
-    float* missed = order > 32 ? more.data() : held;
-    uint32_t misses = 0;
-    while (node != NONE && misses < order) {
-      const uint64_t child = find_child(node, word, prob);
-      if (child != NONE) {
-        found = child;
-        break;
-      }
-      missed[misses++] = backoff(node);
-      node = suffix(node);
+    const uint32_t length = in.numbers == 2 * in.length && in.length < order ? in.length : 0;
+    Edges::Place places[PLACES];
+    for (uint32_t i = 0; i < std::min(length, PLACES); ++i) {  // all are fetched from memory at once
+      if (edges_.slots)
+        places[i] = edges_.fetch(node_of(in, i), word);
+      else
+        prefetch(first_child_M_ + (wide_ ? 8 : 4) * node_of(in, i));
     }
-    while (misses) prob += missed[--misses];  // KenLM's order: from the shortest
-    const uint32_t matched = order_of(found);
-    if (matched == order) {  // an n-gram of the highest order is no history; its longest suffix is
-      found = NONE;
-      if (node != NONE) {
-        float unused;
-        node = suffix(node);
-        found = node == NONE ? word : find_child(node, word, unused);
-      }
+    const Child single = unigram(word);
+    Child child = single;
+    uint32_t i = 0;
+    for (; i < length; ++i)
+      if (find_child(node_of(in, i), word, i < PLACES ? &places[i] : nullptr, child)) break;
+    float prob = child.prob;
+    for (uint32_t n = i; n > 0;) prob += in.backoffs()[--n];  // KenLM's order: from the shortest
+    const uint32_t matched = length - i + 1;
+    out.reserve(2 * order);
+    uint32_t kept = 0;
+    for (uint32_t n = matched; n > 0; --n, ++i) {  // the n-grams of n words that end with the word
+      if (n == 1)
+        child = single;
+      else if (n < matched && !find_suffix(in, i, word, places, child))
+        break;  // a state of another model
+      if (n == order || (!kept && !extends(child.backoff))) continue;
+      set_node(out, kept, child.node);
+      out.backoffs()[kept++] = child.backoff;
     }
-    while (found < histories_ && !extends(backoff(found))) found = suffix(found);
-    if (found < histories_)
-      remember(found, out);
-    else
-      clear(out);
+    out.length = kept, out.numbers = 2 * kept;
     return {prob, matched};
   }
 
  private:
   static constexpr uint64_t NONE = ~uint64_t{0};
+  static constexpr uint32_t PLACES = 8;
+
+  struct Child {
+    uint64_t node;
+    float prob, backoff;
+  };
+
+  static uint64_t node_of(const History& history, uint32_t i) {
+    return uint64_t{history.words()[2 * i]} << 32 | history.words()[2 * i + 1];
+  }
+
+  static void set_node(History& history, uint32_t i, uint64_t node) {
+    history.words()[2 * i] = static_cast<uint32_t>(node >> 32);
+    history.words()[2 * i + 1] = static_cast<uint32_t>(node);
+  }
+
   static constexpr uint64_t MIN_INDEXED = 512;  // as in kernels/trie/find_children.py
 
   static const char* take(const Arrays& arrays, const char* name, uint64_t size) {
@@ -157,26 +202,20 @@ class ModelFile : public Model {
   }
 
   void index_words(const Arrays& arrays) {
-    offsets_V_ = take(arrays, "offsets_V", 8 * (words_ + 1));
+    const char* offsets_V = take(arrays, "offsets_V", 8 * (words_ + 1));
     const auto data = arrays.find("data");
-    require(data != arrays.end() && load<int64_t>(offsets_V_) == 0, "its words are damaged");
-    data_ = data->second.data;
-    uint64_t size = 4;
-    while (size < words_ + words_ / 2) size *= 2;
-    slots_.resize(size), mask_ = size - 1;
+    require(data != arrays.end(), "its words are damaged");
+    const char* text = data->second.data;
+    word_ids_.reset(new GrowingTable(words_, 12));
     for (uint32_t v = 0; v < words_; ++v) {
-      const uint64_t begin = load<uint64_t>(offsets_V_ + 8 * size_t{v}), end = load<uint64_t>(offsets_V_ + 8 * (size_t{v} + 1));
+      const uint64_t begin = load<uint64_t>(offsets_V + 8 * size_t{v}), end = load<uint64_t>(offsets_V + 8 * (size_t{v} + 1));
       require(begin <= end && end <= data->second.size, "its words are damaged");
       if (!v) continue;  // <unk>
-      const uint64_t hash = murmur_hash(data_ + begin, end - begin);
-      uint64_t slot = hash & mask_;
-      while (slots_[slot]) slot = (slot + 1) & mask_;
-      slots_[slot] = hash >> 32 << 32 | v;
+      char* slot = word_ids_->insert(murmur_hash(text + begin, end - begin));
+      require(slot, "it has a word twice");
+      store(slot + 8, v);
     }
   }
-
-  uint64_t length_of(uint32_t v) const { return load<uint64_t>(offsets_V_ + 8 * (size_t{v} + 1)) - load<uint64_t>(offsets_V_ + 8 * size_t{v}); }
-  const char* word_of(uint32_t v) const { return data_ + load<uint64_t>(offsets_V_ + 8 * size_t{v}); }
 
   uint64_t node_at(const char* array, uint64_t i) const {
     return wide_ ? load<uint64_t>(array + 8 * i) : load<uint32_t>(array + 4 * i);
@@ -198,14 +237,28 @@ class ModelFile : public Model {
     return load<float>(centers_ + 4 * ((row << 8 * code_bytes_) + code));
   }
 
-  float unigram_prob(uint32_t word) const { return value(prob_G_, word, 0); }
+  uint32_t id_of(uint64_t hash) const {
+    const char* found = word_ids_->table.find(hash);
+    return found ? load<uint32_t>(found + 8) : 0;
+  }
+
+  Child unigram(uint32_t word) const {
+    if (!edge_words_V2_) return {word, value(prob_G_, word, 0), order > 1 ? backoff(word) : -0.0f};
+    const char* at = edge_words_V2_ + 16 * size_t{word};
+    Child found{word, load<float>(at + 8), load<float>(at + 12)};
+    if (found.backoff == 0) found.backoff = load<uint64_t>(at) || is_unknown_added(word, found.prob) ? 0.0f : -0.0f;
+    return found;
+  }
+
+  // KenLM remembers an <unk> that the ARPA file lacked.
+  static bool is_unknown_added(uint64_t node, float prob) { return node == 0 && prob == -100; }
 
   // The backoff of a history; zeros have KenLM's signs.
   float backoff(uint64_t node) const {
     const float stored = value(backoff_M_, node, 1);
     if (stored != 0) return stored;
     const bool extended = node_at(first_child_M_, node) < node_at(first_child_M_, node + 1);
-    return extended || (node == 0 && unigram_prob(0) == -100) ? 0.0f : -0.0f;  // an <unk> that the ARPA file lacked
+    return extended || is_unknown_added(node, value(prob_G_, 0, 0)) ? 0.0f : -0.0f;
   }
 
   // The node of the suffix w2 ... wn of a history w1 ... wn; NONE for a single word.
@@ -215,27 +268,45 @@ class ModelFile : public Model {
     return found < node ? found : NONE;
   }
 
-  uint64_t find_child(uint64_t node, uint32_t word, float& prob) const {
+  // Finds the child of a history by a word, at its place in the edge table if that is known.
+  bool find_child(uint64_t node, uint32_t word, const Edges::Place* place, Child& child) const {
     if (edges_.slots) {
-      const char* slot = edges_.find(node, word);
-      const uint64_t child = slot ? edges_.child(slot) : NONE;
-      if (child >= nodes_) return NONE;
-      prob = load<float>(slot + 8);
-      return child;
+      const char* slot = edges_.find(place ? *place : edges_.place(node, word));
+      if (!slot || edges_.child(slot) >= nodes_) return false;
+      child = {edges_.child(slot), load<float>(slot + 8), load<float>(slot + 12)};
+      if (child.backoff == 0) child.backoff = edges_.has_children(slot) ? 0.0f : -0.0f;
+      return true;
     }
+    if (node >= histories_) return false;
     uint64_t first = node_at(first_child_M_, node);
     const uint64_t end = std::min(node_at(first_child_M_, node + 1), nodes_);
-    if (first >= end) return NONE;
+    if (first >= end) return false;
     uint64_t last = end - 1;
     if (last - first >= MIN_INDEXED) narrow(word, first, last);
     for (uint64_t size = last - first + 1; size > 1;) {
       const uint64_t half = size / 2;
-      if (word_at(first + half) <= word) first += half;
+      first += word_at(first + half) <= word ? half : 0;
       size -= half;
     }
-    if (word_at(first) != word) return NONE;
-    prob = value(prob_G_, first, 0);
-    return first;
+    if (word_at(first) != word) return false;
+    child = {first, value(prob_G_, first, 0), first < histories_ ? backoff(first) : -0.0f};
+    return true;
+  }
+
+  // Finds the suffix of an n-gram that is given as `child`: the child of history i by the word.
+  bool find_suffix(const History& in, uint32_t i, uint32_t word, const Edges::Place* places, Child& child) const {
+    if (edges_.slots) return find_child(node_of(in, i), word, i < PLACES ? &places[i] : nullptr, child);
+    child.node = child.node < histories_ ? suffix(child.node) : node_of_longest(in, i, word);
+    if (child.node >= histories_) return false;
+    child.backoff = backoff(child.node);
+    return true;
+  }
+
+  // The node of the suffix of an n-gram of the highest order, for which a trie stores none.
+  uint64_t node_of_longest(const History& in, uint32_t i, uint32_t word) const {
+    Child child{NONE, 0, 0};
+    find_child(node_of(in, i), word, nullptr, child);
+    return child.node;
   }
 
   // Narrows a long range of siblings to at most `fanout` of them, among which the word is if it is there.
@@ -260,20 +331,14 @@ class ModelFile : public Model {
     first = low, last = high;
   }
 
-  void remember(uint64_t node, History& history) const {
-    history.length = order_of(node), history.numbers = 2;
-    history.words()[0] = static_cast<uint32_t>(node >> 32), history.words()[1] = static_cast<uint32_t>(node);
-  }
-
   std::vector<uint64_t> starts_, sample_starts_;
   uint64_t fanout_ = 0, nodes_ = 0, histories_ = 0, words_ = 0;
   Edges edges_;
   bool wide_ = false;
   uint32_t code_bytes_ = 0;
-  const char *word_G_, *prob_G_, *backoff_M_, *first_child_M_, *suffix_L_, *samples_, *offsets_V_, *data_;
-  const char *centers_ = nullptr, *words_V2_ = nullptr;
-  std::vector<uint64_t> slots_;  // the upper half of a word's hash, then its id; 0 in an empty slot
-  uint64_t mask_ = 0;
+  const char *word_G_, *prob_G_, *backoff_M_, *first_child_M_, *suffix_L_, *samples_;
+  const char *centers_ = nullptr, *words_V2_ = nullptr, *edge_words_V2_ = nullptr;
+  std::unique_ptr<GrowingTable> word_ids_;
 };
 
 }  // namespace ngram

@@ -17,7 +17,7 @@ using namespace ngram;
 
 PyObject *state_type, *result_type, *refused;
 
-constexpr size_t LONG_TEXT = 400;  // bytes; below, passing the lock to another thread takes longer than the scores
+constexpr Py_ssize_t LONG_TEXT = 128;  // bytes; passing the lock on takes longer than the scores of a shorter one
 
 struct StateObject {
   PyObject_HEAD
@@ -341,18 +341,27 @@ struct Sentence {
     return text_of(values[0], text, size);
   }
 
-  // Calls each(score, id) for each word, and for </s>.
+  // Calls each(scores, ids, count) for the words in turn, with </s> if `eos`.
   template <class Each>
   void score(const Model& model, Each each) const {
+    Words words(text, static_cast<size_t>(size));
+    Span spans[BLOCK];
+    Scored scores[BLOCK + 1];
+    uint32_t ids[BLOCK + 1];
     History histories[2];
     unsigned now = 0;
     if (bos) model.begin(histories[0]);
-    const auto step = [&](uint32_t id) {
-      each(model.step(histories[now], id, histories[1 - now]), id);
-      now = 1 - now;
-    };
-    each_word(text, static_cast<size_t>(size), [&](const char* word, size_t length) { step(model.id(word, length)); });
-    if (eos) step(model.end_id);
+    while (true) {
+      size_t count = words.next(spans, BLOCK);
+      model.score(spans, count, histories, now, ids, scores);
+      const bool last = count < BLOCK;
+      if (last && eos) {
+        ids[count] = model.end_id;
+        scores[count++] = model.step(histories[now], model.end_id, histories[now ^ 1]);
+      }
+      each(scores, ids, count);
+      if (last) return;
+    }
   }
 };
 
@@ -364,9 +373,10 @@ PyObject* score(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObjec
     if (const void* nul = std::memchr(sentence.text, 0, sentence.size))
       sentence.size = static_cast<const char*>(nul) - sentence.text;
   float total = 0;
-  if (!run(static_cast<size_t>(sentence.size) >= LONG_TEXT,
-           [&] { sentence.score(*model, [&](const Scored& word, uint32_t) { total += word.prob; }); }))
-    return nullptr;
+  const auto add = [&](const Scored* scores, const uint32_t*, size_t count) {
+    for (size_t i = 0; i < count; ++i) total += scores[i].prob;
+  };
+  if (!run(sentence.size >= LONG_TEXT, [&] { sentence.score(*model, add); })) return nullptr;
   return PyFloat_FromDouble(total);
 }
 
@@ -374,21 +384,18 @@ PyObject* full_scores(PyObject* self, PyObject* const* args, Py_ssize_t given, P
   Sentence sentence;
   const Model* model = model_of(self);
   if (!model || !sentence.parse("full_scores", args, given, keywords)) return nullptr;
-  struct Word {
-    Scored scored;
-    bool unknown;
+  std::vector<uint32_t> ids;
+  std::vector<Scored> scores;
+  const auto append = [&](const Scored* some, const uint32_t* some_ids, size_t count) {
+    scores.insert(scores.end(), some, some + count);
+    ids.insert(ids.end(), some_ids, some_ids + count);
   };
-  std::vector<Word> words;
-  if (!run(static_cast<size_t>(sentence.size) >= LONG_TEXT, [&] {
-        words.reserve(static_cast<size_t>(sentence.size) / 4 + 2);
-        sentence.score(*model, [&](const Scored& word, uint32_t id) { words.push_back({word, id == 0}); });
-      }))
-    return nullptr;
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(words.size()));
-  for (size_t i = 0; list && i < words.size(); ++i) {
+  if (!run(sentence.size >= LONG_TEXT, [&] { sentence.score(*model, append); })) return nullptr;
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(ids.size()));
+  for (size_t i = 0; list && i < ids.size(); ++i) {
     PyObject* tuple = PyTuple_New(3);
-    PyObject* prob = tuple ? PyFloat_FromDouble(words[i].scored.prob) : nullptr;
-    PyObject* length = prob ? PyLong_FromUnsignedLong(words[i].scored.length) : nullptr;
+    PyObject* prob = tuple ? PyFloat_FromDouble(scores[i].prob) : nullptr;
+    PyObject* length = prob ? PyLong_FromUnsignedLong(scores[i].length) : nullptr;
     if (!length) {
       Py_XDECREF(prob);
       Py_XDECREF(tuple);
@@ -397,7 +404,7 @@ PyObject* full_scores(PyObject* self, PyObject* const* args, Py_ssize_t given, P
     }
     PyTuple_SetItem(tuple, 0, prob);
     PyTuple_SetItem(tuple, 1, length);
-    PyTuple_SetItem(tuple, 2, PyBool_FromLong(words[i].unknown));
+    PyTuple_SetItem(tuple, 2, PyBool_FromLong(ids[i] == 0));
     PyList_SetItem(list, static_cast<Py_ssize_t>(i), tuple);
   }
   return list;

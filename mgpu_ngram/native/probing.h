@@ -4,40 +4,9 @@
 #include <cmath>
 #include <memory>
 
-#include "model.h"
+#include "table.h"
 
 namespace ngram {
-
-// An open-addressing table: entries begin with a key of 64 bits, 0 in an empty slot.
-struct Table {
-  const char* slots = nullptr;
-  uint64_t buckets = 1;
-  uint32_t stride = 0;  // bytes of an entry
-  uint64_t inverse = 0;  // of buckets: a product takes a fifth of the time of a division
-
-  Table() = default;
-  Table(uint64_t buckets, uint32_t stride) : buckets(buckets), stride(stride), inverse(~uint64_t{0} / buckets) {}
-
-  // The slot of key % buckets, which KenLM gives the key.
-  const char* home(uint64_t key) const {
-    uint64_t rest = key - upper_product(key, inverse) * buckets;  // below 3 * buckets
-    while (rest >= buckets) rest -= buckets;
-    return slots + rest * stride;
-  }
-
-  // The entry of a key, or null. Ends also in a damaged table without an empty slot.
-  const char* find(uint64_t key) const {
-    const char *at = home(key), *const first = at;
-    while (true) {
-      const uint64_t found = load<uint64_t>(at);
-      if (found == key) return at;
-      if (!found) return nullptr;
-      at += stride;
-      if (at == slots + buckets * stride) at = slots;
-      if (at == first) return nullptr;
-    }
-  }
-};
 
 // The key of w1 ... wn from that of w2 ... wn; that of a word is its id.
 inline uint64_t longer_key(uint64_t key, uint32_t word) {
@@ -58,9 +27,30 @@ class Probing : public FromTheLastWord<Probing> {
   };
 
   uint32_t id(const char* word, size_t size) const override {
-    const char* found = words.find(murmur_hash(word, size));
-    const uint32_t id = found ? load<uint32_t>(found + 8) : 0;
-    return id < bound ? id : 0;
+    return id_of(murmur_hash(word, size));
+  }
+
+  void find_ids(const Span* spans, size_t count, uint32_t* ids) const {
+    if (!is_large) {
+      for (size_t i = 0; i < count; ++i) ids[i] = id_of(murmur_hash(spans[i].start, spans[i].size));
+      return;
+    }
+    uint64_t hashes[BLOCK];
+    for (size_t i = 0; i < count; ++i) {
+      hashes[i] = murmur_hash(spans[i].start, spans[i].size);
+      prefetch(words.home(hashes[i]));
+    }
+    for (size_t i = 0; i < count; ++i) ids[i] = id_of(hashes[i]);
+  }
+
+  // Fetches the entries of the shorter n-grams that end with word i.
+  void fetch(const uint32_t* ids, size_t i) const {
+    prefetch(unigrams + static_cast<size_t>(ids[i]) * unigram_stride);
+    uint64_t key = ids[i];
+    for (size_t n = 0; n < std::min<size_t>({i, tables.size(), 2}); ++n) {
+      key = longer_key(key, ids[i - 1 - n]);
+      prefetch(tables[n].home(key));
+    }
   }
 
   void unigram(uint32_t word, Node& node, Entry& found) const {
@@ -88,6 +78,12 @@ class Probing : public FromTheLastWord<Probing> {
   std::vector<Table> tables;  // of orders 2 to N
 
  private:
+  uint32_t id_of(uint64_t hash) const {
+    const char* found = words.find(hash);
+    const uint32_t id = found ? load<uint32_t>(found + 8) : 0;
+    return id < bound ? id : 0;
+  }
+
   // The sign of a stored probability tells whether a longer n-gram ends with this one; the value is never positive.
   static void read(const char* at, Entry& found) {
     const uint32_t bits = load<uint32_t>(at);

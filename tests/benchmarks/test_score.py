@@ -13,6 +13,7 @@ from mgpu_ngram import cli, kenlm
 from mgpu_ngram.benchmarks import (
     score,
     score_ceilings,
+    score_drop_in,
     score_effects,
     score_models,
     score_peers,
@@ -53,6 +54,8 @@ def small():
         patch.setattr(side_by_side, "DELAY_SECONDS", 0.1)
         for module in score_text, side_by_side:
             patch.setattr(module, "ROUNDS", 2)
+        patch.setattr(score_drop_in, "ROUNDS", 1)
+        patch.setattr(score_drop_in, "find_spec", lambda name: None)
         yield
 
 
@@ -87,12 +90,16 @@ def test_every_part_has_rows(bench_run):
             "on end edge table": 1,
             "score_ids from Python": 1,
         }
+        | {f"drop-in {name}": 5 for name in (*score_drop_in.CALLS, "load")}
+        | {"drop-in two threads": 10, "drop-in import": 1}
         | {f"load {name}": 3 for name in ("model", "model with edge table", "model without verifying")}
     )
 
 
 def test_rows_are_consistent(bench_run):
     for row in bench_run[0]:
+        if "drop-in" in row["kernel"]:
+            continue
         tokens = [int(word[2:]) for word in row["sizes"].split() if word.startswith("T=")]
         if row["median_seconds"] and tokens and "workers" not in row["sizes"] and "on end" not in row["kernel"]:
             assert row["rate"] == pytest.approx(tokens[0] / row["median_seconds"]), row["kernel"]
@@ -108,6 +115,28 @@ def test_rows_are_consistent(bench_run):
     assert orders == ["n=5", "n=4", "n=3"]
     small, large = (r for r in bench_run[0] if r["kernel"] == "score/table4 edge table")
     assert 2.5 < int(large["sizes"].split()[1][2:]) / int(small["sizes"].split()[1][2:]) < 4
+
+
+def test_the_drop_in_beside_a_peer(subject, tmp_path, monkeypatch):
+    monkeypatch.setattr(score_drop_in, "find_spec", lambda name: name)
+    monkeypatch.setattr(score_drop_in, "PEER", score_drop_in.OURS)
+    suite = Suite("cpu")
+    score_drop_in.drop_in(suite, subject, tmp_path)
+    rows = {(row.kernel, row.sizes.split("file=")[1]): row for row in suite.rows}
+    for file in "ARPA", "probing", "trie", "model-file", "model-file-edges":
+        ours, theirs = rows["score/drop-in BaseScore", file], rows.get(("score/kenlm module BaseScore", file))
+        assert (theirs is None) == file.startswith("model-file")
+        peer = theirs or rows["score/kenlm module BaseScore", "probing"]
+        assert ours.speedup == pytest.approx(peer.median_seconds / ours.median_seconds) and ours.target == peer.rate
+        assert re.fullmatch(
+            r"then \d+ MB are resident, \S+ of kenlm's; at most 1.5", rows["score/drop-in load", file].notes
+        )
+    assert rows["score/drop-in load", "trie"].target == 10 and rows["score/drop-in import", "ARPA"].baseline
+    run = score_drop_in._run
+    wrong = iter([0.0, 1.0])
+    monkeypatch.setattr(score_drop_in, "_run", lambda *words: run(*words) | {"sum": next(wrong)})
+    with pytest.raises(WrongResult, match="kenlm gives log10 1.0 but the drop-in 0.0 for the same text; not timed"):
+        score_drop_in.drop_in(suite, subject, tmp_path)
 
 
 def test_csv_and_figures(bench_run, stored_rows):
