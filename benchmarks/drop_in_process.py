@@ -22,7 +22,7 @@ JOINED = 10  # sentences in a line of the long ones
 
 
 def main(module: str, path: str, text: str) -> None:
-    cores = getattr(os, "sched_getaffinity", lambda _: set())(0)
+    cores: set[int] = getattr(os, "sched_getaffinity", lambda _: set())(0)
     if cores:
         os.sched_setaffinity(0, {max(cores)})
     began = time.process_time()

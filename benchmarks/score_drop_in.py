@@ -47,8 +47,8 @@ def drop_in(suite: Suite, subject: Subject, folder: Path) -> None:
     text.write_text("\n".join(lines) + "\n")
     model = open_model(arpa)
     paths = {"ARPA": arpa, **{name: folder / f"{name}.binary" for name in ("probing", "trie")}}
-    for name in "probing", "trie":
-        write_kenlm(paths[name], model, f"kenlm-{name}")
+    write_kenlm(paths["probing"], model, "kenlm-probing")
+    write_kenlm(paths["trie"], model, "kenlm-trie")
     paths |= {"model-file": folder / "drop_in.safetensors", "model-file-edges": folder / "edges.safetensors"}
     save_model(paths["model-file"], model)
     save_model(paths["model-file-edges"], BackoffModel.of(model.trie, model.words, edges_of(model.trie)))
