@@ -124,8 +124,8 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "none is given of entropy, max_ngrams, vocabulary, min_count; give one of them"),
-        (["--entropy", "1", "--max-ngrams", "9"], "entropy and max_ngrams are given of"),
+        ([], "no way to prune is set; set one of entropy, max_ngrams, vocabulary, min_count"),
+        (["--entropy", "1", "--max-ngrams", "9"], "entropy and max_ngrams are set; set one of"),
         (["--entropy", "-1"], "entropy is -1.0 but must be at least 0"),
         (["--entropy", "nan"], "entropy is nan but must be at least 0"),
         (["--max-ngrams", "4"], "max_ngrams is 4 but the model has 5 words, which all stay; give more"),

@@ -37,7 +37,7 @@ def open_lists(paths: list[str], text_column: str) -> Corpus:
     sources = tuple(_source(*file, text_column) for file in find_files(paths))
     kinds = {bool(source.column) and source.format != "parquet" for source in sources}
     if len(kinds) > 1:
-        raise InputError("some of the n-best lists are JSON lines and some are not; give those alone")
+        raise InputError("some of the n-best lists are JSON lines and some are not; run each format alone")
     return Corpus(sources, "word")
 
 

@@ -35,8 +35,8 @@ class PruneConfig:
     def __post_init__(self) -> None:
         given = [way for way in WAYS if getattr(self, way) not in (None, [])]
         if len(given) != 1:
-            found = " and ".join(given) + " are" if given else "none is"
-            raise InputError(f"{found} given of {', '.join(WAYS)}; give one of them")
+            found = f"{' and '.join(given)} are set" if given else "no way to prune is set"
+            raise InputError(f"{found}; set one of {', '.join(WAYS)}")
         if self.entropy is not None and not (self.entropy >= 0 and math.isfinite(self.entropy)):
             raise InputError(f"entropy is {self.entropy} but must be at least 0; 1e-8 drops little, 1e-6 much")
         check_at_least(self, 1, "max_ngrams")
