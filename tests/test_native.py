@@ -2,6 +2,7 @@
 
 import copy
 import gzip
+import itertools
 import lzma
 import os
 import random
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from mgpu_ngram import kenlm
 from mgpu_ngram.core.model_file import BackoffModel, save_model
 from mgpu_ngram.engine import open_model as slow
+from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.trie import edges_of, quantize
 
@@ -108,6 +110,7 @@ def test_numbers_are_the_nearest_float32(put, no_slow_path):
         value = np.float32(-rng.expovariate(1) * 10 ** rng.randint(-3, 2))
         middle = (Fraction(float(value)) + Fraction(float(np.nextafter(value, np.float32(0))))) / 2
         digits = f"{float(middle):.60f}".rstrip("0")  # exact: a float64 has room for the bit in the middle
+        texts += [f"{float(middle):.{n}g}" for n in (15, 16)]  # beside the middle, but the same float64
         texts += [digits, digits + "00000000000000000001", digits[:-1] + "4999999", f"{value:.8g}", repr(float(value))]
     words = "".join(f"{text}\tw{i}\n" for i, text in enumerate(texts))
     head = f"\\data\\\nngram 1={len(texts) + 3}\n\n\\1-grams:\n-1\t<unk>\n-1\t<s>\n-1\t</s>\n"
@@ -138,6 +141,27 @@ def files(binaries, tmp_path):
 def test_all_files_score_the_same(files, put, expected, no_slow_path):
     for name, content in files.items():
         assert scores(kenlm.Model(str(put(content)))) == expected, name
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_models_have_the_same_states_in_all_files(seed, plain_model, tmp_path):
+    """States of the same words are equal in one file where they are in another, so each keeps as much as it needs."""
+    plain, rng = plain_model(seed), random.Random(seed)
+    path = tmp_path / "model.arpa"
+    path.write_text(plain.text)
+    model, models = open_model(path), [kenlm.Model(str(path))]
+    save_model(tmp_path / "tree", model)
+    save_model(tmp_path / "edges", BackoffModel.of(model.trie, model.words, edges_of(model.trie)))
+    write_kenlm(tmp_path / "probing", model, "kenlm-probing")
+    models += [kenlm.Model(str(tmp_path / name)) for name in ("tree", "edges", "probing")]
+    states = [[kenlm.State() for _ in models]]
+    for _ in range(60):
+        before, word = rng.choice(states), rng.choice([*plain.words, "oov"])
+        states.append([kenlm.State() for _ in models])
+        found = [repr(m.BaseFullScore(s, word, t)) for m, s, t in zip(models, before, states[-1], strict=True)]
+        assert len(set(found)) == 1, (word, found)
+    for some, others in itertools.combinations(states, 2):
+        assert len({(s == t, hash(s) == hash(t)) for s, t in zip(some, others, strict=True)}) == 1
 
 
 @settings(max_examples=15, deadline=None)
