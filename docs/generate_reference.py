@@ -185,7 +185,7 @@ def public(module: Any) -> Iterator[tuple[str, Any]]:
 def _directive(path: str, value: Any) -> str:
     if not inspect.isclass(value):
         return f"```{{eval-rst}}\n.. autofunction:: {path}\n```\n\n"
-    inherited = "\n   :inherited-members:" if value is mgpu_ngram.Model else ""
+    inherited = "\n   :inherited-members:" if value in (mgpu_ngram.Model, kenlm.Model) else ""
     return f"```{{eval-rst}}\n.. autoclass:: {path}\n   :members:{inherited}\n```\n\n"
 
 
