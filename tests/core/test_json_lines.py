@@ -64,6 +64,7 @@ def test_by_hand():
         b'{"text": "a",}', b'{"text": "a", "n": [1,]}', b'{"text": "a", "n": {"x" 1}}', b'{"text": "a", "n": tru}',
         b'{"text": "\xc0\xaf"}', b'{"text": "\xf5\x80\x80\x80"}', b'{"text": "\xe2\x82"}',
         b'{"text": "a", "x": "\xe2"}',
+        b'{"text": "\xe0\x80\xaf"}', b'{"text": "\xf0\x80\x80\xaf"}', b'{"text": "\xf4\x90\x80\x80"}',
     ],
 )  # fmt: skip
 def test_lines_that_are_left_to_the_parser(line):
