@@ -89,6 +89,10 @@ def test_records_that_cannot_be_read(arpa, here, tmp_path):
         (str(docs), 3, '{"text": 3}'), (str(docs), 4, "\\xff"), (str(docs), 6, '{"text"'),
     ]  # fmt: skip
     assert rejects[0]["reason"] == "'text' is int, no text"
+    whole = (tmp_path / "out/rejects.jsonl").read_bytes()
+    with pytest.warns(InputWarning):  # in blocks of a line
+        filtered(here, arpa, docs, tmp_path / "out", block_bytes=1, context={"overwrite": True})
+    assert (tmp_path / "out/rejects.jsonl").read_bytes() == whole
 
 
 def wet_record(text, kind="conversion", **headers):
