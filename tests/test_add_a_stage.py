@@ -117,6 +117,5 @@ def test_every_stage_keeps_the_contract():
         assert stage.examples.startswith("example")
         assert f"mgpu-ngram {ENTRIES[name].verbs[0]}" in stage.examples
     assert len({stage.format for stage in STAGES.values()}) == len(STAGES)
-    assert registry.makers_of("model") == ["estimate", "trie", "prune", "mix"] and registry.makers_of("counts") == [
-        "count"
-    ]
+    assert registry.makers_of("model") == ["estimate", "adapt", "trie", "prune", "mix"]
+    assert registry.makers_of("counts") == ["count"]

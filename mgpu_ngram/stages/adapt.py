@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mgpu_ngram.jobs.context import PlanContext, RunContext
 
 EXAMPLES = """examples:
-  mgpu-ngram count old.txt -o counts --sentence-markers
   mgpu-ngram adapt counts new.txt -o adapted
   mgpu-ngram adapt adapted newer.txt -o adapted_again
   mgpu-ngram adapt counts new/*.txt.gz -o adapted --format arpa --prune 0 0 1 --resume"""

@@ -725,15 +725,17 @@ def test_secure_clusters_that_cannot_start(monkeypatch):
 
 def test_dask_settings_reach_the_scheduler_and_the_workers():
     open_sections = {"distributed.nanny.pre-spawn-environ.MGPU_TEST": "x", "distributed.worker.resources.SEAT": 1}
-    executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 7, **open_sections})
-    try:
-        assert executor.everywhere(os.getenv, "MGPU_TEST") == ["x"]
-        assert executor.client.cluster.scheduler.allowed_failures == 7
-        seen = executor.client.run(lambda: dask.config.get("distributed.scheduler.allowed-failures"))
-        assert set(seen.values()) == {7}
-        dask.config.set({"distributed.scheduler.allowed-failures": 2})
-    finally:
-        executor.close()
+    limit = {"distributed.scheduler.allowed-failures": 7}
+    with dask.config.set(limit):  # later clusters of this process get the limit that there was before
+        executor = start_cluster("cpu", 1, {**limit, **open_sections})
+        try:
+            assert executor.everywhere(os.getenv, "MGPU_TEST") == ["x"]
+            assert executor.client.cluster.scheduler.allowed_failures == 7
+            seen = executor.client.run(lambda: dask.config.get("distributed.scheduler.allowed-failures"))
+            assert set(seen.values()) == {7}
+            dask.config.set({"distributed.scheduler.allowed-failures": 2})
+        finally:
+            executor.close()
 
 
 @pytest.mark.parametrize(("preload", "given"), [("a.py", ["a.py"]), (["a.py", "b.py"], ["a.py", "b.py"]), ([], [])])

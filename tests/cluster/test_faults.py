@@ -208,12 +208,14 @@ def test_a_worker_that_dask_lost_does_not_block_close(capfd):
 
 
 def test_dasks_own_limit_can_be_set():
-    executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 1})
-    try:
-        with pytest.raises(RunError, match=r"^chunk 3 killed every worker that tried it \(2 times\).*chunk_bytes"):
-            executor.wait([executor.call(kill_worker, label="chunk 3")])
-    finally:
-        executor.close()
+    limit = {"distributed.scheduler.allowed-failures": 1}
+    with dask.config.set(limit):  # later clusters of this process get the limit that there was before
+        executor = start_cluster("cpu", 1, limit)
+        try:
+            with pytest.raises(RunError, match=r"^chunk 3 killed every worker that tried it \(2 times\).*chunk_bytes"):
+                executor.wait([executor.call(kill_worker, label="chunk 3")])
+        finally:
+            executor.close()
 
 
 def test_no_workers_left():

@@ -388,6 +388,7 @@ def large_counted(large, contents, run_here, tmp_path_factory):
 
 
 def test_resumed_from_spilled_runs(large, large_counted, contents, run_here, tmp_path):
+    gc.collect()  # results of earlier tests, in cycles, would count as held
     spill, out = tmp_path / "spill", tmp_path / "out"
     options = {"order": 4, "chunk_bytes": 300_000, "checkpoint_seconds": NEVER}
     options["memory"] = MemoryConfig(host_bytes=SMALL, spill_dir=str(spill))

@@ -12,7 +12,6 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.model_file import load_model
 from mgpu_ngram.core.typed_config import fill
-from mgpu_ngram.engine import states
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.trie import run as trie
 from mgpu_ngram.jobs.trie.run import TrieConfig, build, plan, run
@@ -70,13 +69,6 @@ def test_contents_of_a_model_file(index, arpa, device, tmp_path):
     assert model.trie.fanout == 32 and list(model.words) == ["<unk>", "<s>", "</s>", "a", "b"]
     assert scores(output) == scores(arpa)
     assert list(output.parent.iterdir()) == [output]
-
-
-def test_a_stored_edge_table_is_not_built_again(arpa, tmp_path, monkeypatch):
-    build(TrieConfig(arpa, "edge"), tmp_path / "m")
-    expected = scores(arpa)
-    monkeypatch.delattr(states, "edges_of")
-    assert scores(tmp_path / "m") == expected
 
 
 def test_edge_tables_and_fanouts_of_model_files_change(arpa, device, tmp_path):
