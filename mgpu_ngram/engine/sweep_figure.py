@@ -52,7 +52,9 @@ def draw_sweeps(history: Sequence[Mapping[str, float]], path: str | Path, title:
     figure.suptitle(title)
     png = io.BytesIO()
     figure.subplots_adjust(left=0.8 / width, right=1 - 0.2 / width, bottom=0.12, top=0.9, wspace=0.24)
-    figure.savefig(png, format="png", dpi=120)
+    figure.savefig(
+        png, format="png", dpi=120, pil_kwargs={"compress_level": 1}
+    )  # saves 20 ms; the file is a quarter larger
     with new_file(path) as sink:
         sink.write(png.getvalue())
 
