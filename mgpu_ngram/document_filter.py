@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.cluster.devices import resolve_device
-from mgpu_ngram.core.cutoffs import Rules, read_cutoffs
+from mgpu_ngram.core.cutoffs import read_cutoffs
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.model_file import identify
@@ -75,11 +75,7 @@ class DocumentFilter:
             cutoffs = read_cutoffs(config.cutoffs, ends)
         self.device = device
         self.fields = config.fields(any(some.contrast_model for some in paths.values()))
-        self.rules = Rules(
-            tuple(config.bucket_ends), cutoffs, "" if config.fixed_buckets else config.language, config.bucket_by,
-            config.min_perplexity, config.max_perplexity, config.min_difference, config.max_difference,
-            config.only_buckets,
-        )  # fmt: skip
+        self.rules = config.rules(cutoffs)
         self._models = tuple((name, self._model(some, threads)) for name, some in paths.items())
 
     def check_files(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mgpu_ngram.core.cutoffs import LAST, NO_BUCKET, parse_buckets
+from mgpu_ngram.core.cutoffs import LAST, NO_BUCKET, Rules, parse_buckets
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_files, check_name, suggest
 
@@ -125,6 +126,13 @@ class FilterConfig:
     def only_buckets(self) -> tuple[str, ...]:
         """The buckets to keep; () for all."""
         return tuple(_parts(self.only))
+
+    def rules(self, cutoffs: Mapping[str | None, tuple[float, ...]]) -> Rules:
+        """Return how documents get a bucket and which are kept, with cut-offs by language."""
+        return Rules(
+            tuple(self.bucket_ends), cutoffs, "" if self.fixed_buckets else self.language, self.bucket_by,
+            self.min_perplexity, self.max_perplexity, self.min_difference, self.max_difference, self.only_buckets,
+        )  # fmt: skip
 
     def fields(self, has_contrast: bool) -> tuple[str, ...]:
         """Return the new fields, in the order of FIELDS.

@@ -247,11 +247,7 @@ class _Shards:
             cutoffs = self._percentiles(scores)
             if config.sample:
                 scores = {}  # of some documents only
-        self.rules = Rules(
-            tuple(config.bucket_ends), cutoffs, "" if config.fixed_buckets else config.language, config.bucket_by,
-            config.min_perplexity, config.max_perplexity, config.min_difference, config.max_difference,
-            config.only_buckets,
-        )  # fmt: skip
+        self.rules = config.rules(cutoffs)
         left = [i for i in range(len(self.corpus.sources)) if i not in done]
 
         def call(i: int) -> Handle:
