@@ -1,4 +1,4 @@
-"""KenLM beside this engine, where it is installed: its Python module on words, its own benchmark on word ids."""
+"""KenLM and gLM beside this engine, where they are: KenLM's module on words, its benchmark on ids, gLM on a GPU."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ PROGRAMS = ("build_binary", "kenlm_benchmark")  # of a KenLM that is built by CM
 IDS_TOLERANCE = 1e-3  # relative: the program adds up thousands of queries in float32
 IDS_REPEATS = {"gpu": 64, "cpu": 16}  # of the ids, so that a run takes much longer than loading the model
 ROUNDS = 3
+GLM = "score/table3 gLM"
+GLM_PROGRAMS = ("binarize_v2", "batch_query_v2")
+GLM_TOLERANCE = 1e-4  # relative: it prints six digits
 
 
 def kenlm_seconds(suite: Suite, subject: Subject, codes_T: Any, folder: Path) -> float | None:
@@ -85,6 +88,34 @@ def kenlm_on_ids(suite: Suite, subject: Subject, codes_T: Any, folder: Path) -> 
         raise WrongResult(f"kenlm_benchmark gives log10 {sums} but this engine {expected} for the same ids; not timed")
     notes = f"probing; {repeats} times the text, without {loading:.3g} s of loading"
     suite.add(kernel, sizes, seconds, items=repeats * len(codes_T), unit=UNIT, notes=notes)
+
+
+def glm_on_text(suite: Suite, subject: Subject, codes_T: Any, repeated: int, folder: Path) -> None:
+    """A row on a GPU: gLM's program on the same text, repeated as ours is; a note without the programs.
+
+    Its seconds are those that it prints, of the search alone.
+    """
+    sizes = subject.sizes(codes_T, repeated)
+    missing = [name for name in GLM_PROGRAMS if shutil.which(name) is None]
+    if missing:
+        suite.add_note(GLM, sizes, f"not measured: {' and '.join(missing)} not on the PATH")
+        return
+    suite.say("gLM reads the model")
+    arpa, binary, text = (folder / name for name in ("glm.arpa", "glm.binary", "glm.txt"))
+    write_model(arpa, subject.training_T, subject.words, subject.trie.order)
+    once = to_host(codes_T[: len(codes_T) // repeated])
+    text.write_text(("\n".join(sentences(once, list(subject.words))) + "\n") * repeated)
+    _run(["binarize_v2", str(arpa), str(binary)])
+    expected = float(edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
+    seconds = []
+    for _ in range(ROUNDS):
+        _, said, _ = _run(["batch_query_v2", str(binary), str(text)])
+        rates, sums = re.findall(r"Throughput: (\d+) queries", said), re.findall(r"file sum is: (\S+)", said)
+        if not rates or not sums or abs(float(sums[0]) - expected) > GLM_TOLERANCE * abs(expected):
+            suite.add_note(GLM, sizes, f"not timed: gLM gives log10 {sums} but this engine {expected}")
+            return
+        seconds.append(len(codes_T) / int(rates[0]))
+    suite.add(GLM, sizes, seconds, items=len(codes_T), unit=UNIT, notes="B-trees of 31; text in, time of the search")
 
 
 def _run(command: list[str], stdin: Path | None = None) -> tuple[bytes, str, float]:

@@ -22,7 +22,7 @@ from mgpu_ngram.benchmarks.score_models import (
     queries,
     tree,
 )
-from mgpu_ngram.benchmarks.score_peers import PEER, kenlm_on_ids, kenlm_seconds
+from mgpu_ngram.benchmarks.score_peers import PEER, glm_on_text, kenlm_on_ids, kenlm_seconds
 from mgpu_ngram.benchmarks.score_work import Work
 from mgpu_ngram.benchmarks.suite import DOES_NOT_FIT, Suite
 from mgpu_ngram.cluster.devices import cpu_cores
@@ -39,12 +39,14 @@ MAX_BYTES = {BOTH: 50.0, TREE: 18.0, QUANTISED: 11.0}  # an n-gram
 
 
 def table3(suite: Suite, subject: Subject, folder: Path) -> None:
-    """Rows: rate and size of each structure, with KenLM's module beside them where it is installed."""
+    """Rows: rate and size of each structure, beside KenLM's module, its benchmark and gLM where they are installed."""
     suite.say("Table 3: structures")
     codes_T, repeated = queries(subject, suite.device)
     sizes = subject.sizes(codes_T, repeated)
     peer_seconds = kenlm_seconds(suite, subject, codes_T[: len(codes_T) // repeated], folder)
     kenlm_on_ids(suite, subject, codes_T[: len(codes_T) // repeated], folder)
+    if suite.device == "gpu":
+        glm_on_text(suite, subject, codes_T, repeated, folder)
     coded = quantize(subject.trie, BITS)
     size_bytes: dict[str, int] = {}
     for floats, indexes in (

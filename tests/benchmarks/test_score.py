@@ -352,6 +352,38 @@ def test_kenlm_on_word_ids(subject, monkeypatch, tmp_path):
     assert row.rate == pytest.approx(16 * len(codes_T) / row.median_seconds)
 
 
+# Stands in for gLM's programs: a search takes 2 ms for each query of the text, and the sum is that of a file.
+FAKE_GLM = """#!{python}
+import sys
+if len(sys.argv) == 3 and sys.argv[0].endswith("binarize_v2"):
+    assert open(sys.argv[1]).read(5).endswith("data")
+    open(sys.argv[2], "w").write("binary")
+else:
+    assert open(sys.argv[1]).read() == "binary" and len(open(sys.argv[2]).read().splitlines()) % 3 == 0
+    print("Throughput: 500 queries per second.")
+    print("Total file sum is:", open("{sum}").read())
+"""
+
+
+def test_glm_is_compared(subject, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    codes_T = np.tile(score_models.head(subject.text_T, 300), 3)
+    suite = Suite("cpu")
+    score_peers.glm_on_text(suite, subject, codes_T, 3, tmp_path)
+    assert suite.rows[0].notes == "not measured: binarize_v2 and batch_query_v2 not on the PATH"
+    for name in score_peers.GLM_PROGRAMS:
+        (tmp_path / name).write_text(FAKE_GLM.format(python=sys.executable, sum=tmp_path / "sum"))
+        (tmp_path / name).chmod(0o755)
+    total = float(score_models.edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
+    (tmp_path / "sum").write_text(str(1.01 * total))
+    score_peers.glm_on_text(suite, subject, codes_T, 3, tmp_path)
+    assert suite.rows[-1].rate is None and suite.rows[-1].notes.startswith("not timed: gLM gives log10")
+    (tmp_path / "sum").write_text(f"{total:.6g}")
+    score_peers.glm_on_text(suite, subject, codes_T, 3, tmp_path)
+    assert suite.rows[-1].kernel == "score/table3 gLM" and suite.rows[-1].runs == 3
+    assert suite.rows[-1].rate == pytest.approx(500)
+
+
 def test_a_kenlm_with_other_scores_gives_no_row(subject, monkeypatch, tmp_path):
     class Other(kenlm.Model):
         def score(self, sentence):
