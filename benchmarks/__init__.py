@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from mgpu_ngram.benchmarks.options import BenchOptions
+    from mgpu_ngram.benchmarks.paper import Paper
 
+RESULTS, PAPER_RESULTS = "benchmarks/results", "benchmarks/papers"
 # The name of each bench, also of its CSV file, and its module, which is imported when it is needed.
 BENCHES = {
     name: f"{__name__}.{name}"
@@ -25,6 +27,13 @@ BENCHES = {
         "startup",
         "tools",
     )
+}
+# The name of each paper, also of its folder, and the module that has its `PAPER`.
+PAPERS = {
+    name: f"{__name__}.{module}"
+    for name, module in {
+        "glm": "paper_glm",
+    }.items()
 }
 
 
@@ -45,3 +54,8 @@ class Bench(Protocol):
 def open_bench(name: str) -> Bench:
     """Return the module of a bench."""
     return cast(Bench, import_module(BENCHES[name]))
+
+
+def open_paper(name: str) -> Paper:
+    """Return a paper of PAPERS."""
+    return import_module(PAPERS[name]).PAPER

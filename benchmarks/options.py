@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mgpu_ngram.benchmarks import RESULTS
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core.errors import InputError
-
-RESULTS = "benchmarks/results"
 
 
 @dataclass(frozen=True)

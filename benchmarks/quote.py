@@ -11,6 +11,11 @@ one row only. A page quotes all rows of a device as a table:
     <!-- table: score.csv; NVIDIA H200 -->
     <!-- end -->
 
+and the tables and figures of papers, with what holds today on a device, as an index:
+
+    <!-- papers: NVIDIA H200 -->
+    <!-- end -->
+
 `mgpu-ngram bench quote` writes what stands between the marks.
 """
 
@@ -20,10 +25,11 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mgpu_ngram.benchmarks import PAPER_RESULTS
 from mgpu_ngram.benchmarks.rows import Row, read_rows, rounded, with_unit
 from mgpu_ngram.core.errors import InputError
 
-MARK = re.compile(r"(<!-- (row|table): ([^>]*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- (row|table|papers): ([^>]*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
 DIGITS = 3
 TABLE_HEAD = ["work", "sizes", "seconds", "rate", "of the ceiling", "speed-up", "target", "measured", "notes"]
 
@@ -55,7 +61,7 @@ def quoted(text: str, results: str | Path) -> str:
     def write(mark: re.Match) -> str:
         begin, kind, reference, _, end = mark.groups()
         names = [name.strip() for name in reference.split(";")]
-        between = _figure(names, Path(results)) if kind == "row" else _table(names, Path(results))
+        between = {"row": _figure, "table": _table, "papers": _papers}[kind](names, Path(results))
         return f"{begin}{between}{end}"
 
     return MARK.sub(write, text)
@@ -98,6 +104,13 @@ def _table(names: Sequence[str], results: Path) -> str:
         raise InputError(f"table {reference!r} has no rows; name a device of {results / names[0]}")
     lines = [TABLE_HEAD, ["---"] * len(TABLE_HEAD), *map(_table_line, rows)]
     return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _papers(names: Sequence[str], results: Path) -> str:
+    from mgpu_ngram.benchmarks.paper_page import index
+
+    [device] = names
+    return f"\n{index(results.parent / Path(PAPER_RESULTS).name, device)}\n"
 
 
 def _table_line(row: Row) -> list[str]:

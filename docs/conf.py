@@ -24,9 +24,29 @@ autodoc_member_order = "bysource"
 TABLE_LINE = re.compile(r"(\S+(?:, \S+)*)  +(\S.*)")
 
 
-def link_kernels(app, name, source):
-    """Let links to kernels/README.md lead to the page that includes it."""
+PAPERS = Path(__file__).parent.parent / "benchmarks" / "papers"
+INCLUDE = """---
+orphan: true
+---
+
+```{{include}} ../../benchmarks/papers/{name}/README.md
+:relative-images:
+```
+"""
+
+
+def link_included(app, name, source):
+    """Let links to kernels/README.md and to the pages of papers lead to the pages that include them."""
     source[0] = source[0].replace("](../kernels/README.md)", "](kernels.md)")
+    source[0] = re.sub(
+        r"\]\(\.\./benchmarks/papers/(\w+(?:-\w+)*)/README\.md\)", r"](reference/paper-\1.md)", source[0]
+    )
+
+
+def include_papers(folder):
+    """Write a page for each paper that has results."""
+    for page in sorted(PAPERS.glob("*/README.md")):
+        (folder / f"paper-{page.parent.name}.md").write_text(INCLUDE.format(name=page.parent.name))
 
 
 def docstring_to_rst(app, what, name, obj, options, lines):
@@ -65,6 +85,8 @@ def inline(text):
 
 def setup(app):
     """Write the generated pages before Sphinx reads its sources."""
-    generate_reference.write(Path(__file__).parent / "reference")
-    app.connect("source-read", link_kernels)
+    reference = Path(__file__).parent / "reference"
+    generate_reference.write(reference)
+    include_papers(reference)
+    app.connect("source-read", link_included)
     app.connect("autodoc-process-docstring", docstring_to_rst)

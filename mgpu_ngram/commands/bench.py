@@ -7,11 +7,14 @@ import json
 import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.benchmarks import BENCHES, open_bench
+from mgpu_ngram.benchmarks import BENCHES, PAPER_RESULTS, PAPERS, RESULTS, open_bench, open_paper
 from mgpu_ngram.commands.shared import DEVICES
 from mgpu_ngram.core.errors import InputError
+
+if TYPE_CHECKING:
+    from mgpu_ngram.benchmarks.options import BenchOptions
 
 EXAMPLES = """examples:
   mgpu-ngram bench count
@@ -25,19 +28,21 @@ EXAMPLES = """examples:
   mgpu-ngram bench lda --only quality,cpu --text docword.kos.train.txt.xz
   mgpu-ngram bench decode --only pass,step
   mgpu-ngram bench decode --only whole --tokens 2500000
+  mgpu-ngram bench paper glm --only T3,F9
   mgpu-ngram bench check score --only table3
   mgpu-ngram bench check --new results
   mgpu-ngram bench quote"""
-CHECK, QUOTE = "check", "quote"
+CHECK, QUOTE, PAPER = "check", "quote", "paper"
 CHECK_FLAGS = {"new", "tolerance"}
 
 
 def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.epilog = EXAMPLES
-    bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE], help="stage to measure, or an action")
+    bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE, PAPER], help="stage to measure, or an action")
     bench.add_argument(
         "of", nargs="*", metavar="OF",
-        help="of bench check: the bench to run again; of bench quote: the pages (default: README.md and docs/*.md)",
+        help="of bench check: the bench to run again; of bench quote: the pages (default: README.md and docs/*.md); "
+        f"of bench paper: {', '.join(PAPERS)}",
     )  # fmt: skip
     bench.add_argument("--device", default="auto", choices=DEVICES, help="auto (default): a GPU if the host has one")
     bench.add_argument(
@@ -56,9 +61,15 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.add_argument(
         "--tokens", type=int, metavar="N", help="words of the generated text, training text or sentences (by device)"
     )
-    bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER", help="of rows and figures")
+    bench.add_argument(
+        "--results", metavar="FOLDER", help=f"of rows and figures (default: {RESULTS}; of bench paper: {PAPER_RESULTS})"
+    )
     bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: by the GPUs of the host)")
-    bench.add_argument("--only", metavar="PART,PART", help="parts of the bench, such as 1,shuffle (default: all)")
+    bench.add_argument(
+        "--only",
+        metavar="PART,PART",
+        help="parts of the bench, such as 1,shuffle; of bench paper, tables and figures, such as T3,F9 (default: all)",
+    )
     bench.add_argument("--folder", metavar="FOLDER", help="for texts and models (default: a temporary one)")
     bench.add_argument("--new", metavar="FOLDER", help="of bench check: results to compare with the ones in --results")
     bench.add_argument(
@@ -68,7 +79,11 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    if arguments.what == QUOTE:
+    if arguments.results is None:
+        arguments.results = PAPER_RESULTS if arguments.what == PAPER else RESULTS
+    if arguments.what == PAPER:
+        _paper(arguments)
+    elif arguments.what == QUOTE:
         _quote(arguments)
     elif arguments.what == CHECK:
         _check(arguments)
@@ -84,16 +99,31 @@ def _bench(arguments: argparse.Namespace) -> None:
             show_rows(rows)
 
 
+def _paper(arguments: argparse.Namespace) -> None:
+    from mgpu_ngram.benchmarks.paper import reproduce
+
+    if len(arguments.of) != 1 or arguments.of[0] not in PAPERS:
+        raise InputError(f"bench paper takes one of {', '.join(PAPERS)}, not {' '.join(arguments.of)!r}")
+    paper = open_paper(arguments.of[0])
+    _refuse_others(arguments, paper.flags)
+    page = reproduce(paper, _options(arguments, arguments.results))
+    print(json.dumps(str(page)) if arguments.json else f"wrote {page}")
+
+
 def _run(name: str, arguments: argparse.Namespace, results: str) -> list[dict[str, Any]]:
     """Run a bench; return its rows."""
-    from mgpu_ngram.benchmarks.options import BenchOptions
-    from mgpu_ngram.cluster.devices import resolve_device
-
     bench = open_bench(name)
     allowed = bench.FLAGS | (CHECK_FLAGS if arguments.what == CHECK else set())
     _refuse_others(arguments, allowed)
+    return bench.bench(_options(arguments, results))
+
+
+def _options(arguments: argparse.Namespace, results: str) -> BenchOptions:
+    from mgpu_ngram.benchmarks.options import BenchOptions
+    from mgpu_ngram.cluster.devices import resolve_device
+
     flags = {f.name: getattr(arguments, f.name) for f in fields(BenchOptions)}
-    return bench.bench(BenchOptions(**flags | {"device": resolve_device(arguments.device), "results": results}))
+    return BenchOptions(**flags | {"device": resolve_device(arguments.device), "results": results})
 
 
 def _check(arguments: argparse.Namespace) -> None:

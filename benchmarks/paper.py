@@ -1,0 +1,224 @@
+"""`mgpu-ngram bench paper NAME`: the tables and figures of a paper, measured by parts of the benches and judged."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from mgpu_ngram.benchmarks import open_bench
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.rows import Row, read_rows, write_rows
+
+HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "cannot be judged"
+
+
+class Figure(NamedTuple):
+    """A published figure: what it is of, its value or a word in place of one, its unit, and the hardware."""
+
+    what: str
+    value: float | str
+    unit: str
+    hardware: str
+
+
+class Verdict(NamedTuple):
+    """HOLDS, IN_PART, FAILS or UNKNOWN, and a sentence that says why."""
+
+    result: str
+    why: str
+
+
+class NoFigure(Exception):
+    """The rows lack a figure; the message says which, and why."""
+
+
+class Found:
+    """The rows of a table or figure on one device, for judges."""
+
+    def __init__(self, rows: Sequence[Row]):
+        self.rows = list(rows)
+        self.device = rows[0].device
+        self.is_gpu = "cores" not in self.device
+
+    def row(self, kernel: str, sizes: str = "") -> Row:
+        """Return the first row of a kernel with these parts of sizes and a rate. Raises NoFigure without one."""
+        known = [row for row in self.rows if row.kernel == kernel and set(sizes.split()) <= set(row.sizes.split())]
+        rated = [row for row in known if row.rate is not None]
+        if not rated:
+            why = known[0].notes if known else "it was not measured"
+            raise NoFigure(f"`{' '.join([kernel, sizes]).strip()}` has no figure: {why}")
+        return rated[0]
+
+    def rate(self, kernel: str, sizes: str = "") -> float:
+        """Return the rate of `row`."""
+        rate = self.row(kernel, sizes).rate
+        assert rate is not None
+        return rate
+
+    def by(self, kernel: str, letter: str) -> dict[int, float]:
+        """Return the rates of a kernel by a number of their sizes, in rising order. Raises NoFigure without rates."""
+        found = {}
+        for row in self.rows:
+            values = [word.split("=")[1] for word in row.sizes.split() if word.startswith(f"{letter}=")]
+            if row.kernel == kernel and row.rate is not None and values:
+                found[int(values[0])] = row.rate
+        if not found:
+            raise NoFigure(f"`{kernel}` has no figure by {letter}")
+        return dict(sorted(found.items()))
+
+
+Judge = Callable[[Found], Verdict]
+
+
+def of_gpu(judge: Judge) -> Judge:
+    """Return a judge of a claim on a GPU: figures of a CPU are told, but judge nothing."""
+
+    def judged(found: Found) -> Verdict:
+        verdict = judge(found)
+        return verdict if found.is_gpu else Verdict(UNKNOWN, f"it is a claim on a GPU; on this CPU {verdict.why}")
+
+    return judged
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper, and the function that judges it by rows."""
+
+    text: str
+    judge: Judge
+
+    def verdict(self, rows: Sequence[Row]) -> Verdict:
+        """Return the verdict; UNKNOWN where rows lack a figure."""
+        if not rows:
+            return Verdict(UNKNOWN, "nothing was measured yet")
+        try:
+            return self.judge(Found(rows))
+        except NoFigure as missing:
+            return Verdict(UNKNOWN, str(missing))
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table, figure or section of a paper; several where one measurement gives them.
+
+    names    such as T3, F9 or 5.6; the first one names the files
+    figures  as published
+    parts    of the bench, which measure the same work; none where rows of other items are judged,
+    of       which have these names
+    picture  of the bench, without the device; none: bars of the rows that have the unit of the figures
+    shown    beginnings of the kernels in the page's table; all rows when empty
+    differs  how the work differs from the paper's
+    """
+
+    names: tuple[str, ...]
+    title: str
+    claims: tuple[Claim, ...]
+    figures: tuple[Figure, ...] = ()
+    parts: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+    picture: str = ""
+    shown: tuple[str, ...] = ()
+    differs: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
+@dataclass(frozen=True)
+class Program:
+    """An original program: words by which its rows are known, and how it was built and put on the PATH."""
+
+    name: str
+    marks: tuple[str, ...]
+    built: str
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper.
+
+    bench     whose parts measure its work
+    work      what stands in for the paper's data
+    not_made  tables and figures that are not made, each with the reason
+    """
+
+    name: str
+    title: str
+    source: str
+    bench: str
+    work: str
+    items: tuple[Item, ...]
+    programs: tuple[Program, ...] = ()
+    not_made: dict[str, str] = field(default_factory=dict)
+
+    def item(self, name: str) -> Item:
+        """Return the item that has a name."""
+        return next(item for item in self.items if name in item.names)
+
+    @property
+    def flags(self) -> set[str]:
+        """Options of the bench that the paper takes, too."""
+        return (open_bench(self.bench).FLAGS - {"text"}) | {"only"}
+
+
+def reproduce(paper: Paper, options: BenchOptions) -> Path:
+    """Measure tables and figures of a paper, and write its rows, pictures and page; return the path of the page.
+
+    only  names of tables and figures; the rows and pictures of others stay as they are
+
+    Files are written after each table or figure, so a run may be ended early and taken up with `only`.
+    """
+    from mgpu_ngram.benchmarks.paper_page import write_page
+
+    names = [name for item in paper.items for name in item.names]
+    chosen = list(dict.fromkeys(paper.item(name).name for name in options.parts(names)))
+    folder = Path(options.results) / paper.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for k, name in enumerate(chosen, 1):
+        item = paper.item(name)
+        said = f"{paper.name} {', '.join(item.names)}: {item.title}, {k} of {len(chosen)}"
+        print(f"bench: {said}", file=sys.stderr, flush=True)
+        if item.parts:
+            _measure(paper, item, options, folder)
+        page = write_page(paper, folder)
+    return page
+
+
+def _measure(paper: Paper, item: Item, options: BenchOptions, folder: Path) -> None:
+    """Run the parts of the bench; put their rows in place of the item's rows of this device, and its picture."""
+    from mgpu_ngram.benchmarks.paper_page import draw_bars, picture_name
+
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
+        open_bench(paper.bench).bench(replace(options, results=place, only=",".join(item.parts)))
+        rows = read_rows(Path(place) / f"{paper.bench}.csv")
+        device = rows[0].device
+        path = folder / f"{item.name}.csv"
+        others = [row for row in rows_of(folder, item) if row.device != device]
+        path.unlink(missing_ok=True)
+        write_rows([*others, *rows], path)
+        picture = folder / picture_name(item, device)
+        drawn = Path(place) / picture_name(item, device, item.picture)
+        if item.picture and drawn.is_file():
+            shutil.copy(drawn, picture)
+        elif not item.picture:
+            draw_bars(item, rows, picture)
+
+
+def rows_of(folder: Path, item: Item) -> list[Row]:
+    """Return the stored rows of an item of all devices: its own, or those of the items that it judges."""
+    paths = [folder / f"{name}.csv" for name in item.of or (item.name,)]
+    return [row for path in paths if path.is_file() for row in read_rows(path)]
+
+
+def by_device(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return rows by their device; GPUs come first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.device, []).append(row)
+    return dict(sorted(found.items(), key=lambda pair: ("cores" in pair[0], pair[0])))

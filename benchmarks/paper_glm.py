@@ -1,0 +1,363 @@
+"""gLM (Bogoychev and Lopez, 2016): its tables, figures and sections, by parts of `bench score`."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+
+from mgpu_ngram.benchmarks.paper import (
+    FAILS,
+    HOLDS,
+    IN_PART,
+    Claim,
+    Figure,
+    Found,
+    Item,
+    NoFigure,
+    Paper,
+    Program,
+    Verdict,
+    of_gpu,
+)
+from mgpu_ngram.benchmarks.rows import with_unit
+from mgpu_ngram.benchmarks.score_models import EDGES, TREE, UNIT
+from mgpu_ngram.benchmarks.score_paper import (
+    GLM,
+    GLM_BEST_FANOUT,
+    KENLM_TRIE,
+    MEASURED,
+    PROBING,
+    PUBLISHED,
+    PUBLISHED_ORDERS,
+    PUBLISHED_SIZES,
+)
+from mgpu_ngram.benchmarks.score_peers import PEER
+from mgpu_ngram.benchmarks.score_sustained import ON_END
+
+TITAN_X, I7, XEONS = "GeForce GTX Titan X", "Core i7-4720HQ", "two Xeon E5-2680"
+H200 = "one NVIDIA H200, or its host of 16 cores"
+HARDWARE = {GLM: TITAN_X, PROBING: I7, KENLM_TRIE: I7}
+NAMES = {GLM: "gLM", PROBING: "KenLM probing, 1 thread", KENLM_TRIE: "KenLM trie, 1 thread"}
+KENLM_32 = 120.4e6  # queries a second of the probing table in 32 threads
+MODEL, LARGER_MODEL = 88.7e6, 423e6  # n-grams
+SIZES = {GLM: 1.2e9, PROBING: 1.8e9, KENLM_TRIE: 0.8e9}
+STUMPS = {2: 0.88, 3: 0.97, 4: 0.99, 5: 0.99}
+CONSTANTS = {"parameters": 59.0e6, "compile-time constants": 65.6e6}
+TREES = {TREE: "the B+-tree", EDGES: "the edge table"}
+CLOCK = re.compile(r"(first|last) ([^;]*?) at SM (\d+) MHz")
+
+number = partial(with_unit, unit="")
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _table3() -> tuple[Figure, ...]:
+    rates = [Figure(NAMES[who], rate, UNIT, HARDWARE[who]) for who, rate in PUBLISHED.items()]
+    rates += [Figure("KenLM probing, 16 threads", 49.8e6, UNIT, XEONS)]
+    rates += [Figure("KenLM probing, 32 threads", KENLM_32, UNIT, XEONS)]
+    sizes = [
+        Figure(f"{NAMES[who].partition(',')[0]}, size", size, "bytes", HARDWARE[who]) for who, size in SIZES.items()
+    ]
+    later = [Figure(f"{who}, measured later", rate, UNIT, H200) for who, rate in MEASURED.items()]
+    return (*rates, *sizes, *later)
+
+
+def _kenlm(found: Found) -> tuple[str, float]:
+    """Return who stands for KenLM on one thread, and its queries a second."""
+    try:
+        return "KenLM's module on one thread of the same host", found.rate(f"score/table3 {PEER}")
+    except NoFigure:
+        return "KenLM as published", PUBLISHED[PROBING]
+
+
+def _faster(found: Found) -> Verdict:
+    who, theirs = _kenlm(found)
+    ours = found.rate(f"score/table3 {TREE}")
+    why = f"the B+-tree answers {number(ours)} queries a second, {ours / theirs:,.3g} times {who} ({number(theirs)})"
+    return Verdict(HOLDS if ours >= 6 * theirs else FAILS, why)
+
+
+def _all_threads(found: Found) -> Verdict:
+    ours, rows = found.rate(f"score/table3 {TREE}"), found.rows
+    measured = [row for row in rows if row.kernel.startswith("score/table3 kenlm_benchmark") and row.rate]
+    if measured:
+        who, theirs = f"`{measured[0].kernel.removeprefix('score/table3 ')}`", measured[0].rate or 0.0
+    else:
+        who, theirs = "KenLM on 32 threads as published", KENLM_32
+    why = f"{who} answers {number(theirs)} queries a second, the B+-tree {number(ours)}, {ours / theirs:,.3g} times"
+    return Verdict(HOLDS if theirs > ours else FAILS, f"{why}; a GPU of today gains more than a processor of today")
+
+
+def _size(found: Found) -> Verdict:
+    ours = found.rate(f"score/table3 size of {TREE}")
+    theirs = {who: size / MODEL for who, size in SIZES.items()}
+    why = (
+        f"the B+-tree takes {ours:.3g} bytes an n-gram; reckoned from the paper, gLM takes {theirs[GLM]:.3g}, KenLM's "
+        f"probing table {theirs[PROBING]:.3g} and its trie {theirs[KENLM_TRIE]:.3g}"
+    )
+    return Verdict(HOLDS if ours < theirs[PROBING] else FAILS, why)
+
+
+def _loss(small: tuple[float, float], large: tuple[float, float]) -> float:
+    """Return the share of the rate that a model of five times the n-grams loses, from (n-grams, rate) of two."""
+    power = math.log(large[1] / small[1]) / math.log(large[0] / small[0])
+    return 1 - 5**power
+
+
+def _model_size(found: Found) -> Verdict:
+    losses, whys = [], []
+    for kind, name in TREES.items():
+        rates = list(found.by(f"score/table4 {kind}", "G").items())
+        if len(rates) < 2:
+            raise NoFigure("the larger model was not measured: " + "; ".join(r.notes for r in found.rows if r.notes))
+        losses.append(_loss(rates[0], rates[-1]))
+        whys.append(
+            f"{name} falls from {number(rates[0][1])} to {number(rates[-1][1])} queries a second with "
+            f"{rates[-1][0] / rates[0][0]:.3g} times the n-grams, {percent(losses[-1])} for each fivefold"
+        )
+    is_so = [0 < loss <= 0.3 for loss in losses]
+    return Verdict(HOLDS if all(is_so) else IN_PART if any(is_so) else FAILS, "; ".join(whys))
+
+
+def _order(found: Found) -> Verdict:
+    results, whys = [], []
+    for kind, name in TREES.items():
+        rates = found.by(f"score/table5 {kind}", "n")
+        rise = rates[3] / rates[5]
+        results.append(rise > 1.05)
+        listed = ", ".join(number(rates[n]) for n in (5, 4, 3))
+        whys.append(f"{name} answers {listed} queries a second with orders 5, 4 and 3, {rise:.3g} times from 5 to 3")
+    return Verdict(HOLDS if all(results) else IN_PART if any(results) else FAILS, "; ".join(whys))
+
+
+def _node_size(found: Found) -> Verdict:
+    rates = found.by(f"score/figure9 {TREE}", "fanout")
+    best = max(rates, key=rates.__getitem__)
+    larger = {K: rate for K, rate in rates.items() if K > GLM_BEST_FANOUT}
+    if not larger:
+        raise NoFigure(f"no node larger than {GLM_BEST_FANOUT} was measured")
+    worst = min(larger, key=larger.__getitem__)
+    fall = 1 - larger[worst] / rates[best]
+    rises = rates[best] > 1.1 * rates[min(rates)]
+    why = (
+        f"the rate rises from {number(rates[min(rates)])} with {min(rates)} words to {number(rates[best])} with "
+        f"{best}; beyond {GLM_BEST_FANOUT} it loses at most {percent(fall)}, because a level reads whole lines of "
+        "memory and a warp takes a larger node in several steps"
+    )
+    near = 27 <= best <= GLM_BEST_FANOUT
+    return Verdict(HOLDS if rises and near and fall > 0.2 else IN_PART if rises else FAILS, why)
+
+
+def _stumps(found: Found) -> Verdict:
+    shares = found.by("score/stumps of nodes", "order")
+    listed = ", ".join(f"{100 * share:.4g}" for share in shares.values())
+    why = f"of the nodes that lead to n-grams of order 2 and more, {listed} % are B-stumps"
+    is_so = all(shares[n] >= STUMPS[n] for n in shares)
+    return Verdict(HOLDS if is_so else FAILS, why)
+
+
+def _saturation(found: Found) -> Verdict:
+    whys, is_so = [], []
+    for kind, name in TREES.items():
+        rates = found.by(f"score/figure10 {kind}", "batch")
+        most = max(rates.values())
+        enough = min(batch for batch, rate in rates.items() if rate >= 0.9 * most)
+        is_so.append(enough <= 10_000)
+        at, largest = rates.get(10_000), ", the most that is measured," if enough == max(rates) else ""
+        whys.append(
+            f"{name} reaches nine tenths of its highest rate, {number(most)}, with {enough:,} queries at once{largest}"
+            + (f" and {percent(at / most)} of it with 10,000" if at else "")
+        )
+    why = "; ".join(whys) + "; a GPU of today has many more threads to fill, and a start takes as long as in 2016"
+    return Verdict(HOLDS if all(is_so) else FAILS, why)
+
+
+def _copies(found: Found) -> Verdict:
+    rates = found.by(f"score/figure10 {TREE}, copies", "batch")
+    most, bare = max(rates.values()), max(found.by(f"score/figure10 {TREE}", "batch").values())
+    why = (
+        f"with the copies of codes and results the B+-tree answers {number(most)} queries a second, {most / bare:.2g} "
+        f"of its rate without and {most / PUBLISHED[PROBING]:,.3g} times KenLM as published "
+        f"({number(PUBLISHED[PROBING])})"
+    )
+    return Verdict(HOLDS if most > 3 * PUBLISHED[PROBING] else FAILS, why)
+
+
+def _constants(found: Found) -> Verdict:
+    gains, whys = [], []
+    for kind, name in TREES.items():
+        before = found.rate(f"score/constants, parameters of {kind}")
+        after = found.rate(f"score/constants, numbers in {kind}")
+        gains.append(after / before - 1)
+        whys.append(f"{name} gains {percent(gains[-1])} ({number(before)} to {number(after)})")
+    is_so = [gain >= 0.05 for gain in gains]
+    result = HOLDS if all(is_so) else IN_PART if any(is_so) else FAILS
+    return Verdict(result, f"{'; '.join(whys)}; the paper's code gained {percent(65.6 / 59 - 1)}")
+
+
+def _bound(found: Found) -> Verdict:
+    shares = {kind: found.row(f"score/bound of {kind}", "repeated=8").share_of_ceiling for kind in TREES}
+    edges, tree = shares[EDGES], shares[TREE]
+    if edges is None or tree is None:
+        raise NoFigure("random reads of a table as large were not measured")
+    why = (
+        f"the edge table reads sectors at {edges:.2g} of the rate of random reads in a table as large, so memory "
+        f"bounds it; the B+-tree asks for lines at {tree:.2g} of that rate, "
+        + ("which only caches can serve, so its steps bound it" if tree > 1 else "so memory bounds it, too")
+    )
+    return Verdict(IN_PART if edges >= 0.6 and tree > 1 else FAILS if edges >= 0.6 else HOLDS, why)
+
+
+def _clocks(found: Found) -> Verdict:
+    row = found.row(ON_END)
+    seen = {when: (rate, int(mhz)) for when, rate, mhz in CLOCK.findall(row.notes)}
+    if len(seen) < 2:
+        raise NoFigure("no clocks were read")
+    (first, fast), (last, slow) = seen["first"], seen["last"]
+    if fast - slow < 0.03 * fast:
+        raise NoFigure(f"the clock of the cores stayed at {slow} MHz, so nothing shows what a slower one costs")
+    lost = 1 - parse_number(last) / parse_number(first)
+    why = (
+        f"no clock was set here, but in a run on end the power limit lowers that of the cores from {fast} to {slow} "
+        f"MHz, {percent(1 - slow / fast)}, at the same clock of the memory, and the edge table loses {percent(lost)}"
+    )
+    return Verdict(HOLDS if lost > 0.5 * (1 - slow / fast) else FAILS, why)
+
+
+def parse_number(text: str) -> float:
+    """Return the number that `with_unit` wrote without a unit."""
+    digits, _, prefix = text.strip().partition(" ")
+    return float(digits.replace(",", "")) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[prefix]
+
+
+PAPER = Paper(
+    "glm",
+    "gLM: N-gram language models for massively parallel devices",
+    "Bogoychev and Lopez, ACL 2016",
+    "score",
+    "The paper scores 74 M words of Common Crawl with the 5-gram model of Moses 3.0, 88 M n-grams. Here a model and a "
+    "text of the same language are generated: 23 M n-grams on a GPU, 1 M on a CPU. All scores are compared with those "
+    "of plain array code before they are timed.",
+    (
+        Item(
+            ("T3",),
+            "queries a second and size, by data structure",
+            (
+                Claim(
+                    "gLM is just over six times faster than the fast probing hash table on one thread.", of_gpu(_faster)
+                ),
+                Claim("KenLM on all threads of two processors is about twice as fast as gLM.", of_gpu(_all_threads)),
+                Claim("gLM has a smaller memory footprint than the probing table.", _size),
+            ),
+            _table3(),
+            ("table3",),
+            picture="score_table3",
+        ),
+        Item(
+            ("T4",),
+            "the size of the model",
+            (Claim("A model of five times the n-grams slows gLM by 18 % and KenLM by 20 %.", _model_size),),
+            tuple(
+                Figure(f"{NAMES[who]}, {n / 1e6:.4g} M n-grams", rate, UNIT, HARDWARE[who])
+                for who, rates in PUBLISHED_SIZES.items()
+                for n, rate in rates.items()
+            ),
+            ("table4",),
+            picture="score_table4",
+            differs="The larger model has twenty times the n-grams on a GPU and four times on a CPU. KenLM is measured "
+            "beside the model of Table 3 alone.",
+        ),
+        Item(
+            ("T5",),
+            "the order of the model",
+            (Claim("Lower orders are faster: gLM gains 43 % from order 5 to 3, KenLM 13 %.", _order),),
+            tuple(
+                Figure(f"{NAMES[who]}, order {n}", rate, UNIT, HARDWARE[who])
+                for who, rates in PUBLISHED_ORDERS.items()
+                for n, rate in rates.items()
+            ),
+            ("table5",),
+            picture="score_table5",
+        ),
+        Item(
+            ("F9",),
+            "the size of a B-tree node",
+            (
+                Claim(
+                    "Throughput rises until a node of 33, about a warp and a coalesced read, then drops steeply.",
+                    of_gpu(_node_size),
+                ),
+                Claim("88 % of the nodes of bigrams, 97 % of trigrams and over 99 % above are B-stumps.", _stumps),
+            ),
+            (
+                Figure("gLM, fastest node", str(GLM_BEST_FANOUT), "", TITAN_X),
+                Figure("gLM, node of 31", PUBLISHED[GLM], UNIT, TITAN_X),
+                *(Figure(f"B-stumps of order {n}", share, "of nodes", "any") for n, share in STUMPS.items()),
+            ),
+            ("figure9", "stumps"),
+            picture="score_figure9",
+        ),
+        Item(
+            ("F10",),
+            "queries scored at once",
+            (
+                Claim(
+                    "The device is nearly saturated by 1,000 queries at once and fully by 10,000.", of_gpu(_saturation)
+                ),
+                Claim(
+                    "With the cost of copying queries, throughput is over three times that of KenLM on one thread.",
+                    of_gpu(_copies),
+                ),
+            ),
+            tuple(Figure(f"{NAMES[who]}, saturated", rate, UNIT, HARDWARE[who]) for who, rate in PUBLISHED.items()),
+            ("figure10",),
+            picture="score_figure10",
+        ),
+        Item(
+            ("5.6",),
+            "parameters as compile-time constants",
+            (Claim("Compile-time constants raise throughput from 59.0 to 65.6 M queries a second.", _constants),),
+            tuple(Figure(f"gLM, {what}", rate, UNIT, TITAN_X) for what, rate in CONSTANTS.items()),
+            ("constants",),
+        ),
+        Item(
+            ("5.7",),
+            "computation or memory",
+            (
+                Claim("gLM is computation-bound.", _bound),
+                Claim("Cores at a clock 10 % lower cost 10 % of the rate; memory 25 % lower costs 1 %.", _clocks),
+            ),
+            (
+                Figure("gLM, clock of the cores 10 % lower", "-10 %", "", TITAN_X),
+                Figure("gLM, clock of the memory 25 % lower", "-1 %", "", TITAN_X),
+                Figure("gLM", PUBLISHED[GLM], UNIT, TITAN_X),
+            ),
+            ("ceilings", "sustained"),
+            differs="Clocks are not set here, which needs the rights of an administrator. Reads of each structure "
+            "stand beside random reads of a table as large.",
+        ),
+    ),
+    (
+        Program(
+            "KenLM",
+            ("kenlm module", "kenlm_benchmark"),
+            "`pip install kenlm` gives the module. `cmake -DCMAKE_BUILD_TYPE=Release` and `make` in "
+            "github.com/kpu/kenlm give `build_binary` and `kenlm_benchmark`, which are put on the PATH.",
+        ),
+        Program(
+            "gLM",
+            ("table3 gLM",),
+            "`cmake -DCOMPUTE_VER=90` and `make` in github.com/XapaJIaMnu/gLM, with the flags in shared memory of its "
+            "search kernel declared volatile, without which an H200 stops it; `binarize_v2` and `batch_query_v2` are "
+            "put on the PATH.",
+        ),
+    ),
+    {
+        "Table 1": "latencies from NVIDIA's guide; not a measurement of the paper",
+        "Table 2": "a survey of data structures, without figures",
+        "Figures 1 to 8": "theoretical rates of processors, and drawings of data structures",
+    },
+)

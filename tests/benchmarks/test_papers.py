@@ -1,0 +1,223 @@
+"""`mgpu-ngram bench paper` makes every table and figure of each paper, or says why not, and judges each claim."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from mgpu_ngram import cli
+from mgpu_ngram.benchmarks import (
+    PAPERS,
+    open_bench,
+    open_paper,
+    paper_glm,
+    paper_page,
+    quote,
+    score_effects,
+    score_sustained,
+)
+from mgpu_ngram.benchmarks import score_models as score
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.paper import (
+    FAILS,
+    HOLDS,
+    IN_PART,
+    UNKNOWN,
+    Claim,
+    Figure,
+    Found,
+    Item,
+    NoFigure,
+    Paper,
+    Verdict,
+    reproduce,
+)
+from mgpu_ngram.benchmarks.rows import Row, read_rows, write_rows
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+# What each paper has, by the tables, figures and sections that its text names.
+LISTED = {
+    "glm": "T1 T2 T3 T4 T5 F1 F2 F3 F4 F5 F6 F7 F8 F9 F10 5.6 5.7",
+}
+OPTIONS = {"glm": {"tokens": 2_000}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Run with little text and few rounds: the tests need no precise times."""
+    with pytest.MonkeyPatch.context() as patch:
+        for numbers, value in (
+            (score.QUERIES, 300), (score.TEXT_WORDS, 1_500), (score_sustained.SECONDS, 0.01),
+        ):  # fmt: skip
+            patch.setitem(numbers, "cpu", value)
+        patch.setattr(score_effects, "FANOUTS", (4, 33, 64))
+        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
+        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16})
+        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12})
+        yield
+
+
+def expanded(name):
+    """Return the short names in the reasons of what is not made: "Figures 1 to 3 and 5" is F1, F2, F3, F5."""
+    kind = {"T": "T", "F": "F"}.get(name[0], "")
+    spans = re.findall(r"([\d.]+)(?: to (\d+))?", name)
+    return {f"{kind}{n}" for a, b in spans for n in ([a] if not b else range(int(a), int(b) + 1))}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_paper_is_made_whole(name, tmp_path):
+    paper = open_paper(name)
+    page = reproduce(paper, BenchOptions("cpu", tmp_path, **OPTIONS[name])).read_text()
+    assert page == (tmp_path / name / "README.md").read_text()
+    with open(tmp_path / name / "claims.csv", newline="") as file:
+        claims = list(csv.DictReader(file))
+    judged = {(line["names"].split()[0], line["claim"]) for line in claims}
+    assert judged == {(item.name, claim.text) for item in paper.items for claim in item.claims}
+    assert {line["verdict"] for line in claims} <= {HOLDS, IN_PART, FAILS, UNKNOWN} and all(c["why"] for c in claims)
+    for item in paper.items:
+        heading = page.index(f"\n## {', '.join(map(paper_page.long_name, item.names))}: {item.title}\n")
+        assert page.index("### ", heading) and all(figure.what in page for figure in item.figures)
+        if item.parts:
+            rows = read_rows(tmp_path / name / f"{item.name}.csv")
+            assert [row for row in rows if row.rate is not None or row.notes]
+            assert all(row.commit in page and row.date in page and row.host in page for row in rows)
+    made = {n for item in paper.items for n in item.names}
+    assert set(LISTED[name].split()) <= made | {n for reason in paper.not_made for n in expanded(reason)}
+    assert not made & {n for reason in paper.not_made for n in expanded(reason)}
+    assert "Not measured yet" not in page
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_paper_names_parts_and_options_of_its_bench(name):
+    paper = open_paper(name)
+    bench = open_bench(paper.bench)
+    names = [n for item in paper.items for n in item.names]
+    assert len(set(names)) == len(names) and paper.not_made
+    for item in paper.items:
+        assert set(item.parts) <= set(bench.PARTS) and bool(item.parts) != bool(item.of)
+        assert all(paper.item(n).parts for n in item.of) and item.claims
+    assert "only" in paper.flags and "text" not in paper.flags
+
+
+def test_the_index_has_a_line_for_each_table_and_figure():
+    lines = [line for line in (CHECKOUT / "docs" / "papers.md").read_text().splitlines() if "`mgpu-ngram bench" in line]
+    items = [(name, item) for name in PAPERS for item in open_paper(name).items]
+    table = [line for line in lines if line.startswith("| ")]
+    assert len(table) == len(items)
+    for line, (name, item) in zip(table, items, strict=True):
+        assert f"`mgpu-ngram bench paper {name} --only {','.join(item.of or (item.name,))}`" in line
+
+
+RATE = "queries/s"
+DEVICE = "NVIDIA H200"
+
+
+def claim_that(limit):
+    return Claim(
+        f"Over {limit}.", lambda found: Verdict(HOLDS if found.rate("a", "n=2") > limit else FAILS, "it is a rate")
+    )
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    """A paper of one table and of one that judges its rows; its bench gives rates of 1, 2, 3, ... a run."""
+    rates = iter(range(1, 9))
+
+    class Bench:
+        FLAGS = frozenset({"tokens", "text"})
+
+        @staticmethod
+        def bench(options):
+            rows = [Row("a", f"n={n}", "x, 2 cores", "1", rate=float(n), rate_unit=RATE) for n in (2, 10)]
+            rows += [Row("theirs", "n=2", "x, 2 cores", "1", rate=float(next(rates)), rate_unit=RATE)]
+            write_rows(rows, Path(options.results) / "score.csv")
+
+    monkeypatch.setattr("mgpu_ngram.benchmarks.paper.open_bench", lambda name: Bench)
+    figures = (Figure("theirs", 1.5, RATE, "a GTX"), Figure("more", "none fits", "", "a GTX"))
+    one = Item(("T1", "F2"), "rates", (claim_that(1), claim_that(5)), figures, ("p",))
+    return Paper(
+        "hand", "Hand: a paper", "A. U. Thor", "score", "Work.", (one, Item(("5.6",), "x", one.claims, of=("T1",)))
+    )
+
+
+def test_a_page_by_hand(by_hand, tmp_path):
+    page = reproduce(by_hand, BenchOptions("cpu", tmp_path)).read_text()
+    assert "## Table 1, Figure 2: rates" in page and "## Section 5.6: x" in page
+    assert "| theirs | 1.5 queries/s | a GTX |" in page and "| more | none fits | a GTX |" in page
+    assert page.index("| a | n=2 | 2 queries/s |") < page.index("| a | n=10 | 10 queries/s |")
+    assert page.count("- *Over 1.* **Holds:** it is a rate.") == 2 == page.count("- *Over 5.* **Does not hold:**")
+    assert (tmp_path / "hand" / "T1_x_2_cores.png").read_bytes().startswith(
+        b"\x89PNG"
+    ) and "](T1_x_2_cores.png)" in page
+
+
+def test_a_new_run_replaces_the_rows_of_its_device_alone(by_hand, tmp_path):
+    reproduce(by_hand, BenchOptions("cpu", tmp_path))
+    path = tmp_path / "hand" / "T1.csv"
+    write_rows([Row("a", "n=2", DEVICE, "1", rate=9.0), Row("old", "n=1", "x, 2 cores", "1", rate=1.0)], path)
+    page = reproduce(by_hand, BenchOptions("cpu", tmp_path, only="F2")).read_text()
+    found = {(row.device, row.kernel, row.rate) for row in read_rows(path)}
+    assert found == {(DEVICE, "a", 9), ("x, 2 cores", "a", 2), ("x, 2 cores", "a", 10), ("x, 2 cores", "theirs", 2)}
+    assert page.index(f"### {DEVICE}") < page.index("### x, 2 cores") and page.count("**Holds:**") == 6
+
+
+def test_what_rows_lack_is_not_judged():
+    found = Found([Row("a", "n=2", DEVICE, "1", notes="does not fit"), Row("a", "n=3 k=1", DEVICE, "1", rate=2.0)])
+    assert found.rate("a", "k=1") == 2 and found.by("a", "n") == {3: 2.0} and found.is_gpu
+    for call, message in (
+        (lambda: found.rate("a", "n=2"), "`a n=2` has no figure: does not fit"),
+        (lambda: found.rate("b"), "`b` has no figure: it was not measured"),
+        (lambda: found.by("b", "n"), "`b` has no figure by n"),
+    ):
+        with pytest.raises(NoFigure, match=re.escape(message)):
+            call()
+    assert claim_that(1).verdict(found.rows) == (UNKNOWN, "`a n=2` has no figure: does not fit")
+    assert claim_that(1).verdict([])[0] == UNKNOWN
+
+
+def test_several_verdicts_in_one():
+    verdicts = {result: Verdict(result, "") for result in (HOLDS, FAILS, UNKNOWN)}
+    for results, expected in (
+        ((HOLDS, UNKNOWN), HOLDS), ((FAILS, FAILS), FAILS), ((HOLDS, FAILS), IN_PART), ((UNKNOWN,), UNKNOWN),
+    ):  # fmt: skip
+        assert paper_page.combined([verdicts[result] for result in results]) == expected
+
+
+def test_the_index_tells_what_holds(by_hand, tmp_path, monkeypatch):
+    monkeypatch.setattr(paper_page, "PAPERS", {"hand": ""})
+    monkeypatch.setattr(paper_page, "open_paper", lambda name: by_hand)
+    (tmp_path / "papers" / "hand").mkdir(parents=True)
+    mark = f"<!-- papers: {DEVICE} -->\n<!-- end -->"
+    page = quote.quoted(mark, tmp_path / "results")
+    assert page.count("| not measured yet |") == 2 and "| Hand | Table 1, Figure 2: rates |" in page
+    write_rows([Row("a", "n=2", DEVICE, "1", rate=2.0)], tmp_path / "papers" / "hand" / "T1.csv")
+    page = quote.quoted(page, tmp_path / "results")
+    assert page.count(f"| {IN_PART} |") == 2 and "[Hand](../benchmarks/papers/hand/README.md)" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["glm", "gilm"], "bench paper takes one of glm"),
+        ([], "bench paper takes one of glm"),
+        (["glm", "--text", "x"], "takes no --text"),
+        (["glm", "--only", "T9"], "part 'T9' is none of T3, T4, T5, F9, F10, 5.6, 5.7"),
+    ],
+)
+def test_wrong_options_are_refused(arguments, message, capsys):
+    assert cli.main(["bench", "paper", *arguments, "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_fivefold_model_by_hand():
+    # rate ~ n**-0.5: 5 times the n-grams leave 5**-0.5 = 0.447 of the rate
+    assert paper_glm._loss((1e6, 10.0), (16e6, 2.5)) == pytest.approx(1 - 5**-0.5)
+
+
+def test_clocks_of_a_run_on_end():
+    notes = "200 passes a run; first 18 G at SM 1980 MHz, memory 3201 MHz; last 13.5 G at SM 1485 MHz, memory 3201 MHz"
+    row = Row(score_sustained.ON_END, "n=5", DEVICE, "1", rate=1.4e10, notes=notes)
+    verdict = paper_glm._clocks(Found([row]))
+    assert verdict.result == HOLDS and "from 1980 to 1485 MHz, 25 %" in verdict.why and "loses 25 %" in verdict.why
+    assert [paper_glm.parse_number(text) for text in ("1.23 G", "1,234 M", "7")] == [1.23e9, 1.234e9, 7.0]
