@@ -164,6 +164,75 @@ def test_random_models_have_the_same_states_in_all_files(seed, plain_model, tmp_
         assert len({(s == t, hash(s) == hash(t)) for s, t in zip(some, others, strict=True)}) == 1
 
 
+@pytest.mark.parametrize("words", [1, 63, 64, 65, 128, 200])
+def test_sentences_score_as_their_words_do(words, plain_model, tmp_path):
+    """A sentence is scored in blocks of 64 words, by order; BaseFullScore scores word by word."""
+    plain, rng = plain_model(words), random.Random(words)
+    path = tmp_path / "model.arpa"
+    path.write_text(plain.text)
+    model = open_model(path)
+    coded = quantize(model.trie, 8)
+    save_model(tmp_path / "tree", model)
+    save_model(tmp_path / "edges", BackoffModel.of(model.trie, model.words, edges_of(model.trie)))
+    save_model(tmp_path / "codes", BackoffModel.of(coded, model.words))
+    for name in "probing", "trie":
+        write_kenlm(tmp_path / name, model, f"kenlm-{name}")
+    for name in "model.arpa", "tree", "edges", "codes", "probing", "trie":
+        scorer = kenlm.Model(str(tmp_path / name))
+        for bos, eos in itertools.product([True, False], repeat=2):
+            text, state, expected = rng.choices([*plain.words, "oov"], k=words), kenlm.State(), []
+            if bos:
+                scorer.BeginSentenceWrite(state)
+            for word in [*text, "</s>"] if eos else text:
+                found = scorer.BaseFullScore(state, word, state)
+                expected.append((found.log_prob, found.ngram_length, found.oov))
+            assert list(scorer.full_scores(" ".join(text), bos, eos)) == expected, name
+            total = np.float32(0)
+            for prob, _, _ in expected:
+                total += np.float32(prob)
+            assert scorer.score(" ".join(text), bos, eos) == total, name
+
+
+def test_histories_of_many_words(put, tmp_path, no_slow_path):
+    """Searches of a block go on until the longest has ended; each word here is found after one history alone."""
+    rng, words = random.Random(0), [f"w{i}" for i in range(700)]
+    after = {f"h{size}": rng.sample(words, size) for size in (1, 2, 3, 15, 16, 17, 31, 33, 64, 65, 511, 600)}
+    singles = ["<unk>", "<s>", "</s>", *words, *after]
+    pairs = [f"{history} {word}" for history, some in after.items() for word in some]
+    text = f"\\data\\\nngram 1={len(singles)}\nngram 2={len(pairs)}\n\n\\1-grams:\n"
+    text += "".join(f"-1\t{word}\t-0.5\n" for word in singles) + "\n\\2-grams:\n"
+    text += "".join(f"-0.25\t{pair}\n" for pair in pairs) + "\n\\end\\\n"
+    source = open_model(put(text.encode(), "model.arpa"))
+    save_model(tmp_path / "tree", source)
+    save_model(tmp_path / "edges", BackoffModel.of(source.trie, source.words, edges_of(source.trie)))
+    for name in "tree", "edges":
+        model = kenlm.Model(str(tmp_path / name))
+        for _ in range(100):
+            chosen = [(history, rng.choice([*some, *words])) for history, some in rng.sample(list(after.items()), 10)]
+            found = model.full_scores(" ".join(f"{history} {word}" for history, word in chosen), eos=False)
+            lengths = [length for _, length, _ in found]
+            assert lengths == [n for history, word in chosen for n in (1, 2 if word in after[history] else 1)]
+
+
+TEXT_BYTES = b" \t\n\v\f\r" + b"aaaabb" + bytes([0, 1, 8, 14, 28, 31, 33, 95, 127, 128, 133, 137, 141, 160, 195, 255])
+
+
+@given(st.lists(st.sampled_from(TEXT_BYTES), max_size=200).map(bytes))
+def test_words_end_at_white_space_and_nul(letters, text):
+    words = [word.split(b"\0")[0] for word in text.split()]  # bytes.split knows the white space of isspace
+    found = [(length, oov) for _, length, oov in letters.full_scores(text, False, False)]
+    assert found == [(1, word not in (b"a", b"b", b"ab" * 4, b"a" * 9)) for word in words]
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    """A model of single words."""
+    path = tmp_path_factory.mktemp("letters") / "model.arpa"
+    words = "".join(f"-1\t{word}\n" for word in ("<unk>", "<s>", "</s>", "a", "b", "ab" * 4, "a" * 9))
+    path.write_text(f"\\data\\\nngram 1=7\n\n\\1-grams:\n{words}\n\\end\\\n")
+    return kenlm.Model(str(path))
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_files_do_not_crash(files_once, tmp_path_factory, seed):
@@ -246,6 +315,20 @@ def test_threads_score_long_sentences_at_once(binaries, put):
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: (model.score(text), list(model.full_scores(text))), range(8)):
             assert found == expected
+
+
+def test_threads_score_short_sentences_at_once(binaries, put):
+    """Threads that score pass Python's lock to each other; one of them alone keeps it."""
+    model, texts = kenlm.Model(str(put(binaries.ARPA.encode(), "model.arpa"))), TEXTS * 300
+    expected = [(model.score(text), list(model.full_scores(text))) for text in texts]
+    assert expected == expected[: len(TEXTS)] * 300
+
+    def score_all(_):
+        return [(model.score(text), list(model.full_scores(text))) for text in texts]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(score_all, range(8)))
+    assert score_all(0) == expected
 
 
 def test_a_model_that_is_not_loaded():

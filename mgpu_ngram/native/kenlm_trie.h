@@ -68,15 +68,10 @@ class KenlmTrie : public FromTheLastWord<KenlmTrie> {
     bool extended;
   };
 
-  uint32_t id(const char* word, size_t size) const override {
-    const uint64_t hash = murmur_hash(word, size);
+  uint32_t id_of(uint64_t hash) const override {
     const auto value = [this](int64_t i) { return load<uint64_t>(hashes + 8 * i); };
     const uint64_t at = find_evenly(value, -1, static_cast<int64_t>(known), 0, ~uint64_t{0}, hash);
     return at == known ? 0 : static_cast<uint32_t>(at + 1);
-  }
-
-  void find_ids(const Span* words, size_t count, uint32_t* ids) const {
-    for (size_t i = 0; i < count; ++i) ids[i] = id(words[i].start, words[i].size);
   }
 
   void fetch(const uint32_t* ids, size_t i) const { prefetch(unigrams + 16 * static_cast<size_t>(ids[i])); }

@@ -51,17 +51,34 @@ inline void prefetch(const void* at) {
 #endif
 }
 
-// MurmurHash64A with seed 0: KenLM's hash of a word.
-inline uint64_t murmur_hash(const char* word, size_t size) {
+// The place of the lowest bit that is 1; there is one.
+inline uint32_t lowest_bit(uint64_t bits) {
+#if defined(__GNUC__)
+  return static_cast<uint32_t>(__builtin_ctzll(bits));
+#else
+  uint32_t at = 0;
+  for (; !(bits & 1); bits >>= 1) ++at;
+  return at;
+#endif
+}
+
+// MurmurHash64A with seed 0: KenLM's hash of a word. Memory may be read up to `end`, which may lie past the word.
+inline uint64_t murmur_hash(const char* word, size_t size, const char* end) {
   const uint64_t m = 0xc6a4a7935bd1e995;
   uint64_t h = size * m;
-  const char* end = word + size / 8 * 8;
-  for (; word != end; word += 8) {
+  const char* whole = word + size / 8 * 8;
+  for (; word != whole; word += 8) {
     uint64_t k = load<uint64_t>(word) * m;
     h = (h ^ (k ^ (k >> 47)) * m) * m;
   }
-  if (size & 7) {  // as small loads: memcpy of a varying size takes longer than the rest
+  if (size & 7) {  // as small loads near the end: memcpy of a varying size takes longer than the rest
     uint64_t k = 0;
+    if (end - word >= 8) {
+      k = load<uint64_t>(word) & ~(~uint64_t{0} << 8 * (size & 7));
+      h = (h ^ k) * m;
+      h = (h ^ (h >> 47)) * m;
+      return h ^ (h >> 47);
+    }
     size_t at = 0;
     if (size & 4) k = load<uint32_t>(word), at = 4;
     if (size & 2) k |= uint64_t{load<uint16_t>(word + at)} << 8 * at, at += 2;
@@ -71,6 +88,8 @@ inline uint64_t murmur_hash(const char* word, size_t size) {
   h = (h ^ (h >> 47)) * m;
   return h ^ (h >> 47);
 }
+
+inline uint64_t murmur_hash(const char* word, size_t size) { return murmur_hash(word, size, word + size); }
 
 // A backoff of -0 marks an n-gram that no longer one extends: a state need not remember it (lm/blank.hh).
 constexpr uint32_t NO_EXTENSION = 0x80000000u;
@@ -136,11 +155,6 @@ struct Scored {
 
 constexpr size_t BLOCK = 64;  // words that are scored at once
 
-struct Span {
-  const char* start;
-  size_t size;
-};
-
 class Model {
  public:
   virtual ~Model() = default;
@@ -148,17 +162,17 @@ class Model {
   uint32_t order = 0;
   uint32_t begin_id = 0, end_id = 0;  // <s>, </s>
 
-  // The id of a word, 0 if it is unknown.
-  virtual uint32_t id(const char* word, size_t size) const = 0;
+  // The id of the word with a murmur_hash, 0 if it is unknown.
+  virtual uint32_t id_of(uint64_t hash) const = 0;
 
-  // Scores words of a sentence one after another. `histories[now]` precedes them, and then precedes the words after them.
-  virtual void score(const Span* words, size_t count, History* histories, unsigned& now, uint32_t* ids,
-                     Scored* scores) const {
-    for (size_t i = 0; i < count; ++i, now ^= 1) {
-      ids[i] = id(words[i].start, words[i].size);
-      scores[i] = step_to(histories[now], ids[i], histories[now ^ 1]);
-    }
+  uint32_t id(const char* word, size_t size) const { return id_of(murmur_hash(word, size)); }
+
+  virtual void find_ids(const uint64_t* hashes, size_t count, uint32_t* ids) const {
+    for (size_t i = 0; i < count; ++i) ids[i] = id_of(hashes[i]);
   }
+
+  // Scores words of a sentence. `histories[now]` precedes them, and then precedes the words after them.
+  virtual void score(const uint32_t* ids, size_t count, History* histories, unsigned& now, Scored* scores) const = 0;
 
   // The score of a word after `in`; sets `out`, which may be `in`, to the history after it.
   Scored step(const History& in, uint32_t word, History& out) const {
@@ -193,9 +207,7 @@ class FromTheLastWord : public Model {
     history.words()[0] = begin_id, history.backoffs()[0] = found.backoff;
   }
 
-  void score(const Span* words, size_t count, History* histories, unsigned& now, uint32_t* ids,
-             Scored* scores) const override {
-    search().find_ids(words, count, ids);
+  void score(const uint32_t* ids, size_t count, History* histories, unsigned& now, Scored* scores) const override {
     if (is_large)
       for (size_t i = 0; i < std::min(AHEAD, count); ++i) search().fetch(ids, i);
     for (size_t i = 0; i < count; ++i, now ^= 1) {
@@ -242,31 +254,77 @@ class FromTheLastWord : public Model {
   }
 };
 
-// White space of C's isspace.
-inline bool is_space(char c) { return c == ' ' || static_cast<unsigned char>(c - '\t') < 5; }
-
-// The words of a text between white space. As in KenLM, a word ends at a NUL byte.
+// The words of a text between white space of C's isspace. As in KenLM, a word ends at a NUL byte.
 class Words {
  public:
-  Words(const char* text, size_t size) : at_(text), end_(text + size), has_nul_(size && std::memchr(text, 0, size)) {}
+  Words(const char* text, size_t size)
+      : at_(text), end_(text + size), window_(text), has_nul_(size && std::memchr(text, 0, size)) {
+    look();
+  }
 
-  // Finds the next words, at most so many; returns how many it found.
-  size_t next(Span* words, size_t most) {
+  // Finds the murmur_hash of the next words, at most so many; returns how many it found.
+  size_t next(uint64_t* hashes, size_t most) {
     for (size_t count = 0; count < most; ++count) {
-      while (at_ != end_ && is_space(*at_)) ++at_;
-      if (at_ == end_) return count;
+      if (!go_to(false)) return count;
       const char* start = at_;
-      while (at_ != end_ && !is_space(*at_)) ++at_;
+      go_to(true);
       size_t size = at_ - start;
       if (has_nul_)
         if (const void* nul = std::memchr(start, 0, size)) size = static_cast<const char*>(nul) - start;
-      words[count] = {start, size};
+      hashes[count] = murmur_hash(start, size, end_);
     }
     return most;
   }
 
  private:
-  const char *at_, *end_;
+  static constexpr ptrdiff_t WINDOW = 64;  // bytes
+
+  // Goes to the next byte that is white space, or that is not; false if none is left.
+  bool go_to(bool space) {
+    while (true) {
+      const ptrdiff_t past = at_ - window_;
+      const uint64_t left = past < WINDOW ? (space ? spaces_ : ~spaces_) & ~uint64_t{0} << past : 0;
+      if (left) {
+        at_ = window_ + lowest_bit(left);
+        return at_ < end_;
+      }
+      if (end_ - window_ <= WINDOW) {
+        at_ = end_;
+        return false;
+      }
+      at_ = window_ += WINDOW;
+      look();
+    }
+  }
+
+  // Finds the white space of a window. What follows the text is white space.
+  void look() {
+    if (end_ - window_ >= WINDOW) {
+      spaces_ = spaces_of(window_);
+      return;
+    }
+    char rest[WINDOW];
+    std::memset(rest, ' ', WINDOW);
+    if (end_ != window_) std::memcpy(rest, window_, end_ - window_);
+    spaces_ = spaces_of(rest);
+  }
+
+  // A bit for each byte, of eight bytes at a time; sums do not carry from byte to byte.
+  static uint64_t spaces_of(const char* text) {
+    constexpr uint64_t EACH = 0x0101010101010101;
+    uint64_t found = 0;
+    for (int i = 0; i < WINDOW / 8; ++i) {
+      const uint64_t bytes = load<uint64_t>(text + 8 * i), low = bytes & 0x7f * EACH;
+      const uint64_t controls = (low + (0x80 - '\t') * EACH) & ~(low + (0x80 - '\r' - 1) * EACH);
+      const uint64_t blanks = ~((low ^ ' ' * EACH) + 0x7f * EACH);
+      const uint64_t high = (controls | blanks) & ~bytes & 0x80 * EACH;
+      found |= (high >> 7) * 0x0102040810204080 >> 56 << 8 * i;
+    }
+    return found;
+  }
+
+  const char *at_, *end_, *window_;
+  uint64_t spaces_ = 0;
   bool has_nul_;
 };
 

@@ -57,9 +57,14 @@ struct Edges {
     return nullptr;
   }
 
-  // Whether the filter of the child's own children is not empty.
-  bool has_children(const char* slot) const {
+  // The filter of the child's own children; it is empty if the child has none.
+  uint64_t filter(const char* slot) const {
     return load<uint64_t>(slot) >> node_bits & ((uint64_t{1} << filter_bits) - 1);
+  }
+
+  // The bit of a word in a filter of so many bits (kernels/trie/child_filters.py).
+  static uint32_t filter_bit(uint32_t word, uint32_t bits) {
+    return static_cast<uint32_t>(uint64_t{word * 0x9E3779B1u} * bits >> 32);
   }
 
   uint64_t child(const char* slot) const { return load<uint64_t>(slot) & ((uint64_t{1} << node_bits) - 1); }
@@ -87,9 +92,9 @@ class ModelFile : public Model {
       centers_ = take(arrays, "centers", uint64_t{8} * (order - 1) << 8 * code_bytes_);
       words_V2_ = take(arrays, "words_V2", 8 * words_);
     }
-    const uint64_t value_bytes = centers_ ? code_bytes_ : 4;
-    prob_G_ = take(arrays, "prob_G", value_bytes * nodes_);
-    backoff_M_ = take(arrays, "backoff_M", value_bytes * histories_);
+    value_bytes_ = centers_ ? code_bytes_ : 4;
+    prob_G_ = take(arrays, "prob_G", value_bytes_ * nodes_);
+    backoff_M_ = take(arrays, "backoff_M", value_bytes_ * histories_);
     take_samples(arrays);
     if (edges_.slots) {
       const uint32_t bits[] = {edges_.word_bits, edges_.key_bits, edges_.node_bits, edges_.check_bits};
@@ -103,20 +108,27 @@ class ModelFile : public Model {
     find_markers();
   }
 
-  uint32_t id(const char* word, size_t size) const override { return id_of(murmur_hash(word, size)); }
+  uint32_t id_of(uint64_t hash) const override {
+    const char* found = word_ids_->table.find(hash);
+    return found ? load<uint32_t>(found + 8) : 0;
+  }
 
-  void score(const Span* words, size_t count, History* histories, unsigned& now, uint32_t* ids,
-             Scored* scores) const override {
-    uint64_t hashes[BLOCK];
-    for (size_t i = 0; i < count; ++i) {
-      hashes[i] = murmur_hash(words[i].start, words[i].size);
-      prefetch(word_ids_->table.home(hashes[i]));
-    }
-    for (size_t i = 0; i < count; ++i) {
-      ids[i] = id_of(hashes[i]);
-      if (edge_words_V2_) prefetch(edge_words_V2_ + 16 * size_t{ids[i]});
-    }
-    for (size_t i = 0; i < count; ++i, now ^= 1) scores[i] = step_to(histories[now], ids[i], histories[now ^ 1]);
+  void find_ids(const uint64_t* hashes, size_t count, uint32_t* ids) const override {
+    for (size_t i = 0; i < count; ++i) prefetch(word_ids_->table.home(hashes[i]));
+    for (size_t i = 0; i < count; ++i) ids[i] = id_of(hashes[i]);
+  }
+
+  // By order, not by word: first the n-grams of two words that end with each word, then those of three, and so on. The
+  // searches of an order do not wait for each other, so a processor waits for memory once an order, not once a word.
+  void score(const uint32_t* ids, size_t count, History* histories, unsigned& now, Scored* scores) const override {
+    if (!count) return;
+    std::vector<Child> last;  // the n-grams that end with the last word, the shortest first
+    std::vector<Child>* wanted = count == BLOCK ? &last : nullptr;  // shorter blocks end the sentence
+    if (edges_.slots)
+      score_by_edges(ids, count, histories[now], scores, wanted);
+    else
+      score_by_children(ids, count, histories[now], scores, wanted);
+    if (wanted) remember(last, histories[now]);
   }
 
   void begin(History& history) const override {
@@ -131,7 +143,7 @@ class ModelFile : public Model {
   // From the longest history on, as it usually has the word. A history holds its node and those of its suffixes, the
   // longest first, and their backoffs.
   Scored step_to(const History& in, uint32_t word, History& out) const override {
-    const uint32_t length = in.numbers == 2 * in.length && in.length < order ? in.length : 0;
+    const uint32_t length = usable(in);
     Edges::Place places[PLACES];
     for (uint32_t i = 0; i < std::min(length, PLACES); ++i) {  // all are fetched from memory at once
       if (edges_.slots)
@@ -170,6 +182,153 @@ class ModelFile : public Model {
     uint64_t node;
     float prob, backoff;
   };
+
+  // A search for the child of a history by a word, word `at` of a block.
+  struct Walk {
+    uint64_t node, first;  // the history; the first of the children that may be it
+    uint32_t size, word, at;  // size: of the children that may be it; at last 1 if there is one, else 0
+  };
+
+  void score_by_children(const uint32_t* ids, size_t count, const History& in, Scored* scores,
+                         std::vector<Child>* last) const {
+    const uint32_t length = usable(in);
+    uint64_t ends[BLOCK];  // the n-gram of n words that ends with each word, or NONE
+    for (size_t i = 0; i < count; ++i) prefetch(prob_G_ + value_bytes_ * ids[i]);
+    for (size_t i = 0; i < count; ++i) ends[i] = ids[i], scores[i] = {value(prob_G_, ids[i], 0), 1};
+    if (last) last->push_back(unigram(ids[count - 1]));
+    Walk walks[BLOCK];
+    for (uint32_t n = 1; n < order; ++n) {
+      size_t open = 0;
+      uint64_t before = n <= length ? node_of(in, length - n) : NONE;
+      for (size_t i = 0; i < count; ++i) {
+        walks[open] = {before, 0, 0, ids[i], static_cast<uint32_t>(i)};
+        open += before < histories_;
+        before = ends[i], ends[i] = NONE;
+      }
+      if (!open) return;
+      find_children(walks, open);
+      for (size_t k = 0; k < open; ++k) {  // without branches, which a processor would mispredict
+        const Walk& walk = walks[k];
+        Scored& scored = scores[walk.at];
+        const bool found = walk.size;
+        ends[walk.at] = found ? walk.first : NONE;
+        const float sum = found ? -0.0f : scored.prob;  // KenLM's order: backoffs from the shortest history on
+        const char* values = found ? prob_G_ : backoff_M_;
+        const uint64_t node = found ? walk.first : walk.node;
+        scored.prob = sum + (centers_ ? value(values, node, !found) : load<float>(values + 4 * node));
+        scored.length = found ? n + 1 : scored.length;
+      }
+      if (const uint64_t node = ends[count - 1]; last && node != NONE)
+        last->push_back({node, 0, node < histories_ ? backoff(node) : -0.0f});
+    }
+  }
+
+  void find_children(Walk* walks, size_t count) const {
+    for (size_t k = 0; k < count; ++k) prefetch(first_child_M_ + (wide_ ? 8 : 4) * walks[k].node);
+    uint32_t open[BLOCK];
+    size_t opened = 0;
+    for (size_t k = 0; k < count; ++k) {
+      Walk& walk = walks[k];
+      walk.first = node_at(first_child_M_, walk.node);
+      const uint64_t end = std::min(node_at(first_child_M_, walk.node + 1), nodes_);
+      walk.size = end > walk.first ? static_cast<uint32_t>(std::min<uint64_t>(end - walk.first, words_)) : 0;
+      prefetch(word_G_ + 4 * (walk.first + walk.size / 2));
+      prefetch(backoff_M_ + value_bytes_ * walk.node);
+      open[opened] = static_cast<uint32_t>(k);
+      opened += walk.size > 1;
+    }
+    while (opened) {  // all searches in step
+      size_t still = 0;
+      for (size_t j = 0; j < opened; ++j) {
+        Walk& walk = walks[open[j]];
+        uint64_t first = walk.first;
+        uint32_t size = walk.size;
+        for (int step = 0; step < 4; ++step) {
+          const uint32_t half = size / 2;
+          first += word_at(first + half) <= walk.word ? half : 0;
+          size -= half;
+        }
+        walk.first = first, walk.size = size;
+        open[still] = open[j];
+        still += size > 1;
+      }
+      opened = still;
+    }
+    for (size_t k = 0; k < count; ++k) {
+      Walk& walk = walks[k];
+      if (!walk.size) continue;
+      walk.size = word_at(walk.first) == walk.word;
+      prefetch(prob_G_ + value_bytes_ * walk.first);
+    }
+  }
+
+  // The same in the edge table.
+  struct Probe {
+    Edges::Place place;
+    uint64_t node;
+    uint32_t word, at;
+    float backoff;  // of the history
+  };
+
+  void score_by_edges(const uint32_t* ids, size_t count, const History& in, Scored* scores,
+                      std::vector<Child>* last) const {
+    const uint32_t length = usable(in);
+    const char* ends[BLOCK];  // the slot of the n-gram of n words that ends with each word, or null
+    for (size_t i = 0; i < count; ++i) prefetch(edge_words_V2_ + 16 * size_t{ids[i]});
+    for (size_t i = 0; i < count; ++i) {
+      ends[i] = edge_words_V2_ + 16 * size_t{ids[i]};
+      scores[i] = {load<float>(ends[i] + 8), 1};
+    }
+    if (last) last->push_back(unigram(ids[count - 1]));
+    Probe probes[BLOCK];
+    for (uint32_t n = 1; n < order; ++n) {
+      size_t open = 0;
+      if (n <= length) probes[open++] = {{}, node_of(in, length - n), ids[0], 0, in.backoffs()[length - n]};
+      const char* before = ends[0];
+      ends[0] = nullptr;
+      for (size_t i = 1; i < count; ++i) {
+        const char* slot = before;
+        before = ends[i], ends[i] = nullptr;
+        if (!slot) continue;
+        const uint64_t filter = n == 1 ? load<uint64_t>(slot) : edges_.filter(slot);
+        const float backoff = load<float>(slot + 12);
+        const bool open_now = filter >> Edges::filter_bit(ids[i], n == 1 ? 64 : edges_.filter_bits) & 1;
+        probes[open] = {{}, n == 1 ? ids[i - 1] : edges_.child(slot), ids[i], static_cast<uint32_t>(i), backoff};
+        scores[i].prob += open_now ? -0.0f : backoff;
+        open += open_now;
+      }
+      for (size_t k = 0; k < open; ++k) probes[k].place = edges_.fetch(probes[k].node, probes[k].word);
+      for (size_t k = 0; k < open; ++k) {
+        const Probe& probe = probes[k];
+        Scored& scored = scores[probe.at];
+        if (const char* slot = edges_.find(probe.place)) {
+          ends[probe.at] = slot;
+          scored = {load<float>(slot + 8), n + 1};
+        } else {
+          scored.prob += probe.backoff;  // KenLM's order: from the shortest history on
+        }
+      }
+      if (last && ends[count - 1]) last->push_back(child_at(ends[count - 1]));
+    }
+  }
+
+  // Sets a history to what the n-grams that end with its last word, the shortest first, let a model remember.
+  void remember(const std::vector<Child>& ending, History& history) const {
+    history.reserve(2 * order);
+    uint32_t kept = 0;
+    for (size_t n = ending.size(); n > 0; --n) {
+      const Child& child = ending[n - 1];
+      if (!kept && !extends(child.backoff)) continue;
+      set_node(history, kept, child.node);
+      history.backoffs()[kept++] = child.backoff;
+    }
+    history.length = kept, history.numbers = 2 * kept;
+  }
+
+  // The words of a history that this model may have made.
+  uint32_t usable(const History& in) const {
+    return in.numbers == 2 * in.length && in.length < order ? in.length : 0;
+  }
 
   static uint64_t node_of(const History& history, uint32_t i) {
     return uint64_t{history.words()[2 * i]} << 32 | history.words()[2 * i + 1];
@@ -237,11 +396,6 @@ class ModelFile : public Model {
     return load<float>(centers_ + 4 * ((row << 8 * code_bytes_) + code));
   }
 
-  uint32_t id_of(uint64_t hash) const {
-    const char* found = word_ids_->table.find(hash);
-    return found ? load<uint32_t>(found + 8) : 0;
-  }
-
   Child unigram(uint32_t word) const {
     if (!edge_words_V2_) return {word, value(prob_G_, word, 0), order > 1 ? backoff(word) : -0.0f};
     const char* at = edge_words_V2_ + 16 * size_t{word};
@@ -268,13 +422,19 @@ class ModelFile : public Model {
     return found < node ? found : NONE;
   }
 
+  // The n-gram of a slot of the edge table.
+  Child child_at(const char* slot) const {
+    Child child{edges_.child(slot), load<float>(slot + 8), load<float>(slot + 12)};
+    if (child.backoff == 0) child.backoff = edges_.filter(slot) ? 0.0f : -0.0f;
+    return child;
+  }
+
   // Finds the child of a history by a word, at its place in the edge table if that is known.
   bool find_child(uint64_t node, uint32_t word, const Edges::Place* place, Child& child) const {
     if (edges_.slots) {
       const char* slot = edges_.find(place ? *place : edges_.place(node, word));
       if (!slot || edges_.child(slot) >= nodes_) return false;
-      child = {edges_.child(slot), load<float>(slot + 8), load<float>(slot + 12)};
-      if (child.backoff == 0) child.backoff = edges_.has_children(slot) ? 0.0f : -0.0f;
+      child = child_at(slot);
       return true;
     }
     if (node >= histories_) return false;
@@ -335,7 +495,7 @@ class ModelFile : public Model {
   uint64_t fanout_ = 0, nodes_ = 0, histories_ = 0, words_ = 0;
   Edges edges_;
   bool wide_ = false;
-  uint32_t code_bytes_ = 0;
+  uint32_t code_bytes_ = 0, value_bytes_ = 4;
   const char *word_G_, *prob_G_, *backoff_M_, *first_child_M_, *suffix_L_, *samples_;
   const char *centers_ = nullptr, *words_V2_ = nullptr, *edge_words_V2_ = nullptr;
   std::unique_ptr<GrowingTable> word_ids_;

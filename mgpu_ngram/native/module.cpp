@@ -4,6 +4,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <atomic>
 #include <exception>
 #include <new>
 
@@ -16,8 +17,6 @@ namespace {
 using namespace ngram;
 
 PyObject *state_type, *result_type, *refused;
-
-constexpr Py_ssize_t LONG_TEXT = 128;  // bytes; passing the lock on takes longer than the scores of a shorter one
 
 struct StateObject {
   PyObject_HEAD
@@ -37,17 +36,60 @@ struct ResultObject {
   char oov;
 };
 
-// Runs `work` without Python's lock if `long_work`, and turns C++ exceptions into Python's. Returns whether it ended.
+// Python's lock. A thread that passes it on gets it back after up to 5 ms if another thread runs Python code alone. So
+// calls pass it on only while several threads score, and for texts that take a millisecond. A thread that finds the lock
+// taken sleeps, and to wake it takes longer than to score a sentence. So a thread that wants the lock back first waits for
+// as long as another one that scores needs between two sentences.
+class Lock {
+ public:
+  // Whether to pass the lock on while a text is scored; needs the lock.
+  static bool pays(Py_ssize_t text_bytes) {
+    static thread_local char here;
+    if (last_ != &here) calls_ = last_ ? 0 : ALONE, last_ = &here;
+    if (calls_ < ALONE) ++calls_;
+    return calls_ < ALONE || text_bytes >= LONG_TEXT;
+  }
+
+  static PyThreadState* pass_on() {
+    PyThreadState* saved = PyEval_SaveThread();
+    is_passed_on_.store(true, std::memory_order_release);
+    return saved;
+  }
+
+  static void take_back(PyThreadState* saved) {
+    for (int i = 0; i < WAITS && !is_passed_on_.exchange(false, std::memory_order_acquire); ++i) pause();
+    PyEval_RestoreThread(saved);
+  }
+
+ private:
+  static constexpr Py_ssize_t LONG_TEXT = 1 << 16;  // bytes
+  static constexpr int ALONE = 100;  // calls in a row after which a thread is taken to be the only one
+  static constexpr int WAITS = 50;  // 1 us
+
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");
+#endif
+  }
+
+  static inline const char* last_ = nullptr;  // the thread that scored last, and its calls in a row
+  static inline int calls_ = 0;
+  static inline std::atomic<bool> is_passed_on_{true};
+};
+
+// Runs `work`, without Python's lock if that pays, and turns C++ exceptions into Python's. Returns whether it ended.
 template <class Work>
-bool run(bool long_work, Work work) {
+bool run(bool pays, Work work) {
   std::exception_ptr failure;
-  PyThreadState* saved = long_work ? PyEval_SaveThread() : nullptr;
+  PyThreadState* saved = pays ? Lock::pass_on() : nullptr;
   try {
     work();
   } catch (...) {
     failure = std::current_exception();
   }
-  if (saved) PyEval_RestoreThread(saved);
+  if (saved) Lock::take_back(saved);
   if (!failure) return true;
   try {
     std::rethrow_exception(failure);
@@ -345,20 +387,18 @@ struct Sentence {
   template <class Each>
   void score(const Model& model, Each each) const {
     Words words(text, static_cast<size_t>(size));
-    Span spans[BLOCK];
-    Scored scores[BLOCK + 1];
-    uint32_t ids[BLOCK + 1];
+    uint64_t hashes[BLOCK];
+    Scored scores[BLOCK];
+    uint32_t ids[BLOCK];
     History histories[2];
     unsigned now = 0;
     if (bos) model.begin(histories[0]);
     while (true) {
-      size_t count = words.next(spans, BLOCK);
-      model.score(spans, count, histories, now, ids, scores);
+      size_t count = words.next(hashes, BLOCK);
       const bool last = count < BLOCK;
-      if (last && eos) {
-        ids[count] = model.end_id;
-        scores[count++] = model.step(histories[now], model.end_id, histories[now ^ 1]);
-      }
+      model.find_ids(hashes, count, ids);
+      if (last && eos) ids[count++] = model.end_id;
+      model.score(ids, count, histories, now, scores);
       each(scores, ids, count);
       if (last) return;
     }
@@ -376,7 +416,7 @@ PyObject* score(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObjec
   const auto add = [&](const Scored* scores, const uint32_t*, size_t count) {
     for (size_t i = 0; i < count; ++i) total += scores[i].prob;
   };
-  if (!run(sentence.size >= LONG_TEXT, [&] { sentence.score(*model, add); })) return nullptr;
+  if (!run(Lock::pays(sentence.size), [&] { sentence.score(*model, add); })) return nullptr;
   return PyFloat_FromDouble(total);
 }
 
@@ -390,7 +430,7 @@ PyObject* full_scores(PyObject* self, PyObject* const* args, Py_ssize_t given, P
     scores.insert(scores.end(), some, some + count);
     ids.insert(ids.end(), some_ids, some_ids + count);
   };
-  if (!run(sentence.size >= LONG_TEXT, [&] { sentence.score(*model, append); })) return nullptr;
+  if (!run(Lock::pays(sentence.size), [&] { sentence.score(*model, append); })) return nullptr;
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(ids.size()));
   for (size_t i = 0; list && i < ids.size(); ++i) {
     PyObject* tuple = PyTuple_New(3);

@@ -26,20 +26,15 @@ class Probing : public FromTheLastWord<Probing> {
     bool extended;  // whether a longer n-gram ends with this one
   };
 
-  uint32_t id(const char* word, size_t size) const override {
-    return id_of(murmur_hash(word, size));
+  uint32_t id_of(uint64_t hash) const override {
+    const char* found = words.find(hash);
+    const uint32_t id = found ? load<uint32_t>(found + 8) : 0;
+    return id < bound ? id : 0;
   }
 
-  void find_ids(const Span* spans, size_t count, uint32_t* ids) const {
-    if (!is_large) {
-      for (size_t i = 0; i < count; ++i) ids[i] = id_of(murmur_hash(spans[i].start, spans[i].size));
-      return;
-    }
-    uint64_t hashes[BLOCK];
-    for (size_t i = 0; i < count; ++i) {
-      hashes[i] = murmur_hash(spans[i].start, spans[i].size);
-      prefetch(words.home(hashes[i]));
-    }
+  void find_ids(const uint64_t* hashes, size_t count, uint32_t* ids) const override {
+    if (is_large)
+      for (size_t i = 0; i < count; ++i) prefetch(words.home(hashes[i]));
     for (size_t i = 0; i < count; ++i) ids[i] = id_of(hashes[i]);
   }
 
@@ -78,12 +73,6 @@ class Probing : public FromTheLastWord<Probing> {
   std::vector<Table> tables;  // of orders 2 to N
 
  private:
-  uint32_t id_of(uint64_t hash) const {
-    const char* found = words.find(hash);
-    const uint32_t id = found ? load<uint32_t>(found + 8) : 0;
-    return id < bound ? id : 0;
-  }
-
   // The sign of a stored probability tells whether a longer n-gram ends with this one; the value is never positive.
   static void read(const char* at, Entry& found) {
     const uint32_t bits = load<uint32_t>(at);
