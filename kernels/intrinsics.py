@@ -166,3 +166,29 @@ def trailing_zeros(typing, x):
         return builder.cttz(arguments[0], ir.IntType(1)(1))
 
     return types.int64(types.uint64), generate
+
+
+@intrinsic
+def leading_zeros(typing, x):
+    """The number of zeros above the highest set bit of a uint64 that is not 0."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctlz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def multiply_high(typing, a, b):
+    """The upper 64 bits of the product of two uint64."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(factor, wide) for factor in arguments))
+        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate

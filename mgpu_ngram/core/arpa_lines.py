@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy import int64, uint32, uint64
 
-from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
+from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, short_text, write_float32
 from mgpu_ngram.kernels.common.chunks import load_8
 from mgpu_ngram.kernels.common.words import equal_words, find_word
 from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 
 # Error codes of `parse_lines`
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)
@@ -235,7 +236,7 @@ def find_unknowns(text, spans_G):
 @njit(nogil=True, cache=True)
 def format_lines(offsets_V, data, ids, prob, backoff):
     """Return the lines of n-grams as uint8; without backoffs if `backoff` is empty."""
-    size = len(ids) * (2 * MAX_BYTES + ids.shape[1] + 2)
+    size = len(ids) * (2 * MAX_BYTES + ids.shape[1] + 2) + 8
     for row in range(len(ids)):
         for k in range(ids.shape[1]):
             v = uint64(ids[row, k])
@@ -243,17 +244,34 @@ def format_lines(offsets_V, data, ids, prob, backoff):
     out = np.empty(size, np.uint8)
     at = 0
     for row in range(len(ids)):
-        at = write_float32(prob[row], out, at)
-        for k in range(ids.shape[1]):
-            out[at] = 32 if k else 9
-            at += 1
-            v = uint64(ids[row, k])
-            for i in range(offsets_V[v], offsets_V[v + uint64(1)]):
-                out[at] = data[i]
+        # No calls that take arrays: Numba passes 7 numbers for each, which takes as long as the copy of a word.
+        for is_backoff in range(1 + (len(backoff) > 0)):
+            value = backoff[row] if is_backoff else prob[row]
+            if is_backoff:
+                out[at] = 9
                 at += 1
-        if len(backoff):
-            out[at] = 9
-            at = write_float32(backoff[row], out, at + 1)
+            sign, low, high, length = short_text(value)
+            if length:
+                out[at] = 45
+                at += sign
+                store_u64(out, at, low)  # type: ignore[call-arg]
+                store_u64(out, at + 8, high)  # type: ignore[call-arg]
+                at += length
+            else:
+                at = write_float32(value, out, at)
+            for k in range(0 if is_backoff else ids.shape[1]):
+                out[at] = 32 if k else 9
+                at += 1
+                v = uint64(ids[row, k])
+                i, stop = offsets_V[v], offsets_V[v + uint64(1)]
+                while i < stop:
+                    if i + 8 <= len(data):
+                        store_u64(out, at, load_u64(data, i))  # type: ignore[call-arg]
+                    else:
+                        for j in range(i, stop):
+                            out[at + j - i] = data[j]
+                    at += min(8, stop - i)
+                    i += 8
         out[at] = 10
         at += 1
     return out[:at]

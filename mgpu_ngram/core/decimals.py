@@ -8,6 +8,7 @@ import numpy as np
 from numpy import int64, uint32, uint64
 
 from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.intrinsics import leading_zeros, multiply_high, store_u64
 
 MAX_BYTES = 22  # the longest number that `write_float32` writes is "-999999950000000000000"
 
@@ -15,6 +16,11 @@ _FULL = 10**17  # one more digit still fits an int64
 _MIDDLE = 1 << 28  # the low bits of a double halfway between two float32
 _REST = (1 << 29) - 1
 _NEAR = 16  # in doubles: the estimate is less than 3 off
+_TENS = np.array([10**e for e in range(10)])
+_EIGHT = 10**8
+_LOW_BITS = uint64(0x0F0F0F0F0F0F0F0F)
+_ZERO_POINT, _POINT = (uint64(int.from_bytes(text, "little")) for text in (b"0.000000", b"\0."))
+_LEAST_SHORT, _TEN = (np.float32(x).view(np.uint32) for x in (1e-6, 10.0))
 _LEAST, _MOST = -64, 38  # powers of ten; beyond them 18 digits round to 0 or infinity
 _POWERS = np.array([float(f"1e{e}") for e in range(65)])
 _DIGITS = 150  # digits that a comparison keeps; a midpoint of two float32 has 113 at most
@@ -139,8 +145,53 @@ def _multiply(limbs, factor, times, carry):
 def write_float32(value, out, at):
     """Write the shortest text that reads back as `value` to out[at:], up to MAX_BYTES; return its end.
 
-    Of several shortest texts, the nearest. Below 1e-6 and from 1e21 on it has an exponent, as in lmplz.
+    Of several shortest texts, the nearest. Below 1e-6 and from 1e21 on it has an exponent, as in lmplz. Bytes after the
+    text, up to MAX_BYTES, may be written, too.
     """
+    sign, low, high, length = short_text(value)
+    if length == 0:
+        return _write_long(value, out, at)
+    out[at] = 45
+    at += sign
+    store_u64(out, at, low)  # type: ignore[call-arg]
+    store_u64(out, at + 8, high)  # type: ignore[call-arg]
+    return at + length
+
+
+@njit(nogil=True, cache=True)
+def short_text(value):
+    """Return the text of a float32 if it is 0 or its size is from 1e-6 to 10, as numbers: whether it begins with a
+    minus, two little-endian uint64 with the rest, and the length of the rest; else length 0.
+
+    Numba counts references to arrays that a function takes, by atomic additions. They take as long as the rest.
+    """
+    signed = np.float32(value).view(np.uint32)
+    bits, sign = signed & uint32(0x7FFFFFFF), int64(signed >> 31)
+    if bits == 0:
+        return sign, uint64(48), uint64(0), 1
+    if bits < _LEAST_SHORT or bits >= _TEN:
+        return sign, uint64(0), uint64(0), 0
+    digits, exponent = _shortest(int64(bits & 0x7FFFFF), int64(bits >> 23))
+    length = 6 + (digits >= 1_000_000) + (digits >= 10_000_000) + (digits >= 100_000_000)
+    zeros = uint64(max(0, 1 - length - exponent))  # before the first digit that is not 0
+    # All numbers get 9 digits: the first one, and 8 whose text is one chunk. Zeros at their end are not written.
+    rest = digits * _TENS[9 - length]
+    first = rest // _EIGHT
+    chunk = _eight_digits(uint64(rest - first * _EIGHT))
+    used = chunk & _LOW_BITS
+    length = 9 - (leading_zeros(used) >> 3) if used else 1  # type: ignore[call-arg]
+    digit, shift = uint64(48 + first), uint64(8) * zeros
+    if zeros:
+        low = _ZERO_POINT & ((uint64(256) << shift) - uint64(1)) | digit << (shift + uint64(8))
+    else:
+        low = digit | _POINT
+    low |= chunk << (shift + uint64(8)) << uint64(8)  # in two steps: together up to 64
+    return sign, low, chunk >> (uint64(48) - shift), int64(zeros) + length + ((zeros > 0) | (length > 1))
+
+
+@njit(nogil=True, cache=True)
+def _write_long(value, out, at):
+    """Write a number whose text may be long, infinite or NaN; return its end."""
     bits = np.float32(value).view(np.uint32)
     fraction, scale = int64(bits & 0x7FFFFF), int64(bits >> 23 & 0xFF)
     if scale == 0xFF and fraction != 0:
@@ -152,24 +203,12 @@ def write_float32(value, out, at):
     if scale == 0xFF:
         out[at], out[at + 1], out[at + 2] = 105, 110, 102  # inf
         return at + 3
-    if scale == 0 and fraction == 0:
-        out[at] = 48
-        return at + 1
     digits, exponent = _shortest(fraction, scale)
     while digits % 10 == 0:
         digits, exponent = digits // 10, exponent + 1
-    length, power = 1, 10
-    while power <= digits:
-        length, power = length + 1, power * 10
+    length = _length(digits)
     point = length + exponent  # digits before the point
-    if -6 < point <= 21:
-        if point <= 0:
-            out[at], out[at + 1] = 48, 46  # 0.
-            at += 2
-            for _ in range(-point):
-                out[at] = 48
-                at += 1
-            return _write_digits(digits, length, length, out, at)
+    if 0 < point <= 21:
         at = _write_digits(digits, length, min(point, length), out, at)
         for _ in range(point - length):
             out[at] = 48
@@ -184,6 +223,29 @@ def write_float32(value, out, at):
         at += 1
         exponent = -exponent
     return _write_digits(exponent, 2, 2, out, at) if exponent > 9 else _write_digits(exponent, 1, 1, out, at)
+
+
+@njit(nogil=True, cache=True)
+def _length(digits):
+    """Return the number of decimal digits of a number from 1 to 999,999,999."""
+    length = 1
+    for i in range(1, 9):
+        length += digits >= _TENS[i]
+    return length
+
+
+@njit(nogil=True, cache=True)
+def _eight_digits(number):
+    """Return the text of a number below 10**8 as a little-endian uint64: 8 digits, the first one in the lowest byte.
+
+    Halves of 4, then of 2 and of 1 digit are divided side by side; quotients are products that are cut off.
+    """
+    high = number // uint64(10000)
+    fours = high | (number - high * uint64(10000)) << uint64(32)
+    high = (fours * uint64(10486)) >> uint64(20) & uint64(0x0000007F0000007F)
+    twos = high | (fours - high * uint64(100)) << uint64(16)
+    high = (twos * uint64(103)) >> uint64(10) & uint64(0x000F000F000F000F)
+    return (high | (twos - high * uint64(10)) << uint64(8)) + uint64(0x3030303030303030)
 
 
 @njit(nogil=True, cache=True)
@@ -220,21 +282,17 @@ def _shortest(fraction, scale):
     if significand & 1:  # bounds round to their even neighbours
         low, high = low + 1, high - 1
     s = value >> 2
-    if s >= 10:
-        ten = s // 10
-        down, up = low <= 40 * ten, 40 * ten + 40 <= high
-        if down != up:
-            return ten + up, k + 1
-    down, up = low <= 4 * s, 4 * s + 4 <= high
-    if down != up:
-        return s + up, k
-    middle = 4 * s + 2
-    return s + (value > middle or (value == middle and s & 1 == 1)), k
+    ten = int64(uint64(s) // uint64(10))
+    down, up, middle = low <= 40 * ten, 40 * ten + 40 <= high, 4 * s + 2
+    is_shorter = (s >= 10) & (down != up)
+    nearest = s + (value + (s & 1) > middle)
+    down_s, up_s = low <= 4 * s, middle + 2 <= high
+    digits = s + up_s if down_s != up_s else nearest
+    return (ten + up, k + 1) if is_shorter else (digits, k)
 
 
 @njit(nogil=True, cache=True)
 def _scaled(power, factor):
-    """Return the upper 64 bits of a product of 96 and 32 bits; the last bit is set if bits were cut off."""
-    low = (power & uint64(0xFFFFFFFF)) * uint64(factor)
-    high = (power >> uint64(32)) * uint64(factor) + (low >> uint64(32))
-    return int64(high >> uint64(32)) | int64((high & uint64(0xFFFFFFFF)) > uint64(1))
+    """Return the upper 64 bits of a product of 64 and 32 bits; the last bit is set if bits were cut off."""
+    low = power * uint64(factor)
+    return int64(multiply_high(power, uint64(factor)) | uint64(low >= uint64(1 << 33)))  # type: ignore[call-arg]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.trie import Ngrams, Trie
+from mgpu_ngram.kernels.compile import njit, read_only
 
 
 def levels_of(trie: Trie) -> Sequence[Ngrams]:
@@ -40,14 +41,24 @@ class _Ids:
             nodes = np.arange(self.nodes.start + begin, self.nodes.start + end)
         else:
             nodes = self.nodes[begin:end]
-        ids = np.empty((len(nodes), n), np.uint32)
-        for k in range(n - 1, -1, -1):
-            ids[:, k] = trie.word_G[nodes]
-            if k:  # the last history whose first child is not behind the node
-                first, last = trie.starts[k - 1], trie.starts[k]
-                nodes = (
-                    first
-                    + np.searchsorted(trie.first_child_M[first:last], nodes.astype(trie.first_child_M.dtype), "right")
-                    - 1
-                )
-        return ids
+        return _words(read_only(trie.word_G), read_only(trie.first_child_M), np.array(trie.starts), n, nodes)
+
+
+@njit(nogil=True, cache=True)
+def _words(word_G, first_child_M, starts_N, order, nodes):
+    """Return (G, order) uint32, the words of the n-grams of rising nodes of one order."""
+    ids = np.empty((len(nodes), order), np.uint32)
+    node_G = nodes.copy()
+    for k in range(order - 1, -1, -1):
+        for row in range(len(ids)):
+            ids[row, k] = word_G[node_G[row]]
+        if k == 0 or not len(ids):
+            continue
+        # The history of a node is the last one whose first child is not behind it. It rises with the node.
+        first, last = starts_N[k - 1], starts_N[k]
+        history = first + np.searchsorted(first_child_M[first:last], first_child_M.dtype.type(node_G[0]), "right") - 1
+        for row in range(len(ids)):
+            while history + 1 < last and first_child_M[history + 1] <= node_G[row]:
+                history += 1
+            node_G[row] = history
+    return ids

@@ -158,8 +158,18 @@ def test_random_floats_read_back_the_same():
     assert max(lengths) == MAX_BYTES
 
 
+def log10_floats():
+    """Return numbers from 1e-6 to 10, which are written without a loop, and others near the ends of that range."""
+    rng = np.random.default_rng(6)
+    ends = np.float32([1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 2, 5, 9, 10, 100])
+    near = [np.nextafter(ends, np.float32(side)) for side in (0, np.inf)]
+    short = (rng.integers(1, 10_000, 5_000) / 10.0 ** rng.integers(3, 10, 5_000)).astype(np.float32)  # few digits
+    values = (10.0 ** rng.uniform(-6.5, 1.5, 50_000)).astype(np.float32)
+    return np.concatenate([ends, *near, short, values])
+
+
 def test_written_floats_are_the_shortest():
-    values = random_floats(100_000)
+    values = np.concatenate([random_floats(100_000), log10_floats(), -log10_floats()])
     for text, value in zip(write(values), values, strict=True):
         digits, _, exponent = np.format_float_scientific(value, unique=True, trim="-").partition("e")
         assert lmplz_spelling(digits, int(exponent)) == text
