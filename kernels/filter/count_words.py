@@ -62,7 +62,7 @@ def _cuda(text_B, ends_S, ascii_S):
     words_S = cupy.empty(S, np.int32)
     if S:
         fn = kernel("filter/count_words", "count_words")
-        launch(fn, grid_for(S, 128), 128, (text_B, ends_S, S, ascii_S, words_S))
+        launch(fn, grid_for(32 * S, 128), 128, (text_B, ends_S, S, ascii_S, words_S))
     return words_S
 
 

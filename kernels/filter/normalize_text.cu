@@ -1,54 +1,67 @@
 #include "common.cuh"
 #include "utf8.cuh"
+#include "windows.cuh"
 #define SAME 0u
 #define FAILS 0xFFFFFFFFu
 
 // text_B (B,) u8, ends_D (D,) i64, a CharacterMap (pages_U i32, entry_P u32, data u8)  ->  sizes_D, sentences_D (D,) i64 and
-// failed_D (D,) u8; or, with out_ends_D (D,) i64, the sentences in out: see normalize_text.py. A thread takes a text.
+// failed_D (D,) u8; or, with out_ends_D (D,) i64, the sentences in out: see normalize_text.py. A warp takes a text.
+//
+// White space behind the last other character of a window is written and counted in `pending`, not in `at`: what
+// follows overwrites it if the sentence ends before another character.
 extern "C" __global__ void normalize_text(const u8* text_B, const i64* ends_D, i64 D, const int* pages_U,
                                           const u32* entry_P, const u8* data, i64 by_line, i64 strip, i64* sizes_D,
                                           i64* sentences_D, u8* failed_D, const i64* out_ends_D, u8* out) {
-  GRID_STRIDE_LOOP(d, D) {
-    i64 begin = d ? ends_D[d - 1] : 0, end = ends_D[d], start = begin, size = 0, sentences = 0;
-    bool failed = false;
-    u8* to = out_ends_D ? out + (out_ends_D[d] - sizes_D[d]) : 0;
-    if (to && !sizes_D[d]) continue;  // it failed, or is empty
-    while (begin < end && !failed) {
-      i64 stop = end;
-      if (by_line) for (stop = start; stop < end && text_B[stop] != '\n';) ++stop;
-      i64 i = start, last = stop;
-      if (strip) {
-        while (i < last && is_white(code_point(text_B, i))) i += character_size(text_B[i]);
-        while (i < last) {
-          i64 at = last - 1;
-          while ((text_B[at] & 0xC0) == 0x80) --at;
-          if (!is_white(code_point(text_B, at))) break;
-          last = at;
-        }
+  const bool writes = out_ends_D;
+  EACH_WARP(d, D) {
+    const i64 begin = d ? ends_D[d - 1] : 0, end = ends_D[d], most = writes ? sizes_D[d] : 0;
+    if (writes && !most) continue;  // it failed, or is empty
+    u8* to = out + (writes ? out_ends_D[d] - most : 0);
+    i64 at = 0, pending = 0, sentences = 0;
+    bool begun = false, failed = false;
+    for (i64 base = begin; base < end; base += 32) {
+      const i64 i = base + lane_id();
+      const bool is_lead = i < end && (text_B[i] & 0xC0) != 0x80;
+      const u32 c = is_lead ? code_point(text_B, i) : 0;
+      const bool ends_line = by_line && is_lead && c == '\n', is_space = strip && is_lead && !ends_line && is_white(c);
+      const bool is_solid = is_lead && !ends_line && !is_space;
+      const u32 solids = __ballot_sync(FULL_WARP, is_solid), lines = __ballot_sync(FULL_WARP, ends_line);
+      const u32 marks = solids | lines, above = marks & ~lanes_below();
+      const bool is_kept = is_space && nearest_below(marks, solids, begun) && (!above || solids & above & -above);
+      const u32 entry = is_solid || is_kept ? entry_P[256 * (i64)pages_U[c >> 8] + (c & 255)] : SAME;
+      if (__any_sync(FULL_WARP, entry == FAILS)) {
+        failed = true;
+        break;
       }
-      while (i < last) {
-        u32 c = code_point(text_B, i), entry = entry_P[256 * (i64)pages_U[c >> 8] + (c & 255)];
-        int old = character_size(text_B[i]), bytes = entry == SAME ? old : (int)(entry & 255) - 1;
-        if (entry == FAILS) {
-          failed = true;
-          break;
-        }
-        if (to) {
-          const u8* from = entry == SAME ? text_B + i : data + (entry >> 8);
-          for (int k = 0; k < bytes; ++k) to[size + k] = from[k];
-        }
-        size += bytes;
-        i += old;
+      const u32 size = ends_line ? 1 : !is_solid && !is_kept ? 0 : entry == SAME ? character_size(text_B[i]) : (entry & 255) - 1;
+      const u32 through = sum_through(size), total = __shfl_sync(FULL_WARP, through, 31);
+      if (!marks || solids & marks & -marks) at += pending;  // the line goes on, so far as this window tells
+      if (writes) {
+        const i64 first = at + through - size;
+        const u8* from = ends_line || entry == SAME ? text_B + i : data + (entry >> 8);
+        if (first + size <= most)
+          for (u32 k = 0; k < size; ++k) to[first + k] = from[k];
+        __syncwarp();  // the next window may write to the same places
       }
-      if (to) to[size] = '\n';
-      ++size;
-      ++sentences;
-      start = stop + 1;
-      if (stop == end) break;
+      if (marks) {
+        const int last = highest_lane(marks);
+        const u32 settled = __shfl_sync(FULL_WARP, through, last);
+        at += settled;
+        pending = total - settled;
+        begun = solids >> last & 1;
+        sentences += __popc(lines);
+      } else {
+        at -= pending;
+        pending += total;
+      }
     }
-    if (!to) {
-      sizes_D[d] = failed ? 0 : size;
-      sentences_D[d] = failed ? 0 : sentences;
+    const bool has_text = begin < end && !failed;
+    if (lane_id()) continue;
+    if (writes) {
+      to[at] = '\n';
+    } else {
+      sizes_D[d] = has_text ? at + 1 : 0;
+      sentences_D[d] = has_text ? sentences + 1 : 0;
       failed_D[d] = failed;
     }
   }

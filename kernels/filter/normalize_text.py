@@ -22,8 +22,8 @@ class CharacterMap(NamedTuple):
     """What each character becomes.
 
     pages_U  (U,) int32: the row in which the 256 characters of a page stand
-    entry_P  (256 P,) uint32: SAME; FAILS, where more than the character decides; or start << 8 | size + 1 of its
-             replacement
+    entry_P  (256 P,) uint32: SAME; FAILS, where more than the character decides, which holds for no white space; or
+             start << 8 | size + 1 of its replacement
     data     uint8, the replacements in UTF-8
     """
 
@@ -186,7 +186,7 @@ def _cuda(text_B, ends_D, characters, by_line, strip):
     if not D:
         return cupy.empty(0, np.uint8), sentences_D, failed_D
     sizes_D = cupy.empty(D, np.int64)
-    fn, blocks = kernel("filter/normalize_text", "normalize_text"), grid_for(D, 128)
+    fn, blocks = kernel("filter/normalize_text", "normalize_text"), grid_for(32 * D, 128)
     arguments = (text_B, ends_D, D, *characters, int(by_line), int(strip))
     launch(fn, blocks, 128, (*arguments, sizes_D, sentences_D, failed_D, 0, 0))
     out_ends_D = cupy.cumsum(sizes_D)

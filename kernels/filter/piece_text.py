@@ -198,7 +198,7 @@ def _cuda(text_B, ends_S, rules):
     if not S:
         return cupy.empty(0, np.uint8), cupy.empty(0, np.int64), failed_S
     sizes_S = cupy.empty(S, np.int64)
-    fn, blocks = kernel("filter/piece_text", "piece_text"), grid_for(S, 128)
+    fn, blocks = kernel("filter/piece_text", "piece_text"), grid_for(32 * S, 128)
     units_U, data, plain_C, flags = rules
     arguments = (text_B, ends_S, S, units_U, len(units_U), data, plain_C, flags)
     launch(fn, blocks, 128, (*arguments, sizes_S, failed_S, 0, 0))

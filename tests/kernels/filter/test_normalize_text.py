@@ -34,6 +34,15 @@ def test_by_hand(to_device):
     texts = ["", "A\n b \n", "\n", "éA中\u2003", "xΣ\ny", " "]
     assert run(texts, characters, True, True, to_device) == [[], ["a", "b", ""], ["", ""], ["a<zhong>"], None, [""]]
     assert run(["Aé b"], characters, False, False, to_device) == [["a b"]]
+    assert run(["", "Σ"], characters, True, True, to_device) == [[], None]
+
+
+@pytest.mark.parametrize("spaces", [1, 31, 32, 33, 64, 300])
+def test_long_white_space(spaces, to_device):
+    """White space of several windows is dropped around lines, and stays inside."""
+    gap = "\u2003 " * spaces
+    found = run([f"{gap}a{gap}", f"a{gap}b{gap}\n{gap}", gap], map_of({}), True, True, to_device)
+    assert found == [["a"], [f"a{gap}b", ""], [""]]
 
 
 @pytest.mark.parametrize("name", ["ccnet", "nfc", "nfkc"])
