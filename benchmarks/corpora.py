@@ -108,7 +108,7 @@ def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: in
 
     def spell(first: int, words: int) -> tuple[np.ndarray, np.ndarray]:
         text_B, totals_N = np.empty(words * (most_letters + 1), np.uint8), np.zeros(order, np.int64)
-        size = _spell(first, words, rank_Q, *keys, offsets_V, data, text_B, totals_N)
+        size = _spell(first, words, rank_Q, keys, offsets_V, data, text_B, totals_N)
         return text_B[:size], totals_N
 
     totals_N = np.zeros(order, np.int64)
@@ -213,8 +213,9 @@ _mix_one = njit(nogil=True, cache=True)(mix)
 
 
 @njit(nogil=True, cache=True)
-def _spell(first, words, rank_Q, lengths_key, words_key, offsets_V, data, text_B, totals_N):
+def _spell(first, words, rank_Q, keys, offsets_V, data, text_B, totals_N):
     """Spell the words of `_block` into text_B, and add its n-grams to the totals of each order; returns its size."""
+    lengths_key, words_key = keys
     at, sentences, left, rank = 0, 0, 0, np.uint64(0)
     for t in range(words):
         random = _mix_one(np.uint64(first + t + 1) * STEP ^ words_key)

@@ -65,8 +65,12 @@ def home_slot(h, slots_C):
 
 
 @njit(nogil=True, inline="always")
-def find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots_C):
-    """Return the index of the slot that holds the word text[start:stop], or of the empty slot where it belongs."""
+def find_slot(held, text, start, stop, offsets_V, data, slots_C):
+    """Return the index of the slot that holds the word text[start:stop], or of the empty slot where it belongs.
+
+    held  as `held_bytes` returns it
+    """
+    first, second, third, h = held
     slot = home_slot(h, slots_C)
     while True:
         last = slots_C[slot + uint64(3)]
@@ -90,8 +94,7 @@ def find_word(text, start, stop, offsets_V, data, slots_C):
     """
     if len(offsets_V) == 0:
         return find_hash(murmur_hash(text, start, stop), slots_C)
-    first, second, third, h = held_bytes(text, start, stop)
-    slot = find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots_C)
+    slot = find_slot(held_bytes(text, start, stop), text, start, stop, offsets_V, data, slots_C)
     return slots_C[slot + uint64(3)] & uint64(0xFFFFFFFF)
 
 
@@ -100,8 +103,8 @@ def _fill_slots(offsets_V, data, slots_C):
     """Insert all words but word 0; return the first duplicate, or -1."""
     for v in range(1, len(offsets_V) - 1):
         start, stop = offsets_V[v], offsets_V[v + 1]
-        first, second, third, h = held_bytes(data, start, stop)
-        slot = find_slot(first, second, third, h, data, start, stop, offsets_V, data, slots_C)
+        held = first, second, third, _ = held_bytes(data, start, stop)
+        slot = find_slot(held, data, start, stop, offsets_V, data, slots_C)
         if slots_C[slot + uint64(3)]:
             return v
         slots_C[slot], slots_C[slot + uint64(1)], slots_C[slot + uint64(2)] = first, second, third

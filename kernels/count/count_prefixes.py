@@ -44,8 +44,9 @@ def _cpu(columns, bits, first_order, last_order, weights_R):
     keys, counts = np.empty((width_N * size_N).sum(), np.uint64), np.zeros(size_N.sum(), np.int64)
     key_end_N, count_end_N = np.cumsum(width_N * size_N), np.cumsum(size_N)
     weighted = weights_R is not None
-    _emit(columns, first_order, mask_NC, weights_R if weighted else np.empty(0, np.int64), weighted,
-          width_N, size_N, key_end_N - width_N * size_N, count_end_N - size_N, keys, counts)  # fmt: skip
+    tables = width_N, size_N, key_end_N - width_N * size_N, count_end_N - size_N
+    weights_R = weights_R if weighted else np.empty(0, np.int64)
+    _emit(columns, first_order, mask_NC, weights_R, weighted, tables, keys, counts)
     return [
         (keys[k - w * G : k].reshape(w, G), counts[c - G : c])
         for w, G, k, c in zip(width_N, size_N, key_end_N, count_end_N, strict=True)
@@ -99,9 +100,8 @@ def _count(columns, first_order, mask_NC):
 
 
 @njit(nogil=True, cache=True)
-def _emit(
-    columns, first_order, mask_NC, weights_R, weighted, width_N, size_N, key_start_N, count_start_N, keys, counts
-):
+def _emit(columns, first_order, mask_NC, weights_R, weighted, tables, keys, counts):
+    width_N, size_N, key_start_N, count_start_N = tables
     group_N = np.full(len(size_N), -1)
     for r in range(columns.shape[1]):
         shared, words = _shared_words(columns, r, mask_NC), _words(columns, r, mask_NC)

@@ -127,19 +127,18 @@ def _cpu(chosen, live, beams, ending):
     )  # fmt: skip
     rows = Rows(np.zeros(S * K, np.int32), np.zeros(S * K, np.int32), np.zeros(S * K, np.float32))
     done_S, counts_4 = np.full(S, -1, np.int32), np.zeros(4, np.int64)
-    _advance(
-        *chosen, live.slots_S, live.places_R, *beams, ending.eos, RULES.index(ending.rule), ending.word_penalty,
-        ending.lengths_L1, *after, *rows, done_S, counts_4,
-    )  # fmt: skip
+    _advance(chosen, live, beams, ending._replace(rule=RULES.index(ending.rule)), after, rows, done_S, counts_4)
     return after, rows, done_S, counts_4
 
 
 @njit(nogil=True, cache=True)
-def _advance(
-    rows_SK, words_SK, scores_SK, slots_S, places_R, words_NLK, before_NLK, costs_NLK, steps_N, longest_N, most_N,
-    sizes_N, finished_NB, eos, rule, word_penalty, lengths_L1, next_slots_S, next_starts_S1, next_sizes_S,
-    next_places_R, parents_R, words_R, costs_R, done_S, counts_4,
-):  # fmt: skip
+def _advance(chosen, live, beams, ending, after, rows, done_S, counts_4):
+    rows_SK, words_SK, scores_SK = chosen
+    slots_S, _, _, places_R = live
+    words_NLK, before_NLK, costs_NLK, steps_N, longest_N, most_N, sizes_N, finished_NB = beams
+    eos, rule, word_penalty, lengths_L1 = ending
+    next_slots_S, next_starts_S1, next_sizes_S, next_places_R = after
+    parents_R, words_R, costs_R = rows
     S, K = words_SK.shape
     B = finished_NB.shape[1]
     sentences, num_rows, places, done = 0, 0, 0, 0

@@ -12,7 +12,7 @@ from ..dispatch import pick
 from . import best_words as words
 from .best_of_beams import Chosen, best_of_beams
 from .best_words import best_words
-from .sum_chunks import cuda_rows
+from .logit_rows import cuda_rows
 
 
 class SentenceRows(NamedTuple):
@@ -53,10 +53,11 @@ def best_hypotheses(
         raise ValueError(f"got {len(starts_S1)} starts and {len(sizes_S)} sizes; pass one start more than sizes")
     arrays = words.checked(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
     run = pick(cpu=_cpu, cuda=_cuda, starts_S1=starts_S1, sizes_S=sizes_S, **arrays)
-    return run(logits_MRV, k, costs_R, starts_S1, sizes_S, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
+    return run(logits_MRV, k, sentences, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
 
 
-def _cpu(logits_MRV, k, costs_R, starts_S1, sizes_S, weights, bias_MV, ngrams, ngram_weight, forbidden_F):
+def _cpu(logits_MRV, k, sentences, weights, bias_MV, ngrams, ngram_weight, forbidden_F):
+    costs_R, starts_S1, sizes_S = sentences
     most = np.diff(starts_S1).max(initial=0)
     if most > k or starts_S1[0] != 0 or starts_S1[-1] > len(costs_R):
         raise ValueError(
@@ -70,9 +71,9 @@ def _cpu(logits_MRV, k, costs_R, starts_S1, sizes_S, weights, bias_MV, ngrams, n
     return best_of_beams(words_RK, scores_RK, starts_S1, sizes_S), log_sums_MR
 
 
-def _cuda(logits_MRV, k, costs_R, starts_S1, sizes_S, weights, bias_MV, ngrams, ngram_weight, forbidden_F):
+def _cuda(logits_MRV, k, sentences, weights, bias_MV, ngrams, ngram_weight, forbidden_F):
     rows = cuda_rows(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
-    *chosen, log_sums_MR = words.best_of_cuda(rows, k, costs_R, forbidden_F, starts_S1, sizes_S)
+    *chosen, log_sums_MR = words.best_of_cuda(rows, k, sentences.costs_R, forbidden_F, *sentences[1:])
     return Chosen(*chosen), log_sums_MR
 
 

@@ -13,8 +13,8 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
 from . import sum_chunks as sums
-from .sum_chunks import ROW_VARIANTS as VARIANTS  # noqa: F401 (CI compiles VARIANTS)
-from .sum_chunks import (
+from .logit_rows import (
+    VARIANTS,  # noqa: F401 (CI compiles VARIANTS)
     CudaRows,
     HostRows,
     arrays_of,
@@ -24,9 +24,8 @@ from .sum_chunks import (
     host_rows,
     load_mix,
     or_null,
-    sums_of_cuda,
-    sums_of_host,
 )
+from .sum_chunks import sums_of_cuda, sums_of_host
 from .terms import LANES, LOADS, log_of_chunks
 
 MAX_K = 64
@@ -130,14 +129,14 @@ def _choose(costs_R, forbidden_F, sum_MRC, reference_MRC, tops_RP, words_RK, sco
         words_K[:] = -1
         scores_K[:] = -np.inf
         least = _least(tops_RP[r], bounds) if k + len(forbidden_F) <= len(bounds) else float32(-np.inf)
-        all_of = begin_children(rows, r, at_K, rest_K)
+        children = begin_children(rows, r, at_K, rest_K)
         for g in range((rows.V + group - 1) // group):
             tops = tops_RP[r, 4 * g : 4 * g + 4]
             top = max(max(tops[0], tops[1]), max(tops[2], tops[3]))
             if top >= least and top > scores_K[k - 1]:
                 start = g * group
                 count = min(group, rows.V - start)
-                load_mix(rows, r, start, count, at_K, rest_K, all_of, x, mix)
+                load_mix(rows, r, start, count, children, x, mix)
                 _keep_best(mix[: (count + 63) // 64 * 64], start, least, forbidden_F, words_K, scores_K)
         shift = float64(costs_R[r])
         for m in range(M):

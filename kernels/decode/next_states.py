@@ -55,12 +55,13 @@ def next_states(
         "nodes_RK": nodes_RK, "words_R": words_R, "first_M": first_M, "backoff_M": backoff_M,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    new_RK, *children = run(*index, nodes_RK, words_R, begin, first_M, backoff_M, np.float32(neutral))
+    new_RK, *children = run(index, nodes_RK, words_R, begin, first_M, backoff_M, np.float32(neutral))
     return new_RK, Children(*children)
 
 
 @njit(nogil=True, cache=True)
-def _cpu(word_G, first_child_M, samples, sample_starts, fanout, nodes_RK, words_R, begin, first_M, backoff_M, neutral):
+def _cpu(index, nodes_RK, words_R, begin, first_M, backoff_M, neutral):
+    word_G, first_child_M, samples, sample_starts, fanout = index
     shape = R, K = nodes_RK.shape
     new_RK = np.full(shape, np.int64(-1))
     first_RK, end_RK = np.zeros(shape, first_M.dtype), np.zeros(shape, first_M.dtype)
@@ -81,9 +82,10 @@ def _cpu(word_G, first_child_M, samples, sample_starts, fanout, nodes_RK, words_
     return new_RK, first_RK, end_RK, backoff_RK
 
 
-def _cuda(word_G, first_child_M, samples, sample_starts, fanout, nodes_RK, words_R, begin, first_M, backoff_M, neutral):
+def _cuda(index, nodes_RK, words_R, begin, first_M, backoff_M, neutral):
     import cupy
 
+    word_G, first_child_M, samples, sample_starts, fanout = index
     shape = R, K = nodes_RK.shape
     new_RK, backoff_RK = cupy.empty(shape, np.int64), cupy.empty(shape, np.float32)
     first_RK, end_RK = cupy.empty(shape, first_M.dtype), cupy.empty(shape, first_M.dtype)
@@ -108,7 +110,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     R = max(0, size // 4 - 2)
     nodes_RK = np.full((R, 2), -1, np.int64)
     for i in range(2):
-        nodes_RK = _cpu(*index, nodes_RK, words_T[i : R + i], made["begin"], index.first_child_M, backoff_M, 0)[0]
+        nodes_RK = _cpu(index, nodes_RK, words_T[i : R + i], made["begin"], index.first_child_M, backoff_M, 0)[0]
     words_R = np.where(rng.random(R) < 1 / 9, -1, words_T[2 : R + 2])
     return {
         "index": index,

@@ -104,17 +104,14 @@ def draw_ranked(
         cpu=_cpu, cuda=_cuda, first_HK=first_HK, end_HK=end_HK, backoff_HK=backoff_HK, word_G=word_G, prob_G=prob_G,
         sums_G=sums_G, ranked_V=ranked_V, ranked_sums_V=ranked_sums_V, numbers_H=numbers_H,
     )  # fmt: skip
-    return run(
-        first_HK, end_HK, backoff_HK, word_G, prob_G, sums_G, symbols, ranked_V, ranked_sums_V, numbers_H,
-        np.uint64(seed), float(inverse), limits.top_k, float(limits.top_p), limits.left_out, tries,
-    )  # fmt: skip
+    limits = limits._replace(top_p=float(limits.top_p))
+    return run(children, siblings, ranking, numbers_H, np.uint64(seed), float(inverse), limits, tries)
 
 
 @njit(nogil=True, cache=True)
-def _cpu(
-    first_HK, end_HK, backoff_HK, word_G, prob_G, sums_G, symbols, ranked_V, ranked_sums_V, numbers_H, seed, inverse,
-    top_k, top_p, left_out, tries,
-):  # fmt: skip
+def _cpu(children, siblings, ranking, numbers_H, seed, inverse, limits, tries):
+    (first_HK, end_HK, backoff_HK), (word_G, sums_G, symbols) = children, siblings
+    top_k, top_p, left_out = limits
     H, K = first_HK.shape
     id_H, mass_L = np.empty(H, np.int32), np.empty(K + 1)
     for h in range(H):
@@ -131,13 +128,11 @@ def _cpu(
             log10 = 0.0
             for m in range(K, level - 1, -1):
                 log10 = backed_off(backoff_K, log10, m)
-            value = np.float64(prob_G[node]) + log10
+            value = np.float64(ranking.prob_G[node]) + log10
             if not _is_above(value, word, bound, bound_word):
                 continue
-            count, mass, covered = _above(
-                first_K, end_K, backoff_K, word_G, prob_G, symbols, ranked_V, ranked_sums_V, inverse, left_out, value,
-                word, all_words < 0,
-            )  # fmt: skip
+            levels = first_K, end_K, backoff_K
+            count, mass, covered = _above(levels, siblings, ranking, inverse, left_out, value, word, all_words < 0)
             if all_words < 0:
                 all_words = total - covered
             if (top_k == 0 or count < top_k) and (count == 0 or mass < top_p * all_words):
@@ -158,11 +153,10 @@ def _weight(prob, inverse):
 
 
 @njit(nogil=True, cache=True)
-def _above(
-    first_K, end_K, backoff_K, word_G, prob_G, symbols, ranked_V, ranked_sums_V, inverse, left_out, value, word,
-    wants_covered,
-):  # fmt: skip
+def _above(levels, siblings, ranking, inverse, left_out, value, word, wants_covered):
     """Return how many words rank above a word, and their weight; and the weight that longer histories cover."""
+    (first_K, end_K, backoff_K), (word_G, _, symbols) = levels, siblings
+    prob_G, ranked_V, ranked_sums_V = ranking
     log10, count = 0.0, 0
     sum_P, covered_P = np.zeros(LANES), np.zeros(LANES)
     for m in range(len(first_K), 0, -1):
@@ -205,19 +199,18 @@ def _above(
     return count, mass, covered_P[0]
 
 
-def _cuda(
-    first_HK, end_HK, backoff_HK, word_G, prob_G, sums_G, symbols, ranked_V, ranked_sums_V, numbers_H, seed, inverse,
-    top_k, top_p, left_out, tries,
-):  # fmt: skip
+def _cuda(children, siblings, ranking, numbers_H, seed, inverse, limits, tries):
     import cupy
 
-    H, K = first_HK.shape
+    H, K = children.first_HK.shape
     id_H = cupy.empty(H, np.int32)
     if H:
-        fn = kernel("distribution/draw_ranked", "draw_ranked", CHILD=check.INTEGER[first_HK.dtype], **CONSTANTS)
-        ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
-        nodes = word_G, prob_G, sums_G, symbols, ranked_V, ranked_sums_V
-        args = *ranges, H, K, *nodes, numbers_H, seed, inverse, top_k, top_p, left_out, tries, id_H
+        fn = kernel(
+            "distribution/draw_ranked", "draw_ranked", CHILD=check.INTEGER[children.first_HK.dtype], **CONSTANTS
+        )
+        ranges = map(cupy.ascontiguousarray, children)
+        nodes = siblings.word_G, ranking.prob_G, siblings.sums_G, siblings.symbols, *ranking[1:]
+        args = *ranges, H, K, *nodes, numbers_H, seed, inverse, *limits, tries, id_H
         launch(fn, grid_for(32 * H, THREADS), THREADS, args, shared_bytes=8 * THREADS * (K + 1))
     return id_H
 

@@ -65,12 +65,12 @@ def draw_words(
     """
     check_siblings(children, siblings, numbers_H)
     first_HK, end_HK, backoff_HK = children
-    word_G, sums_G, symbols = siblings
+    word_G, sums_G, _ = siblings
     run = pick(
         cpu=_cpu, cuda=_cuda, first_HK=first_HK, end_HK=end_HK, backoff_HK=backoff_HK, word_G=word_G, sums_G=sums_G,
         numbers_H=numbers_H,
     )  # fmt: skip
-    return run(first_HK, end_HK, backoff_HK, word_G, sums_G, symbols, numbers_H, np.uint64(seed), float(inverse), tries)
+    return run(children, siblings, numbers_H, np.uint64(seed), float(inverse), tries)
 
 
 def check_siblings(children: Children, siblings: Siblings, numbers_H: Any) -> None:
@@ -143,7 +143,8 @@ def try_to_draw(first_K, end_K, word_G, sums_G, symbols, mass_L, stream, t):
 
 
 @njit(nogil=True, cache=True)
-def _cpu(first_HK, end_HK, backoff_HK, word_G, sums_G, symbols, numbers_H, seed, inverse, tries):
+def _cpu(children, siblings, numbers_H, seed, inverse, tries):
+    (first_HK, end_HK, backoff_HK), (word_G, sums_G, symbols) = children, siblings
     H, K = first_HK.shape
     id_H, mass_L = np.empty(H, np.int32), np.empty(K + 1)
     for h in range(H):
@@ -159,15 +160,15 @@ def _cpu(first_HK, end_HK, backoff_HK, word_G, sums_G, symbols, numbers_H, seed,
     return id_H
 
 
-def _cuda(first_HK, end_HK, backoff_HK, word_G, sums_G, symbols, numbers_H, seed, inverse, tries):
+def _cuda(children, siblings, numbers_H, seed, inverse, tries):
     import cupy
 
-    H, K = first_HK.shape
+    H, K = children.first_HK.shape
     id_H = cupy.empty(H, np.int32)
     if H:
-        fn = kernel("distribution/draw_words", "draw_words", CHILD=check.INTEGER[first_HK.dtype], **CONSTANTS)
-        ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
-        args = *ranges, H, K, word_G, sums_G, symbols, numbers_H, seed, inverse, tries, id_H
+        fn = kernel("distribution/draw_words", "draw_words", CHILD=check.INTEGER[children.first_HK.dtype], **CONSTANTS)
+        ranges = map(cupy.ascontiguousarray, children)
+        args = *ranges, H, K, *siblings, numbers_H, seed, inverse, tries, id_H
         launch(fn, grid_for(H, THREADS), THREADS, args, shared_bytes=8 * THREADS * (K + 1))
     return id_H
 

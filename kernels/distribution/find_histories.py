@@ -69,7 +69,7 @@ def find_histories(
         "codes_T": codes_T, "positions_H": positions_H, "backoff_M": backoff_M,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    return Children(*run(*index, order, *positions, backoff_M, np.float32(neutral)))
+    return Children(*run(index, order, positions, backoff_M, np.float32(neutral)))
 
 
 def check_backoffs(backoff_M, first_child_M):
@@ -79,9 +79,9 @@ def check_backoffs(backoff_M, first_child_M):
 
 
 @njit(nogil=True, cache=True)
-def _cpu(
-    word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M, neutral
-):  # fmt: skip
+def _cpu(index, order, positions, backoff_M, neutral):
+    word_G, first_child_M, samples, sample_starts, fanout = index
+    codes_T, positions_H, begin = positions
     shape = len(positions_H), order - 1
     first_HK, end_HK = np.zeros(shape, first_child_M.dtype), np.zeros(shape, first_child_M.dtype)
     backoff_HK = np.full(shape, neutral)
@@ -107,11 +107,11 @@ def _cpu(
     return first_HK, end_HK, backoff_HK
 
 
-def _cuda(
-    word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M, neutral
-):  # fmt: skip
+def _cuda(index, order, positions, backoff_M, neutral):
     import cupy
 
+    word_G, first_child_M, samples, sample_starts, fanout = index
+    codes_T, positions_H, begin = positions
     shape = H, K = len(positions_H), order - 1
     first_HK, end_HK = cupy.empty(shape, first_child_M.dtype), cupy.empty(shape, first_child_M.dtype)
     backoff_HK = cupy.empty(shape, np.float32)
@@ -119,10 +119,10 @@ def _cuda(
         lanes = 32 if fits_a_warp(K, fanout) and H * K <= FEW_WALKS * current_limits()[0] else 1
         sizes = {"CHILD": check.INTEGER[first_child_M.dtype], "LANES": lanes}
         fn = kernel("distribution/find_histories", "find_histories", **sizes)
-        index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
+        samples_of_words = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
         backoffs = backoff_M if len(backoff_M) else 0  # 0: a null pointer
         asked = K, codes_T, positions_H, H, begin, neutral
-        args = (word_G, first_child_M, *index, backoffs, *asked, first_HK, end_HK, backoff_HK)
+        args = (word_G, first_child_M, *samples_of_words, backoffs, *asked, first_HK, end_HK, backoff_HK)
         threads = 256 if lanes == 1 else 32
         launch(fn, grid_for(H * K * lanes, threads), threads, args)
     return first_HK, end_HK, backoff_HK

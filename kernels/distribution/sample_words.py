@@ -81,16 +81,13 @@ def sample_words(
     )  # fmt: skip
     inverse = 1 / temperature if temperature else 0.0
     unit = 2.0 ** (62 - len(value_V).bit_length())
-    return run(
-        first_HK, end_HK, backoff_HK, word_G, value_G, value_V, numbers_H, np.uint64(seed), inverse, unit, top_k,
-        float(top_p), left_out,
-    )  # fmt: skip
+    return run(children, values, numbers_H, np.uint64(seed), inverse, unit, (top_k, float(top_p), left_out))
 
 
 @njit(nogil=True, cache=True)
-def _cpu(
-    first_HK, end_HK, backoff_HK, word_G, value_G, value_V, numbers_H, seed, inverse, unit, top_k, top_p, left_out
-):
+def _cpu(children, values, numbers_H, seed, inverse, unit, limits):
+    (first_HK, end_HK, backoff_HK), (word_G, value_G, value_V) = children, values
+    top_k, top_p, left_out = limits
     (H, K), V = first_HK.shape, len(value_V)
     id_H = np.empty(H, np.int32)
     row_V, weight_V = np.empty(V, np.float32), np.empty(V, np.int64)
@@ -154,19 +151,15 @@ def _above(row_V, v, word):
     return row_V[v] > row_V[word] or (row_V[v] == row_V[word] and v < word)
 
 
-def _cuda(
-    first_HK, end_HK, backoff_HK, word_G, value_G, value_V, numbers_H, seed, inverse, unit, top_k, top_p, left_out
-):
+def _cuda(children, values, numbers_H, seed, inverse, unit, limits):
     import cupy
 
-    (H, K), V = first_HK.shape, len(value_V)
+    (H, K), V = children.first_HK.shape, len(values.value_V)
     id_H = cupy.empty(H, np.int32)
     if H:
-        fn = kernel("distribution/sample_words", "sample_words", CHILD=check.INTEGER[first_HK.dtype])
-        ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
-        args = (
-            *ranges, H, K, word_G, value_G, value_V, V, numbers_H, seed, inverse, unit, top_k, top_p, left_out, id_H
-        )  # fmt: skip
+        fn = kernel("distribution/sample_words", "sample_words", CHILD=check.INTEGER[children.first_HK.dtype])
+        ranges = map(cupy.ascontiguousarray, children)
+        args = *ranges, H, K, *values, V, numbers_H, seed, inverse, unit, *limits, id_H
         launch(fn, min(H, MAX_BLOCKS), THREADS, args, shared_bytes=8 * -(-V // TILE) + 20 * K)
     return id_H
 

@@ -62,10 +62,7 @@ def top_words(
     )  # fmt: skip
     stored = nothing is not None
     empty = np.float32(nothing if nothing is not None else 0 if multiply else -np.inf)
-    return run(
-        k, np.array(orders, np.int32), first_HK, end_HK, backoff_HK, word_G, value_G, value_V, ranked_V,
-        bool(multiply), stored, empty, left_out,
-    )  # fmt: skip
+    return run(k, np.array(orders, np.int32), children, values, ranked_V, (bool(multiply), stored, empty), left_out)
 
 
 def check_children(children: Children, values: WordValues) -> None:
@@ -88,9 +85,9 @@ def check_children(children: Children, values: WordValues) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _cpu(
-    k, orders_N, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, ranked_V, multiply, stored, empty, left_out
-):
+def _cpu(k, orders_N, children, values, ranked_V, how, left_out):
+    (first_HK, end_HK, backoff_HK), (word_G, value_G, value_V) = children, values
+    multiply, stored, empty = how
     H, N = len(first_HK), len(orders_N)
     id_HNK, value_HNK = np.empty((H, N, k), np.int32), np.empty((H, N, k), np.float32)
     keys = np.empty(max(2 * k, 64), np.uint64)  # key: the value's bits, then the complement of the word
@@ -195,21 +192,20 @@ def first_from(word_G, first, end, word):
     return low
 
 
-def _cuda(
-    k, orders_N, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, ranked_V, multiply, stored, empty, left_out
-):
+def _cuda(k, orders_N, children, values, ranked_V, how, left_out):
     import cupy
 
-    (H, K), N = first_HK.shape, len(orders_N)
+    (H, K), N = children.first_HK.shape, len(orders_N)
+    multiply, stored, empty = how
     id_HNK, value_HNK = cupy.empty((H, N, k), np.int32), cupy.empty((H, N, k), np.float32)
     if H * N:
         most = 1 << max(6, (2 * k - 1).bit_length())
         capacity = 1 << (most + TILE - 1).bit_length()
-        fn = kernel("distribution/top_words", "top_words", CHILD=check.INTEGER[first_HK.dtype])
-        ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
+        fn = kernel("distribution/top_words", "top_words", CHILD=check.INTEGER[children.first_HK.dtype])
+        ranges = map(cupy.ascontiguousarray, children)
         args = (
-            k, capacity, most, cupy.asarray(orders_N), N, *ranges, H, K, word_G, value_G, value_V, ranked_V,
-            len(value_V), int(multiply), int(stored), empty, left_out, id_HNK, value_HNK,
+            k, capacity, most, cupy.asarray(orders_N), N, *ranges, H, K, *values, ranked_V,
+            len(values.value_V), int(multiply), int(stored), empty, left_out, id_HNK, value_HNK,
         )  # fmt: skip
         launch(fn, min(H * N, MAX_BLOCKS), THREADS, args, shared_bytes=8 * capacity + 36 * (K + 1))
     return id_HNK, value_HNK

@@ -86,29 +86,23 @@ def write_rows(
     if 0 in out_HNV.shape:
         return
     rounding = rounding_of(out_HNV, bfloat16)
-    run(
-        out_HNV, rounding, orders, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, multiply,
-        nothing is not None, np.float32(nothing or 0),
-    )  # fmt: skip
+    run(out_HNV, rounding, orders, children, values, (multiply, nothing is not None, np.float32(nothing or 0)))
 
 
-def _cpu(
-    out_HNV, rounding, orders, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, multiply, stored, nothing
-):  # fmt: skip
-    stride_H, stride_N = strides_of(out_HNV)
+def _cpu(out_HNV, rounding, orders, children, values, how):
+    strides = stride_H, stride_N = tuple(strides_of(out_HNV))
     H, rows, width = out_HNV.shape
-    values = (H - 1) * stride_H + (rows - 1) * stride_N + width
+    size = (H - 1) * stride_H + (rows - 1) * stride_N + width
     bits = out_HNV.view(np.uint32 if rounding == FLOAT32 else np.uint16)
-    out = np.lib.stride_tricks.as_strided(bits, (values,), (bits.itemsize,))
-    inputs = map(read_only, (first_HK, end_HK, backoff_HK, word_G, value_G, value_V))
-    _fill(out, stride_H, stride_N, rounding, np.array(orders), *inputs, multiply, stored, nothing)
+    out = np.lib.stride_tricks.as_strided(bits, (size,), (bits.itemsize,))
+    children, values = Children(*map(read_only, children)), WordValues(*map(read_only, values))
+    _fill(out, strides, rounding, np.array(orders), children, values, how)
 
 
 @njit(nogil=True, cache=True)
-def _fill(
-    out, stride_H, stride_N, rounding, orders, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, multiply,
-    stored, nothing,
-):  # fmt: skip
+def _fill(out, strides, rounding, orders, children, values, how):
+    (first_HK, end_HK, backoff_HK), (word_G, value_G, value_V) = children, values
+    (stride_H, stride_N), (multiply, stored, nothing) = strides, how
     V, highest, room = len(value_V), orders[-1], 4096
     at_K = np.empty(highest - 1, np.int64)
     tile = np.empty(room, np.float32)  # stays in the L1 cache from the lowest order to the highest
@@ -173,15 +167,13 @@ def _float16(bits):
     return sign | (digits + (1 << shift - 1) - 1 + (digits >> shift & 1)) >> shift
 
 
-def _cuda(
-    out_HNV, rounding, orders, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, multiply, stored, nothing
-):  # fmt: skip
+def _cuda(out_HNV, rounding, orders, children, values, how):
     import cupy
 
-    first_HK, end_HK, backoff_HK = found = [cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK)]
+    first_HK, end_HK, backoff_HK = found = [cupy.ascontiguousarray(a) for a in children]
+    word_G, value_G, value_V = values
     H, N, width = out_HNV.shape
     K, V, child = first_HK.shape[1], len(value_V), check.INTEGER[first_HK.dtype]
-    values, how = (word_G, value_G, value_V), (multiply, stored, nothing)
     if is_little_work(out_HNV, False):
         launch_blocks(out_HNV, rounding, orders, {"FIND": 0, "CHILD": child}, found, K, values, how)
         return

@@ -43,11 +43,12 @@ def interpolate(
         "lower_L": lower_L,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    return run(*arrays.values(), *map(np.float32, discounts))
+    return run(*arrays.values(), tuple(map(np.float32, discounts)))
 
 
 @njit(nogil=True, cache=True)
-def _cpu(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
+def _cpu(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, discounts):
+    d1, d2, d3 = discounts
     prob_R = np.empty(len(count_R), np.float32)
     for r in range(len(count_R)):
         count, c = count_R[r], context_R[r]
@@ -57,7 +58,7 @@ def _cpu(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
     return prob_R
 
 
-def _cuda(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
+def _cuda(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, discounts):
     import cupy
 
     R = len(count_R)
@@ -66,7 +67,7 @@ def _cuda(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
         arrays = count_R, context_R, suffix_R, total_C, gamma_C, lower_L
         types = {"COUNT": check.INTEGER[count_R.dtype], "SUFFIX": check.INTEGER[suffix_R.dtype]}
         fn = kernel("estimate/interpolate", "interpolate", **types)
-        launch(fn, grid_for(R, 256), 256, (*arrays, d1, d2, d3, R, prob_R))
+        launch(fn, grid_for(R, 256), 256, (*arrays, *discounts, R, prob_R))
     return prob_R
 
 

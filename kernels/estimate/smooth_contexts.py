@@ -74,9 +74,7 @@ def smooth_contexts(
     if marked_R is not None:
         check.dtype(marked_R, np.bool_)
     run = pick(cpu=_cpu, cuda=_cuda, marked_R=marked_R, **arrays)
-    numbers = rule.shift, rule.per_word, rule.added, rule.lower
-    return run(marked_R, *arrays.values(), np.array(rule.masses, np.float64), *map(np.float64, numbers),
-               bool(rule.reserves), rule.words)  # fmt: skip
+    return run(marked_R, *arrays.values(), _typed(rule))
 
 
 def weigh(mass: float, total: int, size: int, share: float, rule: Rule) -> tuple[float, float]:
@@ -87,14 +85,21 @@ def weigh(mass: float, total: int, size: int, share: float, rule: Rule) -> tuple
     size   U
     share  what the lower order gives to the words of these n-grams
     """
-    return _weights(mass, total, size, share, rule.per_word, rule.added, rule.lower, rule.reserves, rule.words)
+    return _weights(mass, total, size, share, _typed(rule))
+
+
+def _typed(rule: Rule) -> Rule:
+    """Return a rule whose fields have the same types as those of all rules: Numba compiles for each combination."""
+    numbers = {name: float(getattr(rule, name)) for name in ("shift", "per_word", "added", "lower")}
+    masses_K: Any = np.array(rule.masses, np.float64)
+    return rule._replace(masses=masses_K, reserves=bool(rule.reserves), words=int(rule.words), **numbers)  # type: ignore[arg-type]
 
 
 @njit(nogil=True, cache=True)
-def _weights(mass, total, size, share, per_word, added, lower, reserves, words):
-    Z = total + per_word * size + added
-    gamma = lower * size / Z
-    if reserves and size < words:
+def _weights(mass, total, size, share, rule):
+    Z = total + rule.per_word * size + rule.added
+    gamma = rule.lower * size / Z
+    if rule.reserves and size < rule.words:
         if mass / Z + gamma * share > 1 - LEAST_MASS:
             gamma = 0.0
         if gamma == 0 and mass / Z > 1 - LEAST_MASS:
@@ -102,11 +107,10 @@ def _weights(mass, total, size, share, per_word, added, lower, reserves, words):
     return Z, gamma
 
 
-def _cpu(marked_R, count_R, suffix_R, lower_L, first_C1, *rule):
+def _cpu(marked_R, count_R, suffix_R, lower_L, first_C1, rule):
     prob_R, backoff_C = np.empty(len(count_R), np.float32), np.empty(len(first_C1) - 1, np.float32)
-    is_marked = marked_R is not None
-    marked_R = marked_R if is_marked else np.empty(0, np.bool_)
-    _smooth(is_marked, marked_R, count_R, suffix_R, lower_L, first_C1, *rule, prob_R, backoff_C)
+    marked_R = np.empty(0, np.bool_) if marked_R is None else marked_R
+    _smooth(marked_R, count_R, suffix_R, lower_L, first_C1, rule, prob_R, backoff_C)
     return prob_R, backoff_C
 
 
@@ -116,10 +120,8 @@ def _mass(count, masses_K, shift):
 
 
 @njit(nogil=True, cache=True)
-def _smooth(
-    is_marked, marked_R, count_R, suffix_R, lower_L, first_C1, masses_K, shift, per_word, added, lower, reserves, words,
-    prob_R, backoff_C,
-):  # fmt: skip
+def _smooth(marked_R, count_R, suffix_R, lower_L, first_C1, rule, prob_R, backoff_C):
+    masses_K, shift, is_marked = rule.masses, rule.shift, len(marked_R) > 0
     for c in range(len(backoff_C)):
         begin, end = first_C1[c], first_C1[c + 1]
         total, mass, share = np.int64(0), 0.0, 0.0
@@ -132,7 +134,7 @@ def _smooth(
         if begin == end:
             backoff_C[c] = 0
             continue
-        Z, gamma = _weights(mass, total, end - begin, share, per_word, added, lower, reserves, words)
+        Z, gamma = _weights(mass, total, end - begin, share, rule)
         scale, stored = 1.0, 0.0
         if 1 - share < LEAST_MASS and mass > 0:
             scale = 1 / (mass / Z + gamma * share)
@@ -150,7 +152,7 @@ def _smooth(
             backoff_C[c] = log_of(left / (1 - share), 0) * LOG10_E if left >= LEAST_MASS else NO_MASS
 
 
-def _cuda(marked_R, count_R, suffix_R, lower_L, first_C1, masses_K, shift, per_word, added, lower, reserves, words):
+def _cuda(marked_R, count_R, suffix_R, lower_L, first_C1, rule):
     import cupy
 
     C = len(first_C1) - 1
@@ -158,8 +160,8 @@ def _cuda(marked_R, count_R, suffix_R, lower_L, first_C1, masses_K, shift, per_w
     if C:
         types = {"COUNT": check.INTEGER[count_R.dtype], "SUFFIX": check.INTEGER[suffix_R.dtype], **POWERS}
         fn = kernel("estimate/smooth_contexts", "smooth_contexts", **types)
-        arrays = 0 if marked_R is None else marked_R, count_R, suffix_R, lower_L, first_C1, C, cupy.asarray(masses_K)
-        numbers = np.int32(len(masses_K)), shift, per_word, added, lower, np.int32(reserves), words
+        arrays = 0 if marked_R is None else marked_R, count_R, suffix_R, lower_L, first_C1, C, cupy.asarray(rule.masses)
+        numbers = np.int32(len(rule.masses)), *map(np.float64, rule[1:5]), np.int32(rule.reserves), rule.words
         launch(fn, grid_for(32 * C, THREADS), THREADS, (*arrays, *numbers, prob_R, backoff_C))
     return prob_R, backoff_C
 

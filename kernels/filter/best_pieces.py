@@ -85,19 +85,16 @@ def _cpu(text_B, ends_S, failed_S, pieces, words):
     best_N, piece_N, start_N = np.empty(longest, np.float32), np.empty(longest, np.uint32), np.empty(longest, np.int32)
     failed_S = failed_S.copy()
     codes_T = np.empty(len(text_B) + len(ends_S), np.uint32)  # a code has a byte at least
-    used = _search(
-        text_B, ends_S, *pieces[:4], uint32(pieces.unknown), float32(pieces.unknown_score), *words, best_N, piece_N,
-        start_N, codes_T, failed_S,
-    )  # fmt: skip
+    pieces = pieces._replace(unknown=uint32(pieces.unknown), unknown_score=float32(pieces.unknown_score))
+    used = _search(text_B, ends_S, pieces, words, (best_N, piece_N, start_N), codes_T, failed_S)
     return codes_T[:used], failed_S
 
 
 @njit(nogil=True, cache=True)
-def _search(
-    text_B, ends_S, units_U, piece_U, score_U, code_P, unknown, unknown_score, offsets_V, data, slots_C, best_N,
-    piece_N, start_N, codes_T, failed_S,
-):  # fmt: skip
+def _search(text_B, ends_S, pieces, words, chains, codes_T, failed_S):
     """Return the codes that were written. Indexes of the inner loop are unsigned: Numba tests others for the end."""
+    units_U, piece_U, score_U, code_P, unknown, unknown_score = pieces
+    (offsets_V, data, slots_C), (best_N, piece_N, start_N) = words, chains
     root = uint64(units_U[0] >> uint32(9))
     begin, t = 0, 0
     for s in range(len(ends_S)):

@@ -59,7 +59,7 @@ def _cpu(text_B, ends_D, characters, by_line, strip):
     room = B + B // 8 + D + 2 * MAX_SIZE
     while True:
         out = np.empty(room, np.uint8)
-        used = _fill(text_B, ends_D, *characters, by_line, strip, out, sentences_D, failed_D)
+        used = _fill(text_B, ends_D, characters, by_line, strip, out, sentences_D, failed_D)
         if used >= 0:
             return out[:used], sentences_D, failed_D
         room *= 2
@@ -117,8 +117,9 @@ def _stripped(text_B, begin, end):
 
 
 @njit(nogil=True, cache=True)
-def _fill(text_B, ends_D, pages_U, entry_P, data, by_line, strip, out, sentences_D, failed_D):
+def _fill(text_B, ends_D, characters, by_line, strip, out, sentences_D, failed_D):
     """Return the bytes that were written, -1 if there is no room for all."""
+    pages_U, entry_P, data = characters
     ascii_C = np.zeros(128, np.uint8)  # what a character of ASCII becomes, 255: not one byte
     for c in range(128):
         entry = entry_P[PAGE * pages_U[0] + c]

@@ -59,7 +59,7 @@ def _cpu(text_B, ends_S, rules):
     room = len(text_B) + len(text_B) // 2 + 4 * LONGEST
     while True:
         out = np.empty(room, np.uint8)
-        used = _fill(text_B, ends_S, *rules, out, out_ends_S, failed_S)
+        used = _fill(text_B, ends_S, rules, out, out_ends_S, failed_S)
         if used >= 0:
             return out[:used], out_ends_S, failed_S
         room *= 2
@@ -112,8 +112,9 @@ def _longest_rule(text_B, i, end, units_U):
 
 
 @njit(nogil=True, cache=True)
-def _fill(text_B, ends_S, units_U, data, plain_C, flags, out, out_ends_S, failed_S):
+def _fill(text_B, ends_S, rules, out, out_ends_S, failed_S):
     """Return the bytes that were written, -1 if there is no room for all."""
+    units_U, data, plain_C, flags = rules
     prefix, single, escape = flags & 1 != 0, flags & 2 != 0, flags & 4 != 0
     begin, at, room = 0, 0, len(out) - 3 * LONGEST - 8
     for s in range(len(ends_S)):

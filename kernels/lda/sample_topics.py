@@ -94,17 +94,17 @@ def sample_topics(documents: Documents, pairs: Pairs, words: WordTopics, new_VZ:
 def _cpu(documents, pairs, words, new_VZ, draw):
     rows_D2, _, topics_T, entries_T = documents
     bits = count_bits(len(words.inverse_Z))[1]
-    seed, sweep, first = np.uint64(draw.seed), draw.sweep, draw.first
+    draw = draw._replace(seed=np.uint64(draw.seed))
     words = words._replace(beta=float32(words.beta))
-    changed = _sample(rows_D2, topics_T, entries_T, bits, pairs, words, new_VZ, (seed, sweep, first), draw.exclude_self)
+    changed = _sample(rows_D2, topics_T, entries_T, bits, pairs, words, new_VZ, draw)
     return np.array([changed], np.int64)
 
 
 @njit(nogil=True, cache=True)
-def _sample(rows_D2, topics_T, entries_T, bits, pairs, words, new_VZ, counter, exclude_self):
+def _sample(rows_D2, topics_T, entries_T, bits, pairs, words, new_VZ, draw):
     slots_S3, document_P, token_P, count_P = pairs
     counts_VZ, inverse_Z, less_Z, alpha_Z, beta, seeds_V, beta_KZ = words
-    seed, sweep, first = counter
+    seed, sweep, first, exclude_self = draw
     Z = len(inverse_Z)
     share_Z, weight_Z, beta_Z = np.empty(Z, np.float32), np.empty(Z, np.int32), np.full(Z, beta, np.float32)
     priors_B = np.empty((Z + BLOCK - 1) // BLOCK, np.uint64)

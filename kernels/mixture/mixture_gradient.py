@@ -10,7 +10,7 @@ from numpy import float32, float64
 from .. import check
 from ..compile import njit
 from ..decode.activations import exponential, format_of, singles, stored
-from ..decode.sum_chunks import or_null
+from ..decode.logit_rows import or_null
 from ..decode.terms import FORMATS
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -44,14 +44,16 @@ def mixture_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R:
 def _cpu(mixture, log_sum_R, log_gold_R, scale_R):
     logits_RX, words, log_probs_RN, gold_R, dropped_R = mixture
     gradient_RX = np.zeros(logits_RX.shape, np.float32)
-    of_rows = [np.ascontiguousarray(a) for a in (log_probs_RN, gold_R, log_sum_R, log_gold_R, scale_R)]
-    dropped = np.zeros(len(gold_R), np.uint8) if dropped_R is None else np.ascontiguousarray(dropped_R)
-    _subtract(np.ascontiguousarray(singles(logits_RX)), words, dropped, *of_rows, gradient_RX)
+    dropped_R = np.zeros(len(gold_R), np.uint8) if dropped_R is None else dropped_R
+    rows = (np.ascontiguousarray(a) for a in (log_probs_RN, gold_R, dropped_R))
+    of_rows = [np.ascontiguousarray(a) for a in (log_sum_R, log_gold_R, scale_R)]
+    _subtract(Mixture(np.ascontiguousarray(singles(logits_RX)), words, *rows), *of_rows, gradient_RX)
     return stored(gradient_RX, logits_RX.dtype)
 
 
 @njit(nogil=True, cache=True)
-def _subtract(logits_RX, words, dropped_R, log_probs_RN, gold_R, log_sum_R, log_gold_R, scale_R, gradient_RX):
+def _subtract(mixture, log_sum_R, log_gold_R, scale_R, gradient_RX):
+    logits_RX, words, log_probs_RN, gold_R, dropped_R = mixture
     R, N = log_probs_RN.shape
     for r in range(R):
         z, gradient, scale, gold = logits_RX[r], gradient_RX[r], scale_R[r], gold_R[r]

@@ -12,7 +12,7 @@ from .. import check
 from ..compile import njit
 from ..decode.activations import exponential, format_of, singles, stored
 from ..decode.best_words import MAX_K
-from ..decode.sum_chunks import NgramChildren
+from ..decode.logit_rows import NgramChildren
 from ..decode.terms import FORMATS
 from ..dispatch import pick
 from ..distribution.find_histories import Children
@@ -84,7 +84,8 @@ def _cpu(logits_RX, words, k, counts, log_sum_R):
     for r in np.flatnonzero(log_sum_R == log_sum_R):
         softmax(z_RX[r], log_sum_R[r], prob_X)
         for i, (first_RK, end_RK, backoff_RK, *values) in enumerate(models):
-            _add_model(prob_X[words + i], first_RK[r], end_RK[r], backoff_RK[r], *values, row_V, prob_X)
+            children = first_RK[r], end_RK[r], backoff_RK[r]
+            _add_model(prob_X[words + i], children, tuple(values), row_V, prob_X)
         probs_RK[r] = -1
         _choose(prob_X[:words], words_RK[r], probs_RK[r])
     return words_RK, probs_RK
@@ -100,8 +101,9 @@ def softmax(z_X, log_sum, prob_X):
 
 
 @njit(nogil=True, cache=True)
-def _add_model(weight, first_K, end_K, backoff_K, word_G, value_G, value_V, row_V, prob_X):
+def _add_model(weight, children, values, row_V, prob_X):
     """Add a weight times the row of a model; overwrites row_V."""
+    (first_K, end_K, backoff_K), (word_G, value_G, value_V) = children, values
     K = len(first_K)
     rest_K, product = np.empty(K, np.float32), float32(1)
     for n in range(K - 1, -1, -1):

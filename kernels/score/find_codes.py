@@ -73,9 +73,8 @@ def _cpu(text_B, positions_T, slots_C, offsets_V, data):
             start, stop = np.int64(positions_T[base + k]), stops[k]
             code = uint64(0)
             if stop > start:
-                slot = find_slot(
-                    held[k, 0], held[k, 1], held[k, 2], held[k, 3], text_B, start, stop, offsets_V, data, slots_C
-                )
+                bytes_and_hash = held[k, 0], held[k, 1], held[k, 2], held[k, 3]
+                slot = find_slot(bytes_and_hash, text_B, start, stop, offsets_V, data, slots_C)
                 code = (slots_C[slot + uint64(3)] & uint64(0xFFFFFFFF)) + uint64(1)
             codes_T[base + k] = uint32(code)
     return codes_T

@@ -35,28 +35,23 @@ def score_by_edges(table: EdgeTable, order: int, begin: int, end: int, codes_T: 
     check.dtype(codes_T, np.uint32)
     check_order(order)
     run = pick(cpu=_cpu, cuda=_cuda, slots_E2=slots_E2, words_V2=words_V2, codes_T=codes_T)
-    bits = table.word_bits, table.key_bits, table.node_bits, table.check_bits, table.filter_bits
-    return run(slots_E2, words_V2, table.buckets, *bits, order, begin, end, codes_T)
+    return run(table, order, begin, end, codes_T)
 
 
-def _cpu(
-    slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, order, begin, end, codes_T
-):  # fmt: skip
-    table = slots_E2, slots_E2.reshape(-1), slots_E2.view(np.float32).reshape(-1), words_V2, words_V2.view(np.float32)
-    bits = word_bits, key_bits, node_bits, check_bits, filter_bits
-    return _score(*table, buckets, *bits, order, begin, end, codes_T)
+def _cpu(table, order, begin, end, codes_T):
+    slots_E2 = table.slots_E2
+    flat = slots_E2.reshape(-1), slots_E2.view(np.float32).reshape(-1), table.words_V2.view(np.float32)
+    return _score(table, *flat, order, begin, end, codes_T)
 
 
 @njit(nogil=True, cache=True)
-def _score(
-    slots_E2, numbers, values, words_V2, values_V4, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits,
-    order, begin, end, codes_T,
-):  # fmt: skip
+def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
     """As on a GPU: walk from BATCH positions together, so that their slots are prefetched together.
 
     Columns of met and weights are starts of walks; the last order - 1 positions before the batch come first.
     Tests of filters and keys are branch-free, because a processor would mispredict them.
     """
+    slots_E2, words_V2, _, _, _, node_bits, check_bits, filter_bits = table
     T, ahead, step = len(codes_T), order - 1, uint64(1) << uint64(check_bits)
     tag_shift, node_mask = uint64(node_bits + filter_bits), (uint64(1) << uint64(node_bits)) - uint64(1)
     prob_T, order_T = np.zeros(T, np.float32), np.zeros(T, np.uint8)
@@ -87,7 +82,7 @@ def _score(
                     bit = filter_bit(word, 64 if k == 1 else filter_bits)
                     asked += np.int64(filters[a] >> bit & uint64(1)) & np.int64(word >= 0)
             for a in range(asked):
-                slots[a], tags[a] = edge_home(buckets, word_bits, key_bits, check_bits, nodes[a], words[a])
+                slots[a], tags[a] = edge_home(table, nodes[a], words[a])
                 prefetch(numbers, np.int64(slots[a] << uint64(1)))  # type: ignore[call-arg]
             for i in range(size):
                 met[k, ahead + i] = NONE
@@ -112,9 +107,7 @@ def _score(
                 prefetch(numbers, np.int64((slots[far[b]] + uint64(2)) << uint64(1)))  # type: ignore[call-arg]
             for b in range(fars):
                 a = far[b]
-                slot = probe_edges(
-                    slots_E2, node_bits, check_bits, filter_bits, slots[a] + uint64(2), tags[a] + step + step
-                )
+                slot = probe_edges(table, slots[a] + uint64(2), tags[a] + step + step)
                 if slot >= 0:
                     column, entry = ahead + starts[a], slots_E2[slot, 0]
                     met[k, column], weights[k, column] = values[4 * slot + 2], values[4 * slot + 3]
@@ -142,18 +135,14 @@ def _score(
     return prob_T, order_T
 
 
-def _cuda(
-    slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, order, begin, end, codes_T
-):  # fmt: skip
+def _cuda(table, order, begin, end, codes_T):
     import cupy
 
     T = len(codes_T)
     prob_T, order_T = cupy.empty(T, np.float32), cupy.empty(T, np.uint8)
     if T:
         fn = kernel("score/score_by_edges", "score_by_edges")
-        tables = check.aligned(slots_E2), check.aligned(words_V2)
-        table = *tables, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits
-        args = (*table, order, begin, end, codes_T, T, prob_T, order_T)
+        args = (*table.map_arrays(check.aligned), order, begin, end, codes_T, T, prob_T, order_T)
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T
 

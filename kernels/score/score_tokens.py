@@ -49,7 +49,7 @@ def score_tokens(
     probability of the longest n-gram h' w of the trie, times the backoff weights of the longer histories, shortest
     first (Katz, 1987). The float32 sum has KenLM's order.
     """
-    word_G, first_child_M, samples, sample_starts, fanout = index
+    word_G, first_child_M, samples, sample_starts, _ = index
     prob_G, backoff_M, words_V2, centers = values
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -69,10 +69,7 @@ def score_tokens(
         "prob_G": prob_G, "backoff_M": backoff_M, "codes_T": codes_T, "words_V2": words_V2, "centers": centers,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    return run(
-        word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T,
-        words_V2, centers,
-    )  # fmt: skip
+    return run(index, values, order, begin, end, codes_T)
 
 
 def check_order(order: int) -> None:
@@ -97,15 +94,14 @@ def _value(values, words_V2, centers, node, n, kind):
 
 
 @njit(nogil=True, cache=True)
-def _cpu(
-    word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T,
-    words_V2, centers,
-):  # fmt: skip
+def _cpu(index, values, order, begin, end, codes_T):
     """As on a GPU: walk from BATCH positions together, so that a core waits for the memory of all walks at once.
 
     Columns of met are starts of walks; the last order - 1 positions before the batch come first. Row k holds the
     nodes of k + 1 words, or -1. Compactions and searches are branch-free, because a processor would mispredict them.
     """
+    word_G, first_child_M, samples, sample_starts, fanout = index
+    prob_G, backoff_M, words_V2, centers = values
     T, M, ahead = len(codes_T), len(first_child_M) - 1, order - 1
     prob_T, order_T = np.zeros(T, np.float32), np.zeros(T, np.uint8)
     met = np.full((order, ahead + BATCH), -1)
@@ -157,7 +153,7 @@ def _cpu(
                 goes_on = found & (child < M) & (codes_T[base + start + k] != 0)
                 prefetch(first_child_M, child if goes_on else 0)  # type: ignore[call-arg]
                 walks += np.int64(goes_on)
-        for values in range(2):  # first prefetch them
+        for is_sum in range(2):  # first prefetch the values
             for i in range(size):
                 t, column = base + i, ahead + i
                 if t < 0 or (codes_T[t] == 0 and end < 0):
@@ -166,7 +162,7 @@ def _cpu(
                 while matched < order and met[matched, column - matched] >= 0:
                     node = met[matched, column - matched]
                     matched += 1
-                if values == 0:
+                if not is_sum:
                     prefetch(prob_G, node)  # type: ignore[call-arg]
                 else:
                     prob_T[t], order_T[t] = _value(prob_G, words_V2, centers, node, matched, 0), matched
@@ -175,7 +171,7 @@ def _cpu(
                     node = met[m - 1, column - m]
                     if node < 0:
                         break
-                    if values == 0:
+                    if not is_sum:
                         prefetch(backoff_M, node)  # type: ignore[call-arg]
                     else:
                         prob_T[t] += _value(backoff_M, words_V2, centers, node, m, 1)
@@ -185,21 +181,22 @@ def _cpu(
     return prob_T, order_T
 
 
-def _cuda(
-    word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T,
-    words_V2, centers,
-):  # fmt: skip
+def _cuda(index, values, order, begin, end, codes_T):
     import cupy
 
+    word_G, first_child_M, samples, sample_starts, fanout = index
+    prob_G, backoff_M, words_V2, centers = values
     T = len(codes_T)
     prob_T, order_T = cupy.empty(T, np.float32), cupy.empty(T, np.uint8)
     if T:
         types = {"CHILD": check.INTEGER[first_child_M.dtype], "VALUE": VALUE[prob_G.dtype]}
         fn = kernel("score/score_tokens", "score_tokens", **types)
-        index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
+        samples_of_words = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
         coded = (0, 0) if centers is None else map(check.aligned, (words_V2, centers))  # 0: a null pointer
-        values = prob_G, backoff_M, *coded
-        args = (word_G, first_child_M, *index, *values, order, begin, end, codes_T, T, prob_T, order_T)
+        args = (
+            word_G, first_child_M, *samples_of_words, prob_G, backoff_M, *coded, order, begin, end, codes_T, T, prob_T,
+            order_T,
+        )  # fmt: skip
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T
 

@@ -108,16 +108,13 @@ def step_states(
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
     xp = array_module(states_B)
     out = (xp.empty(len(states_B), np.float32), xp.empty(len(states_B), np.int32)) if out is None else out
-    bits = table.word_bits, table.key_bits, table.node_bits, table.check_bits, table.filter_bits
-    run(table.slots_E2, table.words_V2, table.buckets, *bits, order, *states, states_B, words_B, float32(unit), *out)
+    run(table, order, states, states_B, words_B, float32(unit), *out)
     return out
 
 
 @njit(nogil=True, cache=True)
-def _cpu(
-    slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, order, nodes_M2, state_G,
-    states_B, words_B, unit, prob_B, next_B,
-):  # fmt: skip
+def _cpu(table, order, states, states_B, words_B, unit, prob_B, next_B):
+    slots_E2, words_V2, (nodes_M2, state_G) = table.slots_E2, table.words_V2, states
     values_E4, values_V4, links_M4 = slots_E2.view(np.float32), words_V2.view(np.float32), nodes_M2.view(np.uint32)
     backoffs_M4, missing = nodes_M2.view(np.float32), np.empty(order, np.float32)
     for b in range(len(states_B)):
@@ -129,9 +126,7 @@ def _cpu(
         prob, found = values_V4[word, 2], word
         while node >= 0:
             if nodes_M2[node, 0] >> filter_bit(word, 64) & uint64(1):
-                child, slot = find_edge(
-                    slots_E2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word
-                )
+                child, slot = find_edge(table, node, word)
                 if slot >= 0:
                     prob, found = values_E4[slot, 2], child
                     break
@@ -144,17 +139,12 @@ def _cpu(
         prob_B[b], next_B[b] = prob * unit, state_G[found]
 
 
-def _cuda(
-    slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, order, nodes_M2, state_G,
-    states_B, words_B, unit, prob_B, next_B,
-):  # fmt: skip
-    B = len(states_B)
+def _cuda(table, order, states, states_B, words_B, unit, prob_B, next_B):
+    B, nodes_M2 = len(states_B), states.nodes_M2
     if B:
         fn = kernel("score/step_states", "step_states", WORD=WORDS[words_B.dtype])
-        tables = check.aligned(slots_E2), check.aligned(words_V2)
-        table = *tables, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits
-        states = check.aligned(nodes_M2), len(nodes_M2), state_G, len(words_V2)
-        args = *table, *states, states_B, words_B, B, unit, prob_B, next_B
+        of_states = check.aligned(nodes_M2), len(nodes_M2), states.state_G, len(table.words_V2)
+        args = *table.map_arrays(check.aligned), *of_states, states_B, words_B, B, unit, prob_B, next_B
         launch(fn, grid_for(B, THREADS), THREADS, args)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import uint64
@@ -21,8 +20,7 @@ LINE_BYTES = 64  # of a cache line of a CPU
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # odd; as in include/edges.cuh
 
 
-@dataclass(frozen=True)
-class EdgeTable:
+class EdgeTable(NamedTuple):
     """A hash table (node, word) -> child and its values; most lookups take one memory access.
 
     slots_E2   (E, 2) uint64, E even. The first number is an entry, 0 in an empty slot: the child node in the lowest
@@ -54,7 +52,7 @@ class EdgeTable:
 
     def map_arrays(self, fn: Callable[[Any], Any]) -> EdgeTable:
         """Return the table with `fn` applied to its arrays, such as a copy to a device."""
-        return replace(self, slots_E2=fn(self.slots_E2), words_V2=fn(self.words_V2))
+        return self._replace(slots_E2=fn(self.slots_E2), words_V2=fn(self.words_V2))
 
 
 def scramble(keys: Any, bits: int) -> Any:
@@ -68,40 +66,41 @@ def scramble(keys: Any, bits: int) -> Any:
 
 
 @njit(nogil=True, inline="always")
-def edge_home(buckets, word_bits, key_bits, check_bits, node, word):
+def edge_home(table, node, word):
     """Return (the first slot that (node, word) may be in, its tag there); as in include/edges.cuh."""
-    mask = uint64(0xFFFFFFFFFFFFFFFF) >> uint64(64 - key_bits)
-    half = uint64(key_bits // 2)
-    x = (uint64(node) << uint64(word_bits)) | uint64(word)
+    mask = uint64(0xFFFFFFFFFFFFFFFF) >> uint64(64 - table.key_bits)
+    half = uint64(table.key_bits // 2)
+    x = (uint64(node) << uint64(table.word_bits)) | uint64(word)
     x ^= x >> half
     x = x * uint64(0x9E3779B97F4A7C15) & mask
     x ^= x >> half
     x = x * uint64(0xD6E8FEB86659FD93) & mask
     x ^= x >> half
-    x <<= uint64(64 - key_bits)
-    slot = upper_product(x, uint64(buckets)) << uint64(1)  # type: ignore[call-arg]
-    return slot, ~(x * uint64(buckets)) >> uint64(64 - check_bits)
+    x <<= uint64(64 - table.key_bits)
+    slot = upper_product(x, uint64(table.buckets)) << uint64(1)  # type: ignore[call-arg]
+    return slot, ~(x * uint64(table.buckets)) >> uint64(64 - table.check_bits)
 
 
 @njit(nogil=True, inline="always")
-def probe_edges(slots_E2, node_bits, check_bits, filter_bits, slot, tag):
+def probe_edges(table, slot, tag):
     """Return the slot of a key, searched from its home on, or -1."""
-    slot, shift, step = np.int64(slot), uint64(node_bits + filter_bits), uint64(1) << uint64(check_bits)
-    while slots_E2[slot, 0] >> shift > tag:
+    shift, step = uint64(table.node_bits + table.filter_bits), uint64(1) << uint64(table.check_bits)
+    slot = np.int64(slot)
+    while table.slots_E2[slot, 0] >> shift > tag:
         slot += 1
         tag += step
-    entry = slots_E2[slot, 0]
+    entry = table.slots_E2[slot, 0]
     return slot if entry != 0 and entry >> shift == tag else -1
 
 
 @njit(nogil=True, inline="always")
-def find_edge(slots_E2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word):
+def find_edge(table, node, word):
     """Return (child, its slot) of (node, word), or (-1, -1)."""
-    slot, tag = edge_home(buckets, word_bits, key_bits, check_bits, node, word)
-    found = probe_edges(slots_E2, node_bits, check_bits, filter_bits, slot, tag)
+    slot, tag = edge_home(table, node, word)
+    found = probe_edges(table, slot, tag)
     if found < 0:
         return np.int64(-1), found
-    return np.int64(slots_E2[found, 0] & ((uint64(1) << uint64(node_bits)) - uint64(1))), found
+    return np.int64(table.slots_E2[found, 0] & ((uint64(1) << uint64(table.node_bits)) - uint64(1))), found
 
 
 def key_layout(words: int, histories: int, nodes: int, buckets: int) -> tuple[int, int, int, int]:

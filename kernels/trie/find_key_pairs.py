@@ -59,8 +59,8 @@ def _cpu(base_S, begin_S, end_S, term_H, keys_C, threads):
     cuts = np.unique([0, *cuts, len(base_S)])
 
     def task(begin, end):
-        place = keys_C, tile_bits, bits, filter, table
-        return _find_pairs(begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, *place)
+        suffixes, place = (base_S, tile_S, begin_S, end_S), (keys_C, tile_bits, bits, filter, table)
+        return _find_pairs(begin, end, suffixes, (term_H, tile_H), place)
 
     with ThreadPoolExecutor(threads) as pool:
         parts = list(pool.map(task, cuts[:-1].tolist(), cuts[1:].tolist()))
@@ -128,12 +128,14 @@ def _hits(base, term_H, begin, end, tile_bits, bits, filter):
 
 
 @njit(nogil=True, cache=True)
-def _find_pairs(begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, keys_C, tile_bits, bits, filter, table):
+def _find_pairs(begin, end, suffixes, histories, place):
     """Return rows (slot, suffix, history) of the pairs of suffixes `begin` to `end` - 1 that have keys in the table.
 
     Suffixes and histories with the same words between go together in tiles whose keys have the same lowest bits, so
     that a tile reads parts of filter and table that fit a core's cache.
     """
+    (base_S, tile_S, begin_S, end_S), (term_H, tile_H) = suffixes, histories
+    keys_C, tile_bits, bits, filter, table = place
     found, size, s = np.empty((1024, 3), np.int64), 0, begin
     while s < end:
         first, last, stop = begin_S[s], end_S[s], s + 1

@@ -106,10 +106,8 @@ class Arpa:
             backoff = np.empty(0 if top else G, np.float32)
 
             def parse(start: int, stop: int, row: int) -> tuple[int, int, int]:
-                return lines.parse_lines(
-                    text.data, start, stop, row, count, top, self._zero, offsets_V, data, slots_C, spans_G, ids, prob,
-                    backoff,
-                )  # fmt: skip
+                rules, words, arrays = (top, self._zero), (offsets_V, data, slots_C), (spans_G, ids, prob, backoff)
+                return lines.parse_lines(text.data, start, stop, row, count, rules, words, arrays)
 
             results = list(pool.map(parse, section.starts[:-1], section.starts[1:], section.rows[:-1]))
         wrong = next(((code, at, row) for code, at, row in results if code != lines.FINE), None)

@@ -146,17 +146,19 @@ def is_unknown(text, start, stop):
 
 
 @njit(nogil=True, cache=True)
-def parse_lines(text, start, stop, row, rows, top, zero, offsets_V, data, slots_C, spans_G, ids, prob, backoff):
+def parse_lines(text, start, stop, row, rows, rules, words, arrays):
     """Parse the n-grams of lines start:stop into rows `row` and on of the arrays.
 
-    rows     number of rows of the order: a further line is an error, TOO_MANY
-    top      whether this is the highest order, which has no backoffs; if so, `backoff` is not written
-    zero     whether probabilities over 0 become 0; else they are errors, POSITIVE
-    slots_C  looks up the ids of words (offsets_V, data); ids (G, n) receives them. For unigrams there are no slots:
-    spans_G  (G, 2) receives the start and stop of each line's word
+    rows    number of rows of the order: a further line is an error, TOO_MANY
+    rules   top, whether this is the highest order, which has no backoffs: `backoff` is not written; and zero, whether
+            probabilities over 0 become 0, else they are errors, POSITIVE
+    words   offsets_V, data and slots_C, which looks up the ids of words. For unigrams there are no slots
+    arrays  spans_G (G, 2) receives the start and stop of each unigram's word, ids (G, n) those of longer n-grams; then
+            prob (G,) and backoff (G,)
 
     Returns (error code of the first wrong line, the byte where the error is, its row).
     """
+    (top, zero), (offsets_V, data, slots_C), (spans_G, ids, prob, backoff) = rules, words, arrays
     order = ids.shape[1]
     last_start, last_stop = np.zeros(order, np.int64), np.zeros(order, np.int64)  # words of the line before
     i = start

@@ -96,9 +96,9 @@ def parse_nbest(data: np.ndarray, names: Names, json: bool = False) -> NbestLine
     spans_N9 = np.empty((N, 9), np.int64)
     values_NC = np.zeros((N, int(names.columns[-1])), np.float32)
     found_W, text_B = np.zeros(W, bool), np.empty(len(data), np.uint8)
-    table = map(read_only, (names.columns, names.words.offsets_V, names.words.data, names.words.slots_C))
+    table = tuple(map(read_only, (names.columns, names.words.offsets_V, names.words.data, names.words.slots_C)))
     parse = parse_json if json else parse_moses
-    code, at, word, size = parse(read_only(data), *table, spans_N9, values_NC, found_W, text_B)  # type: ignore[call-arg]
+    code, at, word, size = parse(read_only(data), table, spans_N9, values_NC, found_W, text_B)  # type: ignore[call-arg]
     if code != FINE:
         _refuse(code, at, names, word)
     return NbestLines(data, spans_N9, values_NC, found_W, text_B[:size])

@@ -36,8 +36,11 @@ _REPLACEMENT = 0xFFFD  # for a half of a surrogate pair
 
 
 @njit(nogil=True, cache=True)
-def parse_json(data, columns, offsets_V, names, slots_C, spans_N9, values_NC, found_W, text_B):
-    """Fill the arrays; return (error code of the first wrong line, a byte in it, number of a name, size of text_B)."""
+def parse_json(data, names, spans_N9, values_NC, found_W, text_B):
+    """Fill the arrays; return (error code of the first wrong line, a byte in it, number of a name, size of text_B).
+
+    names  the columns of `Names`, and what `find_word` needs to look names up
+    """
     filled_W = np.full(len(found_W), -1, np.int64)  # the last line that has the name
     start, size = np.int64(0), np.int64(0)
     word = np.int64(0)
@@ -68,7 +71,7 @@ def parse_json(data, columns, offsets_V, names, slots_C, spans_N9, values_NC, fo
                 if first != _OPEN:
                     return NO_KEY, start, word, size
                 spans_N9[n, FEATURES_END] = before_spaces(data, value + 1, end - 1)
-                code, word = _read_features(data, value, columns, offsets_V, names, slots_C, n, values_NC, filled_W)
+                code, word = _read_features(data, value, names, n, values_NC, filled_W)
                 if code != FINE:
                     return code, start, word, size
             elif which == 3:
@@ -165,15 +168,16 @@ def _which_key(data, start, stop):
 
 
 @njit(nogil=True, cache=True)
-def _read_features(data, at, columns, offsets_V, names, slots_C, n, values_NC, filled_W):
+def _read_features(data, at, names, n, values_NC, filled_W):
     """Read the weighted features of line n in the object at `at`; return (error code, number of a name)."""
+    columns, words = names[0], names[1:]
     word = np.int64(0)
     at = past_spaces(data, at + 1)
     while data[at] != _CLOSE:
         key, key_end, value, end = _member(data, at)
         if end < 0:
             return NO_OBJECT, word
-        word = np.int64(find_word(data, key, key_end, offsets_V, names, slots_C))
+        word = np.int64(find_word(data, key, key_end, *words))
         if word:
             if columns[word] == columns[word + 1]:
                 return TAKEN, word

@@ -88,8 +88,11 @@ def _find_fields(text, start, stop, fields_F2):
 
 
 @njit(nogil=True, cache=True)
-def parse_moses(data, columns, offsets_V, names, slots_C, spans_N9, values_NC, found_W, text_B):
-    """Fill the arrays; return (error code of the first wrong line, a byte in it, number of a name, size of text_B)."""
+def parse_moses(data, names, spans_N9, values_NC, found_W, text_B):
+    """Fill the arrays; return (error code of the first wrong line, a byte in it, number of a name, size of text_B).
+
+    names  the columns of `Names`, and what `find_word` needs to look names up
+    """
     fields_F2 = np.empty((5, 2), np.int64)
     filled_W = np.full(len(found_W), -1, np.int64)  # the last line that has the name
     start, size = 0, 0
@@ -114,9 +117,8 @@ def parse_moses(data, columns, offsets_V, names, slots_C, spans_N9, values_NC, f
         spans_N9[n, NUMBER], spans_N9[n, NUMBER_END] = fields_F2[total, 0], fields_F2[total, 1]
         values_NC[n, 0] = value
         code, word = _read_features(
-            data, fields_F2[total - 1, 0], fields_F2[total - 1, 1], columns, offsets_V, names, slots_C, n, values_NC,
-            filled_W,
-        )  # fmt: skip
+            data, fields_F2[total - 1, 0], fields_F2[total - 1, 1], names, n, values_NC, filled_W
+        )
         if code != FINE:
             return code, start, word, size
         for i in range(spans_N9[n, TEXT], spans_N9[n, TEXT_END]):
@@ -131,15 +133,16 @@ def parse_moses(data, columns, offsets_V, names, slots_C, spans_N9, values_NC, f
 
 
 @njit(nogil=True, cache=True)
-def _read_features(data, at, stop, columns, offsets_V, names, slots_C, n, values_NC, filled_W):
+def _read_features(data, at, stop, names, n, values_NC, filled_W):
     """Read the weighted features of line n at data[at:stop]; return (error code, number of the name)."""
+    columns, words = names[0], names[1:]
     word, column = np.int64(0), np.int64(0)  # of the values that follow; word 0: they have no weights
     while at < stop:
         end = _past_token(data, at)
         if data[end - 1] == 61 or data[end - 1] == 58:  # = :
             if column != columns[word + 1] and word:
                 return VALUES, word
-            word = np.int64(find_word(data, at, end - 1, offsets_V, names, slots_C))
+            word = np.int64(find_word(data, at, end - 1, *words))
             if word:
                 if columns[word] == columns[word + 1]:
                     return TAKEN, word

@@ -93,9 +93,8 @@ def json_fields(fields: Mapping[str, NewField], documents: int) -> tuple[np.ndar
     out = np.empty(room, np.uint8)
     values = np.concatenate([np.empty(0, np.uint8), *(data for _, _, data in spans)])
     head = np.frombuffer(b"".join(heads), np.uint8)
-    used = _join_fields(
-        read_only(head), head_ends_F, read_only(values), starts_FD, stops_FD, has_FD, is_list_F, offsets_D1, out
-    )
+    heads_F, spans_FD = (read_only(head), head_ends_F), (starts_FD, stops_FD, has_FD)
+    used = _join_fields(heads_F, read_only(values), spans_FD, is_list_F, offsets_D1, out)
     return offsets_D1, out[:used]
 
 
@@ -115,7 +114,8 @@ def _between_commas(data, n):
 
 
 @njit(nogil=True, cache=True)
-def _join_fields(heads, head_ends_F, values, starts_FD, stops_FD, has_FD, is_list_F, offsets_D1, out):
+def _join_fields(heads_F, values, spans_FD, is_list_F, offsets_D1, out):
+    (heads, head_ends_F), (starts_FD, stops_FD, has_FD) = heads_F, spans_FD
     at = 0
     F, D = has_FD.shape
     for d in range(D):

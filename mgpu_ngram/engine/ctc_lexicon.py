@@ -9,7 +9,8 @@ import numpy as np
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.ctc_tokens import Alphabet
 from mgpu_ngram.engine.string_trie import StringTrie, make_string_trie
-from mgpu_ngram.kernels.ctc.search_beams import HotWords, Lexicon, edges_of_trie
+from mgpu_ngram.kernels.ctc.groups import HotWords, Lexicon
+from mgpu_ngram.kernels.ctc.search_beams import edges_of_trie
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 MARKERS = ("<unk>", "<s>", "</s>")

@@ -16,7 +16,7 @@ from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.state_model import StateModel
 from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.kernels.compile import njit
-from mgpu_ngram.kernels.ctc.search_beams import (
+from mgpu_ngram.kernels.ctc.groups import (
     BLANK,
     CLOSES,
     MAX_BEAMS,
@@ -28,9 +28,8 @@ from mgpu_ngram.kernels.ctc.search_beams import (
     HotWords,
     NGrams,
     Rules,
-    edges_of_trie,
-    search_beams,
 )
+from mgpu_ngram.kernels.ctc.search_beams import edges_of_trie, search_beams
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.step_states import StateTable
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.ctc.search_beams import BLANK, CLOSES, SPACE, STARTS, Tokens, hashes
+from mgpu_ngram.kernels.ctc.groups import BLANK, CLOSES, SPACE, STARTS, Tokens
+from mgpu_ngram.kernels.ctc.search_beams import hashes
 
 MARK = "▁"  # SentencePiece writes it where a word begins
 UNKNOWN = "⁇"

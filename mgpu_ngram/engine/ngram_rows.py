@@ -12,8 +12,8 @@ from mgpu_ngram.engine.next_word import Found, NextWordModel, Rows
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.engine.word_scores import NgramScores
+from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
 from mgpu_ngram.kernels.decode.next_states import next_states
-from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 

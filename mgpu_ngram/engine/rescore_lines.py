@@ -79,8 +79,9 @@ def sort_part(
         leads = Words.of([f", {json.dumps(name)}: " if format.json else f" {name}= " for name in names])
         size = len(lines.data) + len(list_N) * (len(leads.data) + (len(names) + 1) * MAX_BYTES + 2)
         out, ends_N = np.empty(size, np.uint8), np.empty(len(order_N), np.int64)
-        arrays = lines.data, lines.spans_N9, order_N, score_NM, total_N, leads.offsets_V, leads.data
-        _write_lines(*map(read_only, arrays), out, ends_N)  # type: ignore[call-arg]
+        arrays = lines.data, lines.spans_N9, order_N, score_NM, total_N
+        of_leads = read_only(leads.offsets_V), read_only(leads.data)
+        _write_lines(*map(read_only, arrays), of_leads, out, ends_N)  # type: ignore[call-arg]
         data = out[: ends_N[-1]]
     total_N = total_N[order_N]
 
@@ -174,17 +175,18 @@ def _gather(data, starts_N, order_L, ends_L, out):
 
 
 @njit(nogil=True, cache=True)
-def _write_features(data, before, score_NM, n, offsets_M, leads, out, at):
+def _write_features(data, before, score_NM, n, leads, out, at):
     """Write the new features of line n; the first of a JSON object has no comma before it."""
+    offsets_M, text = leads
     for m in range(score_NM.shape[1]):
         skipped = 2 if m == 0 and data[before - 1] == 123 else 0
-        at = copy_bytes(leads, offsets_M[m] + skipped, offsets_M[m + 1], out, at)
+        at = copy_bytes(text, offsets_M[m] + skipped, offsets_M[m + 1], out, at)
         at = write_float32(score_NM[n, m], out, at)
     return at
 
 
 @njit(nogil=True, cache=True)
-def _write_lines(data, spans_N9, order_N, score_NM, total_N, offsets_M, leads, out, ends_N):
+def _write_lines(data, spans_N9, order_N, score_NM, total_N, leads, out, ends_N):
     """Write lines in an order, with new features after the old ones; fill ends_N with their ends."""
     at = np.int64(0)
     for i in range(len(order_N)):
@@ -192,7 +194,7 @@ def _write_lines(data, spans_N9, order_N, score_NM, total_N, offsets_M, leads, o
         features, number, number_end = spans_N9[n, FEATURES_END], spans_N9[n, NUMBER], spans_N9[n, NUMBER_END]
         if features <= number:
             at = copy_bytes(data, spans_N9[n, LINE], features, out, at)
-            at = _write_features(data, features, score_NM, n, offsets_M, leads, out, at)
+            at = _write_features(data, features, score_NM, n, leads, out, at)
             at = copy_bytes(data, features, number, out, at)
             at = write_float32(total_N[n], out, at)
             at = copy_bytes(data, number_end, spans_N9[n, LINE_END], out, at)
@@ -200,7 +202,7 @@ def _write_lines(data, spans_N9, order_N, score_NM, total_N, offsets_M, leads, o
             at = copy_bytes(data, spans_N9[n, LINE], number, out, at)
             at = write_float32(total_N[n], out, at)
             at = copy_bytes(data, number_end, features, out, at)
-            at = _write_features(data, features, score_NM, n, offsets_M, leads, out, at)
+            at = _write_features(data, features, score_NM, n, leads, out, at)
             at = copy_bytes(data, features, spans_N9[n, LINE_END], out, at)
         out[at] = 10
         at += 1

@@ -38,10 +38,11 @@ def word_lines(text: TextScores, total_S: np.ndarray, oovs_S: np.ndarray) -> byt
 
     total_S, oovs_S  if not empty, "Total: T OOV: N" ends each line
     """
-    arrays = text.text_B, text.positions_T, text.codes_T, text.order_T, text.prob_T, total_S, oovs_S
+    arrays = text.text_B, text.positions_T, text.codes_T, text.order_T, text.prob_T
+    totals = read_only(total_S), read_only(oovs_S)
     most = len(text.text_B) + len(text.codes_T) * (_FIELD_BYTES + len(_END)) + len(total_S) * _TOTAL_BYTES
     out = np.empty(most, np.uint8)
-    end = _write_lines(*map(read_only, arrays), text.end, out)  # type: ignore[call-arg]
+    end = _write_lines(*map(read_only, arrays), totals, text.end, out)  # type: ignore[call-arg]
     return out[:end].tobytes()
 
 
@@ -84,7 +85,8 @@ def _spell(text_B, positions_T, end, end_T, data):
 
 
 @njit(nogil=True, cache=True)
-def _write_lines(text_B, positions_T, codes_T, order_T, prob_T, total_S, oovs_S, end, out):
+def _write_lines(text_B, positions_T, codes_T, order_T, prob_T, totals, end, out):
+    total_S, oovs_S = totals
     at, s = 0, 0
     for t in range(len(positions_T)):
         i = np.int64(positions_T[t])

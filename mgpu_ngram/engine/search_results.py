@@ -48,23 +48,13 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
     scores_DB = np.full((D, n_best), -np.inf)
     words_DBL, places_DBL = np.empty((D, n_best, L), np.int32), np.empty((D, n_best, L), np.int16)
     word_scores_DBL = np.empty((D, n_best, L))
-    _follow(
-        *traces[:5],
-        ending.eos,
-        ending.word_penalty,
-        ending.lengths_L1,
-        lengths_DB,
-        scores_DB,
-        costs_DB,
-        words_DBL,
-        places_DBL,
-        word_scores_DBL,
-    )
+    found = lengths_DB, scores_DB, costs_DB, words_DBL, places_DBL, word_scores_DBL
+    _follow(traces[:5], (ending.eos, ending.word_penalty, ending.lengths_L1), found)
     live_DBL = np.arange(L) < lengths_DB[..., None]
     words_N, word_scores_N = words_DBL[live_DBL].tolist(), word_scores_DBL[live_DBL].tolist()
     columns = zip(lengths_DB.tolist(), scores_DB.tolist(), costs_DB.tolist(), strict=True)
     has_details = traces.attention_DLKT is not None or traces.parts_DLKM is not None
-    found, at = [], 0
+    results, at = [], 0
     details: tuple[np.ndarray | None, tuple[float, ...]] = None, ()
     for d, (lengths, scores, costs) in enumerate(columns):
         hypotheses = []
@@ -77,8 +67,8 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
             words, word_scores = tuple(words_N[at:end]), tuple(word_scores_N[at:end])
             hypotheses.append(Hypothesis(words, scores[b], costs[b], word_scores, *details))
             at = end
-        found.append(Found(requests[d].number, hypotheses))
-    return found
+        results.append(Found(requests[d].number, hypotheses))
+    return results
 
 
 def _details(traces: Traces, d: int, places_L: np.ndarray, length: int) -> tuple[np.ndarray | None, tuple[float, ...]]:
@@ -92,10 +82,9 @@ def _details(traces: Traces, d: int, places_L: np.ndarray, length: int) -> tuple
 
 
 @njit(nogil=True, cache=True)
-def _follow(
-    words_DLK, before_DLK, costs_DLK, steps_D, longest_D, eos, word_penalty, lengths_L1, lengths_DB, scores_DB,
-    costs_DB, words_DBL, places_DBL, word_scores_DBL,
-):  # fmt: skip
+def _follow(traces, ending, found):
+    (words_DLK, before_DLK, costs_DLK, steps_D, longest_D), (eos, word_penalty, lengths_L1) = traces, ending
+    lengths_DB, scores_DB, costs_DB, words_DBL, places_DBL, word_scores_DBL = found
     B = lengths_DB.shape[1]
     place_B = np.zeros(B, np.int64)
     for d in range(len(words_DLK)):

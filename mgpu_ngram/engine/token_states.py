@@ -13,7 +13,7 @@ from mgpu_ngram.engine.next_word import NextWordModel, Rows
 from mgpu_ngram.engine.ngram_rows import children_among
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.state_model import StateModel
-from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
+from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.advance_states import Histories, StateRows
 from mgpu_ngram.kernels.distribution.state_children import state_children

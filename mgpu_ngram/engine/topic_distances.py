@@ -47,7 +47,7 @@ def topic_distances(rows: TopicRows, metric: Metric = "jensen-shannon", threads:
     given, hellinger = _given(rows, metric)
 
     def work(z: int) -> None:
-        _distances(*given, hellinger, z, z + 1, distances_ZZ[z])
+        _distances(given, hellinger, z, z + 1, distances_ZZ[z])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(Z)))
@@ -58,7 +58,7 @@ def distances_from(rows: TopicRows, topic: int, metric: Metric = "jensen-shannon
     """Return (Z,) float64, the distance of each topic from one, as `topic_distances` defines it, in time O(N)."""
     given, hellinger = _given(rows, metric)
     distances_Z = np.empty(rows.num_topics)
-    _distances(*given, hellinger, topic, 0, distances_Z)
+    _distances(given, hellinger, topic, 0, distances_Z)
     distances_Z[topic] = 0
     return distances_Z
 
@@ -122,7 +122,7 @@ def _pairs(topics_n: np.ndarray, distances_n: np.ndarray) -> list[tuple[int, flo
 
 
 def _given(rows: TopicRows, metric: Metric) -> tuple[tuple[Any, ...], bool]:
-    """Return the first arguments of `_distances`, and whether the metric is Hellinger's."""
+    """Return the first argument of `_distances`, and whether the metric is Hellinger's."""
     hellinger = {"jensen-shannon": False, "hellinger": True}.get(metric)
     if hellinger is None:
         raise InputError(f"metric is {metric!r}; give jensen-shannon or hellinger")
@@ -130,13 +130,14 @@ def _given(rows: TopicRows, metric: Metric) -> tuple[tuple[Any, ...], bool]:
     inputs = rows.starts_Z1, rows.words_N, rows.counts_N, rows.scales_Z, rows.beta_V, log_beta_V
     given = *map(read_only, inputs), rows.beta_V.sum(), (rows.beta_V * log_beta_V).sum()
     plogp_Z = np.empty(rows.num_topics)
-    _sum_plogp(*given, plogp_Z)
+    _sum_plogp(given, plogp_Z)
     return (*given, plogp_Z), hellinger
 
 
 @njit(nogil=True, cache=True)
-def _sum_plogp(starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_sum, beta_log_sum, plogp_Z):
+def _sum_plogp(given, plogp_Z):
     """Write the sum of p log2 p over all words, for each topic."""
+    starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_sum, beta_log_sum = given
     for z in range(len(scales_Z)):
         scale = scales_Z[z]
         total = scale * (beta_log_sum + np.log2(scale) * beta_sum)  # as if no word had counts
@@ -148,14 +149,12 @@ def _sum_plogp(starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_
 
 
 @njit(nogil=True, cache=True)
-def _distances(
-    starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_sum, beta_log_sum, plogp_Z, hellinger, a,
-    first_b, distances_Z,
-):  # fmt: skip
+def _distances(given, hellinger, a, first_b, distances_Z):
     """Write the distances from topic a to topic first_b and all after it.
 
     Words that neither topic has are summed in closed form; a merge of both rows corrects the sum for the others.
     """
+    starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_sum, beta_log_sum, plogp_Z = given
     for b in range(first_b, len(scales_Z)):
         scale_a, scale_b = scales_Z[a], scales_Z[b]
         mean, root = (scale_a + scale_b) / 2, np.sqrt(scale_a * scale_b)

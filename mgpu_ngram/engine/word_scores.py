@@ -14,7 +14,7 @@ from mgpu_ngram.kernels.decode.activations import singles
 from mgpu_ngram.kernels.decode.best_hypotheses import SentenceRows, best_hypotheses
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 from mgpu_ngram.kernels.decode.best_words import best_words
-from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
+from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module
 
 MIN_PIECE_LOGITS = 1 << 20  # of a thread: about 1 ms

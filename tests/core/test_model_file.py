@@ -95,7 +95,7 @@ def test_an_edge_table_is_kept(with_edges, verify, tmp_path):
     save_model(path, with_edges)
     loaded = load_model(path, verify)
     assert same(loaded, with_edges)
-    for name, value in vars(with_edges.edges).items():
+    for name, value in with_edges.edges._asdict().items():
         assert np.array_equal(getattr(loaded.edges, name), value)
     assert not loaded.edges.slots_E2.flags.owndata and loaded.edges.slots_E2.flags.aligned
 

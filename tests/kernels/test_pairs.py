@@ -13,7 +13,6 @@ import pytest
 import mgpu_ngram.kernels
 from mgpu_ngram.kernels.count.intern import WordTable
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, pick, to_host
-from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)
@@ -67,17 +66,13 @@ def inputs_of(pair, size):
 
 
 def is_group(value):
-    """Whether this is a group of arguments: a NamedTuple, or an `EdgeTable`."""
-    return hasattr(value, "_fields") or isinstance(value, EdgeTable)
-
-
-def fields_of(value):
-    return value._asdict() if hasattr(value, "_fields") else dict(vars(value))
+    """Whether this is a group of arguments, a NamedTuple."""
+    return hasattr(value, "_fields")
 
 
 def grouped(fn, value):
     """A group with fn of each of its fields."""
-    return type(value)(**{name: fn(field) for name, field in fields_of(value).items()})
+    return type(value)(**{name: fn(field) for name, field in value._asdict().items()})
 
 
 def to_gpu(value):
@@ -101,7 +96,7 @@ def host(value):
     if isinstance(value, WordTable):
         return host(value.hash_V)
     if is_group(value):
-        return [host(v) for v in fields_of(value).values()]
+        return [host(v) for v in value]
     if isinstance(value, (list, tuple)):
         return [host(v) for v in value]
     if isinstance(value, np.ndarray) or on_gpu(value):
@@ -126,7 +121,7 @@ def array_names(inputs):
     """Names of arrays, also those in groups, once each."""
     names = []
     for name, v in inputs.items():
-        names += array_names(fields_of(v)) if is_group(v) else [name] * isinstance(v, (np.ndarray, WordTable))
+        names += array_names(v._asdict()) if is_group(v) else [name] * isinstance(v, (np.ndarray, WordTable))
     return list(dict.fromkeys(names))
 
 
@@ -135,7 +130,7 @@ def with_moved(inputs, name, move):
     changed = {}
     for n, v in inputs.items():
         if is_group(v):
-            changed[n] = type(v)(**with_moved(fields_of(v), name, move))
+            changed[n] = type(v)(**with_moved(v._asdict(), name, move))
         else:
             changed[n] = move(v) if n == name else v
     return changed
@@ -165,6 +160,13 @@ def test_pair_has_its_parts(pair):
     composed = re.findall(r"^from \.(\w+) import \1$", text, re.MULTILINE)
     if not (FOLDER / stage / f"{name}.cu").exists():
         assert "kernel(" not in text and composed, f"{name} has no {name}.cu and is not made of other pairs"
+
+
+@every_pair
+def test_twins_take_the_same_arguments(pair):
+    module = load(pair)[0]
+    cpu, cuda = (getattr(twin, "py_func", twin) for twin in (module._cpu, module._cuda))  # the function, if compiled
+    assert list(inspect.signature(cpu).parameters) == list(inspect.signature(cuda).parameters)
 
 
 @every_pair

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.decode.best_words import best_words
-from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
+from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
 from mgpu_ngram.kernels.decode.terms import CHUNKS
 from mgpu_ngram.kernels.dispatch import to_host
 

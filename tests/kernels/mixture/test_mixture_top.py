@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.decode.activations import singles
-from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
+from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.mixture.mixture_top import MOST_MODELS, TILE, example, mixture_top
 

@@ -1,7 +1,5 @@
 """Scores by edges equal those of `score_tokens`, whose tests compare with independent results."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,7 +49,7 @@ def filters_of(table, value, words=True, edges=True):
         bits = ((1 << table.filter_bits) - 1) << table.node_bits
         there = slots_E2[:, 0] != 0
         slots_E2[there, 0] = slots_E2[there, 0] & np.uint64(2**64 - 1 - bits) | value & np.uint64(bits)
-    return replace(table, words_V2=words_V2, slots_E2=slots_E2)
+    return table._replace(words_V2=words_V2, slots_E2=slots_E2)
 
 
 def test_filters_end_walks_and_nothing_else(to_device):
@@ -74,12 +72,11 @@ def test_walks_do_not_look_past_a_greater_key(load, to_device):
     word_G = np.concatenate([np.arange(V), *runs]).astype(np.uint32)
     first_child_M = (V + np.cumsum([0, *map(len, runs)])).astype(np.uint32)
     table = make_edges(word_G, first_child_M, np.zeros(len(word_G), np.float32), np.zeros(V, np.float32), load)
-    bits = table.word_bits, table.key_bits, table.check_bits
     shift, step = np.uint64(table.node_bits + table.filter_bits), np.uint64(1) << np.uint64(table.check_bits)
     within = {0: 0, 1: 0, 2: 0}  # how far searches go
     for node in range(V):
         for word in set(range(V)) - set(runs[node].tolist()):
-            slot, tag = edge_home(table.buckets, *bits, node, word)
+            slot, tag = edge_home(table, node, word)
             slots_E2, end = table.slots_E2.copy(), int(slot)
             while slots_E2[end, 0] >> shift > tag:  # smaller keys, as tests of the table say
                 end, tag = end + 1, tag + step
@@ -87,7 +84,7 @@ def test_walks_do_not_look_past_a_greater_key(load, to_device):
             for past in range(end + 1, min(end + 9, len(slots_E2))):
                 tag += step
                 slots_E2[past, 0] = tag << shift | np.uint64(V)
-            changed = filters_of(replace(table, slots_E2=slots_E2), ALL, edges=False)
+            changed = filters_of(table._replace(slots_E2=slots_E2), ALL, edges=False)
             codes_T = to_device(np.array([node + 1, word + 1], np.uint32))
             _, order_T = score_by_edges(changed.map_arrays(to_device), order=2, begin=-1, end=-1, codes_T=codes_T)
             assert order_T.tolist() == [1, 1]

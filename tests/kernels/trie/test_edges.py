@@ -8,19 +8,12 @@ from numpy.lib.stride_tricks import as_strided
 
 from mgpu_ngram.kernels.common.products import wide_product
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.trie.edges import edge_home, find_edge, key_layout, make_edges, scramble
+from mgpu_ngram.kernels.trie.edges import EdgeTable, edge_home, find_edge, key_layout, make_edges, scramble
 
 
 @pytest.mark.parametrize("bits", [2, 3, 7, 8, 15, 16])
 def test_scrambling_is_a_bijection(bits):
     assert sorted(scramble(np.arange(1 << bits, dtype=np.uint64), bits).tolist()) == list(range(1 << bits))
-
-
-def numbers_of(table):
-    """Return the arguments of `find_edge` besides the slots."""
-    return (
-        table.buckets, table.word_bits, table.key_bits, table.node_bits, table.check_bits, table.filter_bits
-    )  # fmt: skip
 
 
 def trie_of(runs, V):
@@ -47,14 +40,15 @@ def test_every_edge_and_no_other(to_device, drawn, load):
     V, runs = drawn
     arrays = trie_of(runs, V)
     table = make_edges(*map(to_device, arrays), load)
-    slots_E2, expected, (_, _, prob_G, backoff_M) = to_host(table.slots_E2), edges_of(drawn), arrays
+    table = table.map_arrays(to_host)
+    slots_E2, expected, (_, _, prob_G, backoff_M) = table.slots_E2, edges_of(drawn), arrays
     for node in range(V):
         for word in range(1 << table.word_bits):
-            child, slot = find_edge(slots_E2, *numbers_of(table), node, word)
+            child, slot = find_edge(table, node, word)
             assert child == expected.get((node, word), -1) and (slot >= 0) == (child >= 0)
             if slot >= 0:
                 assert slots_E2[slot, 1:].view(np.float32).tolist() == [prob_G[child], 0]
-    values_V2 = to_host(table.words_V2)[:, 1:].copy().view(np.float32)
+    values_V2 = table.words_V2[:, 1:].copy().view(np.float32)
     assert np.array_equal(values_V2, np.stack([prob_G[:V], backoff_M], 1))
 
 
@@ -102,10 +96,11 @@ def test_filters_of_longer_ngrams(to_device):
     word_G = np.array([0, 1, 2, 3, 1, 3, 2, 1, 3, 0], np.uint32)
     first_child_M = np.array([4, 6, 6, 7, 7, 9, 9, 10], np.uint32)
     table = make_edges(*map(to_device, (word_G, first_child_M, np.zeros(10, np.float32), np.zeros(7, np.float32))))
-    slots_E2, bits = to_host(table.slots_E2), table.filter_bits
+    table = table.map_arrays(to_host)
+    slots_E2, bits = table.slots_E2, table.filter_bits
     found = {}
     for node, word in (0, 1), (0, 3), (2, 2), (4, 1), (4, 3), (6, 0):
-        child, slot = find_edge(slots_E2, *numbers_of(table), node, word)
+        child, slot = find_edge(table, node, word)
         found[child] = int(slots_E2[slot, 0]) >> table.node_bits & (1 << bits) - 1
     one, three = 0x9E3779B1 * bits >> 32, (3 * 0x9E3779B1 & 0xFFFFFFFF) * bits >> 32
     assert one != three and found == {4: 1 << one | 1 << three, 5: 0, 6: 1, 7: 0, 8: 0, 9: 0}
@@ -127,7 +122,7 @@ def test_a_search_ends_at_a_greater_key(drawn, load):
                 tag = tag_of(table, x, slot - home) << table.node_bits + table.filter_bits
                 slots_E2[slot, 0] = tag % 2**64 | 1
             there = end in rows and rows[end][0] == x
-            assert find_edge(slots_E2, *numbers_of(table), node, word)[1] == (end if there else -1)
+            assert find_edge(table._replace(slots_E2=slots_E2), node, word)[1] == (end if there else -1)
 
 
 def test_keys_of_more_than_64_bits():
@@ -169,12 +164,13 @@ def test_more_slots_and_nodes_than_32_bits_number(buckets, node, word):
     tag, child = 2**check_bits - 1 - (fraction << check_bits >> key_bits), 2**35 - 1 - node
     filter_bits = 64 - node_bits - check_bits - 1
     numbers = buckets, word_bits, key_bits, node_bits, check_bits, filter_bits
-    assert edge_home(*numbers[:3], check_bits, node, word) == (2 * home, tag)
     entry = tag << node_bits + filter_bits | child
     slots_E2 = as_strided(np.array([entry, 0], np.uint64), (2 * buckets, 2), (0, 8))
-    assert find_edge(slots_E2, *numbers, node, word) == (child, 2 * home)
+    table = EdgeTable(slots_E2, np.zeros((1, 2), np.uint64), *numbers)
+    assert edge_home(table, node, word) == (2 * home, tag)
+    assert find_edge(table, node, word) == (child, 2 * home)
     empty = as_strided(np.array([0, 0], np.uint64), (2 * buckets, 2), (0, 8))
-    assert find_edge(empty, *numbers, node, word) == (-1, -1)
+    assert find_edge(table._replace(slots_E2=empty), node, word) == (-1, -1)
 
 
 @pytest.mark.parametrize("edges", [0, 1, 2, 60])
@@ -187,10 +183,11 @@ def test_few_edges_of_many_words(edges, to_device):
     word_G = np.concatenate([np.arange(V, dtype=np.uint32), words])
     arrays = word_G, first_child_M, np.zeros(V + edges, np.float32), np.zeros(V, np.float32)
     table = make_edges(*map(to_device, arrays))
-    slots_E2, child = to_host(table.slots_E2), {(V - 1, int(w)): V + e for e, w in enumerate(words)}
+    table = table.map_arrays(to_host)
+    slots_E2, child = table.slots_E2, {(V - 1, int(w)): V + e for e, w in enumerate(words)}
     assert table.filter_bits > 0 and table.buckets > 4 and slots_E2[-1, 0] == 0
     asked = [*child, *((V - 1, w) for w in range(0, V, 9973)), (V - 2, 7)]
-    found = [find_edge(slots_E2, *numbers_of(table), *edge)[0] for edge in asked]
+    found = [find_edge(table, *edge)[0] for edge in asked]
     assert found == [child.get(edge, -1) for edge in asked]
 
 
