@@ -15,6 +15,7 @@ from ..launch import grid_for, kernel, launch
 
 VARIANTS = tuple({"COLUMNS": c} for c in (1, 2, 3))
 SAMPLED = 64  # on a CPU: every so many rows, one row is searched first
+TOGETHER = 64  # searches of a CPU that run in step
 
 
 def find_ngrams(columns: Any, order: int, bits: int, queries: Any, first: int) -> Any:
@@ -41,7 +42,10 @@ def find_ngrams(columns: Any, order: int, bits: int, queries: Any, first: int) -
 
 def _cpu(columns, used, queries, skipped):
     rows_Q = np.empty(queries.shape[1], np.int64)
-    _find(columns, used, queries, skipped, rows_Q)
+    if skipped and columns.shape[1]:
+        _find_in_step(columns, used, queries, skipped, rows_Q)
+    else:
+        _find(columns, used, queries, skipped, rows_Q)
     return rows_Q
 
 
@@ -111,6 +115,62 @@ def _find(columns, used, queries, skipped, rows_Q):
                 high = middle
         at = low
         rows_Q[q] = low if low < G and _compare(columns, low, key) == 0 else -1
+
+
+@njit(nogil=True, cache=True)
+def _find_in_step(columns, used, queries, skipped, rows_Q):
+    """As `_find`, for queries whose parts do not rise: TOGETHER searches run in step, so that they wait for memory
+    together, and no branch depends on a key.
+    """
+    G, C, Q = columns.shape[1], len(columns), len(rows_Q)
+    sampled_S = columns[0, ::SAMPLED].copy()
+    keys = np.empty((TOGETHER, C), np.uint64)
+    first, low = np.empty(TOGETHER, np.uint64), np.empty(TOGETHER, np.int64)
+    for begin in range(0, Q, TOGETHER):
+        width = min(TOGETHER, Q - begin)
+        for j in range(width):
+            _part_of(queries, begin + j, skipped, used, keys[j])
+            first[j], low[j] = keys[j, 0], 0
+        left = len(sampled_S)  # the last sample below the key is among so many from `low` on, or is none
+        while left > 1:
+            half = left // 2
+            for j in range(width):
+                low[j] += half * (sampled_S[low[j] + half] < first[j])
+            left -= half
+        for j in range(width):
+            low[j] *= SAMPLED
+        left = SAMPLED
+        while left > 1:
+            half = left // 2
+            for j in range(width):
+                at = low[j] + half
+                low[j] += half * ((at < G) & (columns[0, min(at, G - 1)] < first[j]))
+            left -= half
+        for j in range(width):
+            row = low[j] + (columns[0, low[j]] < first[j])  # the first row whose first column is not below the key
+            if C > 1 and row < G and columns[0, row] == first[j] and columns[1, row] != keys[j, 1]:
+                row = _not_below_row(columns, row, keys[j])
+            is_equal = row < G
+            for c in range(C):
+                is_equal = is_equal and columns[c, row] == keys[j, c]
+            rows_Q[begin + j] = row if is_equal else -1
+
+
+@njit(nogil=True, cache=True)
+def _not_below_row(columns, row, key):
+    """Return the first row from `row` on that is not below the key: it is near, since few rows share a first column."""
+    G, step = columns.shape[1], 1
+    low = high = row
+    while high < G and _compare(columns, high, key) < 0:
+        low, high, step = high + 1, high + step, 2 * step
+    high = min(high, G)
+    while low < high:
+        middle = (low + high) // 2
+        if _compare(columns, middle, key) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _cuda(columns, used, queries, skipped):

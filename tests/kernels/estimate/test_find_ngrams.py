@@ -5,7 +5,7 @@ import pytest
 
 from mgpu_ngram.engine.count import pack_codes
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.estimate.find_ngrams import SAMPLED, find_ngrams
+from mgpu_ngram.kernels.estimate.find_ngrams import SAMPLED, TOGETHER, find_ngrams
 
 
 def keys_of(ngrams, bits):
@@ -36,3 +36,14 @@ def test_an_empty_table_has_none(to_device):
     queries = to_device(keys_of([(1, 2), (2, 1)], 20))
     table = to_device(np.empty((1, 0), np.uint64))
     assert to_host(find_ngrams(table, 1, 20, queries, 1)).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("queries", [0, 1, TOGETHER - 1, TOGETHER, TOGETHER + 1])
+@pytest.mark.parametrize("rows", [1, 2, SAMPLED - 1, SAMPLED, SAMPLED + 1, 3 * SAMPLED])
+def test_any_number_of_queries_and_rows(queries, rows, to_device):
+    """Rows are the words 5, 15, 25, ...; queries lie before, on, between and after them."""
+    table = keys_of([(10 * row + 5,) for row in range(rows)], 20)
+    sought = [(1, (7 * q) % (10 * rows + 20)) for q in range(queries)]
+    keys = keys_of(sought, 20) if sought else np.empty((1, 0), np.uint64)
+    found = to_host(find_ngrams(to_device(table), 1, 20, to_device(keys), 1)).tolist()
+    assert found == [word // 10 if word % 10 == 5 and word < 10 * rows else -1 for _, word in sought]
