@@ -108,14 +108,18 @@ def plan_for(suite: Suite, text: Text, n: int, strategy: str, histograms: int = 
     return plans[-1]
 
 
-def run(suite: Suite, text: Text) -> None:
-    """Both experiments on one text."""
+def experiment_a(suite: Suite, text: Text) -> None:
+    """Rows of each order: the strategies and the plain Python loop on the whole text."""
     for n in SPARSE_ORDERS:
         suite.say(f"bytes n={n} by strategy")
         loop_seconds = _python_loop(suite, text, n) if n in DENSE_ORDERS else None
         _strategies(suite, "a", text, n, loop_seconds)
         if n in PEER_ORDERS:
             _peer(suite, text.head(ORACLE_BYTES[suite.device]), n)
+
+
+def experiment_b(suite: Suite, text: Text) -> None:
+    """Rows of each size of the text: the strategies at one order."""
     for size in ladder(len(text)):
         suite.say(f"{size:,} bytes, n={EXPERIMENT_B_ORDER}, by strategy")
         _strategies(suite, "b", text.head(size), EXPERIMENT_B_ORDER, None)

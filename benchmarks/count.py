@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +20,42 @@ from mgpu_ngram.engine.device import to_device
 SIZE = {"gpu": "1 GiB", "cpu": "16 MiB"}
 TOKENS = {"gpu": 220_000_000, "cpu": 2_000_000}
 MIN_SIZE, MIN_TOKENS = 1 << 10, 1_000
-FLAGS = {"text", "size", "tokens"}
+FLAGS = {"text", "size", "tokens", "only"}
 MEASURES = (
     "kernels/count", "kernels/common", "mgpu_ngram/engine/count.py", "mgpu_ngram/engine/tokenise.py",
     "mgpu_ngram/engine/vocabulary.py", "mgpu_ngram/engine/write.py", "mgpu_ngram/jobs/count",
 )  # fmt: skip
 
 
-def bench(options: BenchOptions) -> list[dict[str, Any]]:
-    """Measure counting, write count.csv and the figures to the folder of results, and return the rows.
+@dataclass
+class CountBench:
+    """What the parts measure with: bytes of a text, made once, and words of a corpus.
 
-    text    file to draw lines from; English-like text by a fixed model when None
-    size    bytes of that text, such as "1 GiB"
-    tokens  words of the generated corpus
-
-    Every result is compared with an oracle before it is timed, and WrongResult raised when one differs.
-    Rows are saved part by part, so a part that fails does not lose the rows of others.
+    source_file  file to draw lines from; English-like text by a fixed model when None
     """
-    size_bytes = parse_bytes(SIZE[options.device] if options.size is None else options.size, "size")
-    if size_bytes < MIN_SIZE:
-        raise InputError(f"size is {size_bytes} bytes but must be at least {MIN_SIZE}")
-    tokens = options.num_tokens(TOKENS, MIN_TOKENS)
-    suite, folder = open_suite("count", options), Path(options.results)
-    suite.measure_ceilings()
-    _bytes(suite, size_bytes, options.text)
-    suite.release()
-    _words(suite, tokens)
-    from mgpu_ngram.benchmarks import figures
 
-    figures.draw(suite.rows, folder)
-    suite.say(f"wrote {folder}/count.csv and figures")
-    return [asdict(row) for row in suite.rows]
+    suite: Suite
+    size_bytes: int
+    source_file: str | None
+    tokens: int
 
+    @cached_property
+    def text(self) -> byte_ngrams.Text:
+        self.suite.say(f"making {self.size_bytes:,} bytes of text")
+        size, file = self.size_bytes, self.source_file
+        text_B = shuffled_lines(size, file) if file else english_like_text(size)
+        return byte_ngrams.Text.of(to_device(text_B, self.suite.device))
 
-def _bytes(suite: Suite, size_bytes: int, source_file: str | None) -> None:
-    suite.say(f"making {size_bytes:,} bytes of text")
-    text_B = shuffled_lines(size_bytes, source_file) if source_file else english_like_text(size_bytes)
-    text = byte_ngrams.Text.of(to_device(text_B, suite.device))
-    byte_histograms.run(suite, text)
-    byte_ngrams.run(suite, text)
-    suite.save()
+    def drop_text(self) -> None:
+        """Give the device's memory of the text back."""
+        self.__dict__.pop("text", None)
+        self.suite.release()
 
 
-def _words(suite: Suite, tokens: int) -> None:
+def words(bench: CountBench) -> None:
+    """Rows: words from ids and from text, and Parquet."""
+    suite, tokens = bench.suite, bench.tokens
+    bench.drop_text()
     expected_counts = word_codes.run(suite, tokens)
     with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-") as folder:
         path = Path(folder) / "corpus.txt"
@@ -73,4 +68,39 @@ def _words(suite: Suite, tokens: int) -> None:
         suite.release()
         if suite.device == "cpu":
             word_run.run(suite, path, tokens)
-    suite.save()
+
+
+PARTS: dict[str, Callable[[CountBench], None]] = {
+    "histograms": lambda bench: byte_histograms.run(bench.suite, bench.text),
+    "a": lambda bench: byte_ngrams.experiment_a(bench.suite, bench.text),
+    "b": lambda bench: byte_ngrams.experiment_b(bench.suite, bench.text),
+    "words": words,
+}
+
+
+def bench(options: BenchOptions) -> list[dict[str, Any]]:
+    """Measure counting, write count.csv and the figures to the folder of results, and return the rows.
+
+    text    file to draw lines from; English-like text by a fixed model when None
+    size    bytes of that text, such as "1 GiB"
+    tokens  words of the generated corpus
+    only    parts to measure; the rates at which the device copies, reads and sorts are always measured
+
+    Every result is compared with an oracle before it is timed, and WrongResult raised when one differs.
+    Rows are saved part by part, so a part that fails does not lose the rows of others.
+    """
+    parts = options.parts(PARTS)
+    size_bytes = parse_bytes(SIZE[options.device] if options.size is None else options.size, "size")
+    if size_bytes < MIN_SIZE:
+        raise InputError(f"size is {size_bytes} bytes but must be at least {MIN_SIZE}")
+    tokens = options.num_tokens(TOKENS, MIN_TOKENS)
+    suite, folder = open_suite("count", options), Path(options.results)
+    suite.measure_ceilings()
+    shared = CountBench(suite, size_bytes, options.text, tokens)
+    for part in parts:
+        suite.measure_part(PARTS[part], shared)
+    from mgpu_ngram.benchmarks import figures
+
+    figures.draw(suite.rows, folder)
+    suite.say(f"wrote {folder}/count.csv and figures")
+    return [asdict(row) for row in suite.rows]

@@ -22,10 +22,15 @@ CULDA_SPEEDUP = {1: 1.0, 2: 1.93, 4: 2.99}  # Xie et al. 2018, PubMed on Titan X
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
-    """Draw experiment_a, experiment_b and words, each NAME_DEVICE.png."""
-    for name, figure in (("experiment_a", _experiment_a), ("experiment_b", _experiment_b), ("words", _words)):
-        figure(rows)
-        save(rows, folder, name)
+    """Draw experiment_a, experiment_b and words, each NAME_DEVICE.png, of those that have rows."""
+    for name, prefix, figure in (
+        ("experiment_a", "bytes/a ", _experiment_a),
+        ("experiment_b", "bytes/b ", _experiment_b),
+        ("words", "words/", _words),
+    ):
+        if any(row.kernel.startswith(prefix) for row in rows):
+            figure(rows)
+            save(rows, folder, name)
 
 
 def draw_speedup(rows: Sequence[Row], folder: Path) -> None:

@@ -115,17 +115,15 @@ def one_elsewhere(bins):
 @pytest.mark.parametrize("spoil", [one_more, one_elsewhere])
 def test_a_wrong_strategy_is_an_error_and_gives_no_row(small, text_file, tmp_path, monkeypatch, spoil):
     right = engine.histogram_private
-    monkeypatch.setattr(byte_histograms, "run", lambda *_: None)  # the part before
     monkeypatch.setattr(engine, "histogram_private", lambda *arguments: spoil(right(*arguments)))
     with pytest.raises(WrongResult, match="strategy private at n=1"):
-        bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000))
+        bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000, only="a"))
     kernels = {row.kernel for row in rows.read_rows(tmp_path / "count.csv")}
     assert kernels and not any(kernel.startswith("bytes/a private") for kernel in kernels)
 
 
 def test_a_wrong_sort_of_words_is_an_error(small, text_file, tmp_path, monkeypatch):
     right = engine.count_prefixes
-    monkeypatch.setattr("mgpu_ngram.benchmarks.count._bytes", lambda *_: None)  # the part before
 
     def wrong(columns, bits, first_order, last_order, *rest):
         tables = right(columns, bits, first_order, last_order, *rest)
@@ -135,7 +133,13 @@ def test_a_wrong_sort_of_words_is_an_error(small, text_file, tmp_path, monkeypat
 
     monkeypatch.setattr(engine, "count_prefixes", wrong)
     with pytest.raises(WrongResult, match="order 4"):
-        bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000))
+        bench(BenchOptions("cpu", tmp_path, tokens=1000, only="words"))
+
+
+def test_only_some_parts(small, text_file, tmp_path):
+    found = bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000, only="b"))
+    assert {row["kernel"].partition(" ")[0] for row in found if "ceiling" not in row["kernel"]} == {"bytes/b"}
+    assert [path.name.partition("_")[0] for path in tmp_path.glob("*.png")] == ["experiment"]
 
 
 def reversed_bins(bins_A, symbols):
