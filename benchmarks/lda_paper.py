@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks.lda_corpus import Shape
 from mgpu_ngram.benchmarks.lda_gpus import gang
+from mgpu_ngram.benchmarks.lda_peers import CULDA_PROGRAMS, CULDA_TOPICS, culda_rates
 from mgpu_ngram.benchmarks.lda_work import (
     ALONE,
     TOKENS_PER_SECOND,
@@ -22,6 +25,7 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.lda import Sampler
 from mgpu_ngram.engine.lda_metrics import plugin
 
+CULDA = "lda/table4 CuLDA_CGS"
 TOPICS = {"gpu": 1024, "cpu": 64}
 SWEEPS = {"gpu": 100, "cpu": 10}
 POINTS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)  # sweeps that have a row
@@ -78,7 +82,7 @@ def _check(sampler: Sampler, bags: Bags, name: str) -> None:
 
 
 def table4(bench: LdaBench) -> None:
-    """Rows: tokens/s of the first 100 sweeps."""
+    """Rows: tokens/s of the first 100 sweeps; on a GPU, of the paper's program where it is on the PATH."""
     for name, published in PUBLISHED.items():
         shape, seconds = by_sweep(bench, name)
         items = shape.tokens * len(seconds)
@@ -89,6 +93,23 @@ def table4(bench: LdaBench) -> None:
             baseline_seconds=items / published["V100"],
             notes=f"tokens over seconds of sweeps 1 to {len(seconds)}; published: {notes}",
         )  # fmt: skip
+    if bench.suite.device == "gpu":
+        _culda(bench, bench.shape("NYTimes"))
+
+
+def _culda(bench: LdaBench, shape: Shape) -> None:
+    """A row of CuLDA_CGS on the same corpus; a note without its programs."""
+    suite, sizes = bench.suite, f"{shape} K={CULDA_TOPICS}"
+    missing = [name for name in CULDA_PROGRAMS if shutil.which(name) is None]
+    if missing:
+        suite.add_note(CULDA, sizes, f"not measured: {' and '.join(missing)} not on the PATH")
+        return
+    suite.say("CuLDA_CGS reads the corpus")
+    rates = culda_rates(bench.corpus(shape), SWEEPS[suite.device], bench.folder)
+    suite.add(
+        CULDA, sizes, [sum(shape.tokens / rate for rate in rates)], items=shape.tokens * len(rates),
+        unit=TOKENS_PER_SECOND, notes=f"as it prints them, sweeps 1 to {len(rates)}",
+    )  # fmt: skip
 
 
 def fig7(bench: LdaBench) -> None:

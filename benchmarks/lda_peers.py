@@ -1,4 +1,4 @@
-"""Topic models of other programs with the priors of ours: tomotopy, scikit-learn and WarpLDA."""
+"""Topic models of other programs with the priors of ours: tomotopy, scikit-learn, WarpLDA and CuLDA_CGS."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.errors import RunError
 
 SKLEARN_PASSES = 10
+CULDA_PROGRAMS = ("culda", "culda_format")  # the latter is its `format`: WarpLDA has one of this name, too
+CULDA_TOPICS = 1024  # it has no other number
 
 
 def is_there(program: str) -> bool:
@@ -88,6 +90,21 @@ def warplda_counts(num_words: int, topics: int, sweeps: int, folder: Path) -> tu
             topic, count = entry.split(":")
             counts_VZ[int(name), int(topic)] = int(count)
     return counts_VZ, sum(seconds)
+
+
+def culda_rates(bags: Bags, sweeps: int, folder: Path) -> list[float]:
+    """Return the tokens a second of each sweep that CuLDA_CGS prints for these documents, on one GPU."""
+    with open(folder / "culda.txt", "w") as file:
+        file.writelines(f"d{d} {' '.join(words)}\n" for d, words in enumerate(_texts(bags)))
+    _run(["culda_format", "culda.txt", "culda", "1"], folder)
+    priors = ["-a", str(50 / CULDA_TOPICS), "-b", str(BETA)]
+    said = _run(
+        ["culda", "-g", "1", "-c", "1", "-k", str(CULDA_TOPICS), "-t", str(sweeps), *priors, "-i", "culda"], folder
+    )
+    rates = [1e6 * float(rate) for rate in re.findall(r"Iteration\s+\d+:.*, ([\d.]+) M", said)]
+    if not rates:
+        raise RunError("culda prints no rates; take it off the PATH to go on without")
+    return rates
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -207,6 +207,26 @@ def test_a_cpu_is_measured_beside_amun(bench, amun, monkeypatch):
     assert rows[1].notes == "100.00% of the lines equal" and rows[1].speedup == 0.25 / rows[1].median_seconds
 
 
+def test_whole_decodes_beside_amun_s_gpu_program(bench, amun):
+    sources = random_sources([25] * 3, bench.system.shape.vocab_size)
+    before = len(bench.suite.rows)
+    amun.write_text("a\n" * 3)
+    decode_whole._amun_rows(bench, sources, (1, 3), "float16")
+    rows = bench.suite.rows[before:]
+    assert [row.kernel for row in rows] == [f"{decode_whole.AMUN_WHOLE}, float16"] * 2
+    assert [row.sizes.split()[-2:] for row in rows] == [["beam=1", "batch=1024"], ["beam=3", "batch=341"]]
+    assert all(row.rate == 3 * 25 / 0.25 and row.runs == decode_whole.AMUN_ROUNDS for row in rows)
+    amun.write_text("a\n")
+    with pytest.raises(WrongResult, match="Amun gives 1 lines for 3; not timed"):
+        decode_whole._amun_rows(bench, sources, (1,), "float32")
+
+
+def test_amun_that_is_not_there_has_a_note(bench):
+    decode_whole._amun_rows(bench, [], (1,), "float32")
+    row = bench.suite.rows[-1]
+    assert row.rate is None and row.notes == "not measured: no program of this name is not on the PATH"
+
+
 def test_lines_that_are_not_amuns_are_not_timed(bench, amun):
     work = replace(decode_cpu.trained(bench), text="c a t\nd o g\n")
     with ZipFile(work.model) as parts:  # which Amun reads

@@ -1,6 +1,8 @@
 """`mgpu-ngram bench lda` runs completely, writes all rows and files, and times no wrong result."""
 
+import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import scipy.sparse as sp
 from mgpu_ngram.benchmarks import (
     lda,
     lda_cpu,
+    lda_figures,
     lda_gpus,
     lda_paper,
     lda_peers,
@@ -18,7 +21,15 @@ from mgpu_ngram.benchmarks import (
     lda_work,
 )
 from mgpu_ngram.benchmarks.lda_corpus import SHAPES, Shape, cut, generate, language, lengths
-from mgpu_ngram.benchmarks.lda_work import STEPS, check_counts, fingerprint, open_sampler, staged_sweeps, timed_sweeps
+from mgpu_ngram.benchmarks.lda_work import (
+    STEPS,
+    LdaBench,
+    check_counts,
+    fingerprint,
+    open_sampler,
+    staged_sweeps,
+    timed_sweeps,
+)
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -118,6 +129,40 @@ def test_a_corpus_has_its_shape_and_any_cut_has_the_same_documents():
     cuts = cut(shape, 3)
     assert join_bags([generate(shape, first=a, last=b) for a, b in zip(cuts, cuts[1:], strict=False)]) == whole
     assert generate(shape, seed=2) != whole
+
+
+# Stands in for CuLDA_CGS's programs, whose texts have a document a line, its name first.
+FAKE_CULDA = """#!{python}
+import sys
+if sys.argv[0].endswith("culda_format"):
+    lines = open(sys.argv[1]).read().splitlines()
+    assert sys.argv[3] == "1" and all(line.startswith(f"d{{d}} ") for d, line in enumerate(lines))
+    open(sys.argv[2] + ".words", "w").write(str(sum(len(line.split()) - 1 for line in lines)))
+else:
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    words = int(open(options["-i"] + ".words").read())
+    assert options["-g"] == options["-c"] == "1" and options["-k"] == "1024" and options["-a"] == "0.048828125"
+    for i in range(int(options["-t"])):
+        print(f"Iteration {{i + 1:3d}}:   0.10 sec, 0.10 sec, logLikelyhood = -8.1, {{words * (i + 1):5.3f}} M")
+"""
+
+
+def test_culda_is_compared(bags, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    bench = LdaBench(Suite("cpu"), TOKENS, [1], None, tmp_path)
+    shape = bench.shape("NYTimes")
+    lda_paper._culda(bench, shape)
+    assert bench.suite.rows[0].notes == "not measured: culda and culda_format not on the PATH"
+    for name in lda_peers.CULDA_PROGRAMS:
+        (tmp_path / name).write_text(FAKE_CULDA.format(python=sys.executable))
+        (tmp_path / name).chmod(0o755)
+    lda_paper._culda(bench, shape)
+    row = bench.suite.rows[1]
+    assert row.kernel == lda_paper.CULDA and row.sizes.endswith(" K=1024") and row.notes.endswith("sweeps 1 to 3")
+    # Sweeps of 4 G, 8 G and 12 G tokens/s: 3 T tokens in 11 T / 24 of a microsecond.
+    assert row.rate == pytest.approx(3 / (1 + 1 / 2 + 1 / 3) * shape.tokens * 1e6)
+    lda_figures.draw([row, replace(row, kernel="lda/table4 NYTimes")], tmp_path)
+    assert next(tmp_path.glob("lda_table4_*.png")).read_bytes().startswith(b"\x89PNG")
 
 
 def test_words_of_a_corpus_follow_their_law():
