@@ -33,6 +33,10 @@ PAPERS = {
     name: f"{__name__}.{module}"
     for name, module in {
         "glm": "paper_glm",
+        "gilm": "paper_gilm",
+        "ngrams-cuda": "paper_bytes",
+        "culda": "paper_culda",
+        "amun": "paper_amun",
     }.items()
 }
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Tests or measurements on a machine with GPUs and without network, from the repository root:
 #   benchmarks/on_gpu.sh tests [pytest options]
-#   benchmarks/on_gpu.sh BENCH [options of `mgpu-ngram bench BENCH`], such as count or score
+#   benchmarks/on_gpu.sh BENCH [options of `mgpu-ngram bench BENCH`], such as count, score or paper glm --only T3
 # Wheels in .wheels/, if any, are put beside the packages of the machine. Files go to $OUT, else to
-# benchmarks/results. Stops after 520 seconds. Rows carry the commit that $MGPU_NGRAM_COMMIT names, else that of the
-# checkout: set it for a copy without history, to `git describe --always --dirty --exclude='*' --abbrev=10`.
+# benchmarks/results, those of papers to benchmarks/papers. Stops after 520 seconds. Rows carry the commit that
+# $MGPU_NGRAM_COMMIT names, else that of the checkout: set it for a copy without history, to
+# `git describe --always --dirty --exclude='*' --abbrev=10`.
 set -uo pipefail
 
 what=${1:?tests, or a bench such as count}
 shift
-results=${OUT:-benchmarks/results}
+[ "$what" = paper ] && results=benchmarks/papers || results=benchmarks/results
+results=${OUT:-$results}
 mkdir -p "$results"
 
 packages=$(mktemp -d)
@@ -22,6 +24,6 @@ export PYTHONPATH="$packages:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 if [ "$what" = tests ]; then
   timeout 520 python3 -m pytest -m "gpu or multigpu" -q -p no:cacheprovider "$@" 2>&1 | tee "$results/tests.log"
 else
-  timeout 520 python3 -m mgpu_ngram bench "$what" --device gpu --results "$results" "$@" 2>&1 | tee "$results/$what.log"
+  timeout 520 python3 -m mgpu_ngram bench "$what" "$@" --device gpu --results "$results" 2>&1 | tee "$results/$what.log"
 fi
 exit "${PIPESTATUS[0]}"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mgpu_ngram.benchmarks import open_bench
 from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.rows import Row, read_rows, write_rows
+from mgpu_ngram.benchmarks.rows import Row, read_rows, rounded, with_unit, write_rows
 
 HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "cannot be judged"
 
@@ -27,10 +27,39 @@ class Figure(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """HOLDS, IN_PART, FAILS or UNKNOWN, and a sentence that says why."""
+    """HOLDS, IN_PART, FAILS or UNKNOWN, and a sentence that says why.
+
+    because  what explains a claim that does not hold, or holds in part
+    """
 
     result: str
     why: str
+    because: str = ""
+
+    def explained(self) -> Verdict:
+        """Return the verdict with its explanation in the sentence, where it applies."""
+        applies = self.because and self.result in (FAILS, IN_PART)
+        return Verdict(self.result, f"{self.why}; {self.because}" if applies else self.why)
+
+
+def result_of(parts: Sequence[bool]) -> str:
+    """Return the result of several statements: HOLDS, FAILS, or IN_PART where they differ."""
+    return HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+
+
+def number(value: float) -> str:
+    """Return a figure for a sentence, such as 8.13 G."""
+    return with_unit(value, "")
+
+
+def times(ratio: float) -> str:
+    """Return a ratio with three digits, such as 181,000."""
+    return rounded(ratio, 3)
+
+
+def percent(share: float) -> str:
+    """Return a share as whole per cent."""
+    return f"{100 * share:.0f} %"
 
 
 class NoFigure(Exception):
@@ -60,13 +89,17 @@ class Found:
         assert rate is not None
         return rate
 
-    def by(self, kernel: str, letter: str) -> dict[int, float]:
-        """Return the rates of a kernel by a number of their sizes, in rising order. Raises NoFigure without rates."""
+    def by(self, kernel: str, letter: str, column: str = "rate") -> dict[int, float]:
+        """Return a column of the rows of a kernel by a number of their sizes, in rising order.
+
+        Raises NoFigure where no row has it.
+        """
         found = {}
         for row in self.rows:
-            values = [word.split("=")[1] for word in row.sizes.split() if word.startswith(f"{letter}=")]
-            if row.kernel == kernel and row.rate is not None and values:
-                found[int(values[0])] = row.rate
+            sizes = [word.split("=")[1] for word in row.sizes.split() if word.startswith(f"{letter}=")]
+            value = getattr(row, column)
+            if row.kernel == kernel and value is not None and sizes:
+                found[int(sizes[0])] = value
         if not found:
             raise NoFigure(f"`{kernel}` has no figure by {letter}")
         return dict(sorted(found.items()))
@@ -97,7 +130,7 @@ class Claim:
         if not rows:
             return Verdict(UNKNOWN, "nothing was measured yet")
         try:
-            return self.judge(Found(rows))
+            return self.judge(Found(rows)).explained()
         except NoFigure as missing:
             return Verdict(UNKNOWN, str(missing))
 

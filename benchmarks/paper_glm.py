@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from functools import partial
 
 from mgpu_ngram.benchmarks.paper import (
     FAILS,
@@ -18,9 +17,12 @@ from mgpu_ngram.benchmarks.paper import (
     Paper,
     Program,
     Verdict,
+    number,
     of_gpu,
+    percent,
+    result_of,
+    times,
 )
-from mgpu_ngram.benchmarks.rows import with_unit
 from mgpu_ngram.benchmarks.score_models import EDGES, TREE, UNIT
 from mgpu_ngram.benchmarks.score_paper import (
     GLM,
@@ -47,12 +49,6 @@ CONSTANTS = {"parameters": 59.0e6, "compile-time constants": 65.6e6}
 TREES = {TREE: "the B+-tree", EDGES: "the edge table"}
 CLOCK = re.compile(r"(first|last) ([^;]*?) at SM (\d+) MHz")
 
-number = partial(with_unit, unit="")
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
 
 def _table3() -> tuple[Figure, ...]:
     rates = [Figure(NAMES[who], rate, UNIT, HARDWARE[who]) for who, rate in PUBLISHED.items()]
@@ -76,7 +72,7 @@ def _kenlm(found: Found) -> tuple[str, float]:
 def _faster(found: Found) -> Verdict:
     who, theirs = _kenlm(found)
     ours = found.rate(f"score/table3 {TREE}")
-    why = f"the B+-tree answers {number(ours)} queries a second, {ours / theirs:,.3g} times {who} ({number(theirs)})"
+    why = f"the B+-tree answers {number(ours)} queries a second, {times(ours / theirs)} times {who} ({number(theirs)})"
     return Verdict(HOLDS if ours >= 6 * theirs else FAILS, why)
 
 
@@ -87,8 +83,8 @@ def _all_threads(found: Found) -> Verdict:
         who, theirs = f"`{measured[0].kernel.removeprefix('score/table3 ')}`", measured[0].rate or 0.0
     else:
         who, theirs = "KenLM on 32 threads as published", KENLM_32
-    why = f"{who} answers {number(theirs)} queries a second, the B+-tree {number(ours)}, {ours / theirs:,.3g} times"
-    return Verdict(HOLDS if theirs > ours else FAILS, f"{why}; a GPU of today gains more than a processor of today")
+    why = f"{who} answers {number(theirs)} queries a second, the B+-tree {number(ours)}, {times(ours / theirs)} times"
+    return Verdict(HOLDS if theirs > ours else FAILS, why, "a GPU of today gains more than a processor of today")
 
 
 def _size(found: Found) -> Verdict:
@@ -119,7 +115,7 @@ def _model_size(found: Found) -> Verdict:
             f"{rates[-1][0] / rates[0][0]:.3g} times the n-grams, {percent(losses[-1])} for each fivefold"
         )
     is_so = [0 < loss <= 0.3 for loss in losses]
-    return Verdict(HOLDS if all(is_so) else IN_PART if any(is_so) else FAILS, "; ".join(whys))
+    return Verdict(result_of(is_so), "; ".join(whys))
 
 
 def _order(found: Found) -> Verdict:
@@ -130,7 +126,7 @@ def _order(found: Found) -> Verdict:
         results.append(rise > 1.05)
         listed = ", ".join(number(rates[n]) for n in (5, 4, 3))
         whys.append(f"{name} answers {listed} queries a second with orders 5, 4 and 3, {rise:.3g} times from 5 to 3")
-    return Verdict(HOLDS if all(results) else IN_PART if any(results) else FAILS, "; ".join(whys))
+    return Verdict(result_of(results), "; ".join(whys))
 
 
 def _node_size(found: Found) -> Verdict:
@@ -144,11 +140,11 @@ def _node_size(found: Found) -> Verdict:
     rises = rates[best] > 1.1 * rates[min(rates)]
     why = (
         f"the rate rises from {number(rates[min(rates)])} with {min(rates)} words to {number(rates[best])} with "
-        f"{best}; beyond {GLM_BEST_FANOUT} it loses at most {percent(fall)}, because a level reads whole lines of "
-        "memory and a warp takes a larger node in several steps"
+        f"{best}; beyond {GLM_BEST_FANOUT} it loses at most {percent(fall)}"
     )
+    because = "a level reads whole lines of memory, and a warp takes a larger node in several steps"
     near = 27 <= best <= GLM_BEST_FANOUT
-    return Verdict(HOLDS if rises and near and fall > 0.2 else IN_PART if rises else FAILS, why)
+    return Verdict(HOLDS if rises and near and fall > 0.2 else IN_PART if rises else FAILS, why, because)
 
 
 def _stumps(found: Found) -> Verdict:
@@ -171,8 +167,8 @@ def _saturation(found: Found) -> Verdict:
             f"{name} reaches nine tenths of its highest rate, {number(most)}, with {enough:,} queries at once{largest}"
             + (f" and {percent(at / most)} of it with 10,000" if at else "")
         )
-    why = "; ".join(whys) + "; a GPU of today has many more threads to fill, and a start takes as long as in 2016"
-    return Verdict(HOLDS if all(is_so) else FAILS, why)
+    because = "a GPU of today has many more threads to fill, and a start takes as long as in 2016"
+    return Verdict(HOLDS if all(is_so) else FAILS, "; ".join(whys), because)
 
 
 def _copies(found: Found) -> Verdict:
@@ -180,7 +176,7 @@ def _copies(found: Found) -> Verdict:
     most, bare = max(rates.values()), max(found.by(f"score/figure10 {TREE}", "batch").values())
     why = (
         f"with the copies of codes and results the B+-tree answers {number(most)} queries a second, {most / bare:.2g} "
-        f"of its rate without and {most / PUBLISHED[PROBING]:,.3g} times KenLM as published "
+        f"of its rate without and {times(most / PUBLISHED[PROBING])} times KenLM as published "
         f"({number(PUBLISHED[PROBING])})"
     )
     return Verdict(HOLDS if most > 3 * PUBLISHED[PROBING] else FAILS, why)
@@ -194,8 +190,7 @@ def _constants(found: Found) -> Verdict:
         gains.append(after / before - 1)
         whys.append(f"{name} gains {percent(gains[-1])} ({number(before)} to {number(after)})")
     is_so = [gain >= 0.05 for gain in gains]
-    result = HOLDS if all(is_so) else IN_PART if any(is_so) else FAILS
-    return Verdict(result, f"{'; '.join(whys)}; the paper's code gained {percent(65.6 / 59 - 1)}")
+    return Verdict(result_of(is_so), f"{'; '.join(whys)}; the paper's code gained {percent(65.6 / 59 - 1)}")
 
 
 def _bound(found: Found) -> Verdict:

@@ -39,10 +39,22 @@ def write_page(paper: Paper, folder: Path) -> Path:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(CLAIM_COLUMNS)
         for item, device, text, verdict, rows in verdicts:
-            writer.writerow([" ".join(item.names), device, text, *verdict, _commits(rows), _dates(rows)])
+            writer.writerow([" ".join(item.names), device, text, *verdict[:2], _commits(rows), _dates(rows)])
     page = folder / PAGE
     page.write_text("\n".join(_lines(paper, folder)) + "\n")
     return page
+
+
+def refresh(folder: Path) -> list[Path]:
+    """Write the pages of the papers that have rows in a folder; return the paths of those that differed."""
+    changed = []
+    for name in PAPERS:
+        paper, page = open_paper(name), folder / name / PAGE
+        if any((folder / name / f"{item.name}.csv").is_file() for item in paper.items):
+            before = page.read_text() if page.is_file() else None
+            if write_page(paper, folder / name).read_text() != before:
+                changed.append(page)
+    return changed
 
 
 def _lines(paper: Paper, folder: Path) -> list[str]:
@@ -87,8 +99,7 @@ def _measured(paper: Paper, item: Item, device: str, rows: Sequence[Row], folder
     lines = [f"### {device}", "", where + smaller, ""]
     if item.parts:
         lines += _table(["here", "sizes", "figure", "seconds", "of the ceiling", "notes"])
-        shown = [row for row in rows if not item.shown or row.kernel.startswith(item.shown)]
-        lines += [_row_line(paper, row) for row in sorted(shown, key=_natural)]
+        lines += [_row_line(paper, row) for row in shown(item, rows)]
         lines.append("")
     picture = picture_name(item, device)
     if (folder / picture).is_file():
@@ -97,6 +108,11 @@ def _measured(paper: Paper, item: Item, device: str, rows: Sequence[Row], folder
         verdict = claim.verdict(rows)
         lines.append(f"- *{claim.text}* **{verdict.result.capitalize()}:** {verdict.why}.")
     return [*lines, ""]
+
+
+def shown(item: Item, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of an item that its page shows, in order."""
+    return sorted((row for row in rows if not item.shown or row.kernel.startswith(item.shown)), key=_natural)
 
 
 def _natural(row: Row) -> tuple[str, list[tuple[int, str]]]:
@@ -139,7 +155,9 @@ def draw_bars(item: Item, rows: Sequence[Row], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     units = {figure.unit for figure in item.figures if isinstance(figure.value, float)}
-    ours = [(f"{row.kernel}, {row.sizes}", row.rate) for row in rows if row.rate and row.rate_unit in units]
+    ours = [
+        (f"{row.kernel}, {row.sizes}", row.rate) for row in shown(item, rows) if row.rate and row.rate_unit in units
+    ]
     if not ours:
         return
     theirs = [(f"{f.what}, {f.hardware}, as published", f.value) for f in item.figures if isinstance(f.value, float)]
@@ -151,7 +169,7 @@ def draw_bars(item: Item, rows: Sequence[Row], path: Path) -> None:
         plt.text(value, y, f" {with_unit(value, '')}", va="center", fontsize=7)
     if max(value for _, value in bars) > 30 * min(value for _, value in bars):
         plt.xscale("log")
-    plt.margins(x=0.2)
+    plt.margins(x=0.2, y=0.01)
     plt.gca().invert_yaxis()
     plt.xlabel(", ".join(sorted(units)))
     plt.title(f"{', '.join(map(long_name, item.names))}: {item.title}, {rows[0].device}", fontsize=9)
@@ -172,7 +190,7 @@ def _commits(rows: Sequence[Row]) -> str:
 
 
 def _dates(rows: Sequence[Row]) -> str:
-    return ", ".join(sorted({row.date for row in rows}))
+    return ", ".join(sorted({row.date or "on a day unknown" for row in rows}))
 
 
 def _table(head: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ and the tables and figures of papers, with what holds today on a device, as an i
     <!-- papers: NVIDIA H200 -->
     <!-- end -->
 
-`mgpu-ngram bench quote` writes what stands between the marks.
+`mgpu-ngram bench quote` writes what stands between the marks, and the pages of papers from their rows.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ def quoted(text: str, results: str | Path) -> str:
     return MARK.sub(write, text)
 
 
+def papers_beside(results: str | Path) -> Path:
+    """Return the folder of the papers' outputs, beside that of the benches' results."""
+    return Path(results).parent / Path(PAPER_RESULTS).name
+
+
 def update(path: str | Path, results: str | Path) -> bool:
     """Bring the quotes of a page up to date; return whether any of them differed."""
     text = Path(path).read_text()
@@ -110,7 +115,7 @@ def _papers(names: Sequence[str], results: Path) -> str:
     from mgpu_ngram.benchmarks.paper_page import index
 
     [device] = names
-    return f"\n{index(results.parent / Path(PAPER_RESULTS).name, device)}\n"
+    return f"\n{index(papers_beside(results), device)}\n"
 
 
 def _table_line(row: Row) -> list[str]:

@@ -151,14 +151,16 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _quote(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks.quote import update
+    from mgpu_ngram.benchmarks.paper_page import refresh
+    from mgpu_ngram.benchmarks.quote import papers_beside, update
 
     _refuse_others(arguments, set())
     pages = [Path(page) for page in arguments.of] or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
     for page in pages:
         if not page.is_file():
             raise InputError(f"{page}: no such file; run in the checkout, or name the pages")
-    changed = [str(page) for page in pages if update(page, arguments.results)]
+    changed = [] if arguments.of else [str(page) for page in refresh(papers_beside(arguments.results))]
+    changed += [str(page) for page in pages if update(page, arguments.results)]
     print(json.dumps(changed) if arguments.json else "\n".join(f"updated {page}" for page in changed) or "up to date")
 
 
