@@ -6,6 +6,7 @@ are float32 from the beginning of a sentence, and a later candidate wins only wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ MOST_UNITS = 1 << 23
 SPELT = 0  # in code_P: the piece is no word, and is looked up in the text's own letters
 MOST = 100000.0  # of a sum; SentencePiece shifts greater ones
 OPEN_PAGES = 16  # pages of units that are searched for room
+MARKS = "\u2581".encode(), b" "  # begin the pieces that follow a space
 
 
 class Pieces(NamedTuple):
@@ -37,6 +39,9 @@ class Pieces(NamedTuple):
     code_P         (P,) uint32, the code of each piece: its word's id + 1, or SPELT
     unknown        the piece of a character without one, and
     unknown_score  its float32 score
+    greatest_score the greatest absolute value of a score
+    mark           a mark of MARKS that follows no other character in any piece, so no piece crosses a place before such
+                   a mark; its first byte is lowest. 0: there is none
     """
 
     units_U: Any
@@ -45,6 +50,8 @@ class Pieces(NamedTuple):
     code_P: Any
     unknown: int
     unknown_score: float
+    greatest_score: float
+    mark: int
 
 
 class WordTable(NamedTuple):
@@ -174,22 +181,52 @@ def _cuda(text_B, ends_S, failed_S, pieces, words):
     if not S:
         return cupy.empty(0, np.uint32), failed_S
     text_B, slots_C, data = check.aligned(text_B), check.aligned(words.slots_C), check.aligned(words.data)
-    N = B + S
-    best_N, piece_N, next_N = cupy.empty(N, np.float32), cupy.empty(N, np.uint32), cupy.empty(N, np.int32)
-    counts_S = cupy.empty(S, np.int64)
-    blocks = grid_for(S, 64)
-    sentences = text_B, B, ends_S, S
-    chains = best_N, piece_N, next_N
-    trie, model = pieces[:3], (pieces.code_P, np.uint32(pieces.unknown))
-    table = slots_C, len(slots_C), words.offsets_V, len(words.offsets_V), data, len(data)
-    search = kernel("filter/best_pieces", "find_best_pieces")
-    score = np.float32(pieces.unknown_score)
-    launch(search, blocks, 64, (*sentences, *trie, score, *model, *chains, counts_S, failed_S))
+    starts_B = cupy.empty(B + 1, bool)
+    mark_words = kernel("filter/best_pieces", "mark_words")
+    launch(mark_words, grid_for(B + 1, 256), 256, (text_B, B, np.uint32(pieces.mark), starts_B))
+    starts_B[ends_S] = True
+    starts_W = cupy.flatnonzero(starts_B)
+    W = len(starts_W) - 1
+    score_B, safe_B = cupy.empty(B, np.float32), cupy.empty(B, np.float32)
+    start_B, node_B = cupy.empty(B, np.int32), cupy.empty(B, np.uint32)
+    scores = np.float32(pieces.unknown_score), np.float32(pieces.greatest_score)
+    trie, path = (pieces.units_U, pieces.score_U, *scores), (score_B, safe_B, start_B, node_B)
+    search_words = kernel("filter/best_pieces", "search_words")
+    launch(search_words, grid_for(W, 64), 64, (text_B, starts_W, W, *trie, *path))
+    counts_S, blocks = cupy.empty(S, np.int64), grid_for(32 * S, 128)
+    spelling = pieces.piece_U, pieces.code_P, np.uint32(pieces.unknown)
+    settle_words = kernel("filter/best_pieces", "settle_words")
+    launch(settle_words, blocks, 128, (text_B, ends_S, S, starts_B, *trie, *path, *spelling, counts_S, failed_S))
     ends_of_codes_S = cupy.cumsum(counts_S)
     codes_T = cupy.empty(int(ends_of_codes_S[-1]), np.uint32)
+    table = slots_C, len(slots_C), words.offsets_V, len(words.offsets_V), data, len(data)
     write = kernel("filter/best_pieces", "write_piece_codes")
-    launch(write, blocks, 64, (*sentences, *model, *table, piece_N, next_N, counts_S, ends_of_codes_S, codes_T))
+    launch(write, blocks, 128, (text_B, B, ends_S, S, *table, node_B, *spelling, counts_S, ends_of_codes_S, codes_T))
     return codes_T, failed_S
+
+
+def make_pieces(
+    pieces: list[bytes],
+    score_P: np.ndarray,
+    used_P: np.ndarray,
+    code_P: np.ndarray,
+    unknown: int,
+    unknown_score: float,
+    move: Callable[[np.ndarray], Any],
+) -> Pieces:
+    """Return the `Pieces` of a model, with arrays moved by `move`; see there and `index_pieces`."""
+    used = [piece for piece, is_used in zip(pieces, used_P.tolist(), strict=True) if is_used]
+    joined = b"\0".join(used)
+    mark = next((mark for mark in MARKS if mark in joined and not _follows(mark, used)), b"")
+    greatest = max(np.abs(score_P).max(initial=0.0), abs(unknown_score))
+    units_U, piece_U, score_U = map(move, index_pieces(pieces, score_P, used_P))
+    scores = unknown_score, float(greatest)
+    return Pieces(units_U, piece_U, score_U, move(code_P), unknown, *scores, int.from_bytes(mark, "little"))
+
+
+def _follows(mark: bytes, pieces: list[bytes]) -> bool:
+    """Return whether a mark follows another character in a piece."""
+    return any(b"\0" in piece.replace(mark, b"\0").lstrip(b"\0") for piece in pieces if mark in piece)
 
 
 def index_pieces(
@@ -265,11 +302,20 @@ def _build(offsets_P, data, order_P, units_U, piece_U):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return sentences of few letters, some of them unknown, and pieces of 1 to 4 letters with few scores: ties."""
+    """Return sentences of few letters, some of them unknown, and pieces of 1 to 4 letters.
+
+    Scores are few, or nearly the same: sums from the beginning of a sentence and of a word differ in their order. A
+    sentence with many of a letter fails. In most models no mark follows another letter.
+    """
     letters = [*"abcde", "é", "\u2581", " "]
-    made = {"".join(rng.choice(letters[:7], n)) for n in rng.integers(1, 5, 60)} - {"e", "é"}
-    pieces = ["<unk>", "a", *sorted(made - {"a"})]
+    shares = np.array([8, 8, 8, 8, 8, 8, 12, 1])
+    made = {"".join(rng.choice(letters[:7], n)) for n in rng.integers(1, 5, 120)} - {"d", "e", "é"}
+    if rng.random() < 0.75:
+        made = {piece for piece in made if "\u2581" not in piece.lstrip("\u2581")}
+    pieces = ["<unk>", "a", "d", *sorted(made - {"a"})]
     score_P = -(rng.integers(4, 20, len(pieces)) / 2).astype(np.float32)
+    score_P += (rng.integers(0, 3, len(pieces)) * rng.choice([0, 1e-4, 1e-3])).astype(np.float32)
+    score_P[2] = rng.choice([-7.0, -2000.0, -30_000.0])
     used_P = np.ones(len(pieces), bool)
     used_P[0] = False
     known = [piece.encode() for piece in pieces]
@@ -277,13 +323,13 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     offsets_V = np.cumsum([0, *map(len, vocabulary)], dtype=np.int64)
     data = np.frombuffer(b"".join(vocabulary), np.uint8)
     code_P = np.array([vocabulary.index(p) + 1 if p in vocabulary else 1 for p in known], np.uint32)
-    code_P[0] = SPELT
-    parts = ["".join(rng.choice(letters, n)).encode() for n in rng.integers(0, 60, size // 40)]
+    code_P[0] = code_P[rng.integers(len(known))] = SPELT
+    parts = ["".join(rng.choice(letters, n, p=shares / shares.sum())).encode() for n in rng.integers(0, 60, size // 40)]
     words = WordTable(offsets_V, data, index_words(offsets_V, data)[0])
     return {
         "text_B": np.frombuffer(b"".join(parts), np.uint8),
         "ends_S": np.cumsum([len(part) for part in parts], dtype=np.int64),
         "failed_S": rng.random(len(parts)) < 0.1,
-        "pieces": Pieces(*index_pieces(known, score_P, used_P), code_P, 0, float(score_P.min()) - 10),
+        "pieces": make_pieces(known, score_P, used_P, code_P, 0, float(score_P[3:].min()) - 10, lambda array: array),
         "words": words,
     }

@@ -15,7 +15,7 @@ from mgpu_ngram.core.sentencepiece_proto import NORMAL, UNIGRAM, UNKNOWN, USER_D
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import move_to
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.filter.best_pieces import Pieces, WordTable, best_pieces, index_pieces
+from mgpu_ngram.kernels.filter.best_pieces import WordTable, best_pieces, make_pieces
 from mgpu_ngram.kernels.filter.piece_text import PieceRules, piece_text, plain_characters
 
 if TYPE_CHECKING:
@@ -221,7 +221,6 @@ class UnigramCodes:
         ids_P = words.ids(offsets, np.frombuffer(b"".join(model.pieces), np.uint8))
         code_P = np.where(is_word, ids_P + np.uint32(1), np.uint32(VARIES))
         least = scores[kinds == NORMAL].min() - np.float32(UNKNOWN_PENALTY)
-        units, piece_U, score_U = index_pieces(model.pieces, scores, kinds == NORMAL)
         size = int.from_bytes(model.charsmap[:4], "little")
         units_U = np.frombuffer(model.charsmap[4 : 4 + size], np.uint32)
         replacements = np.frombuffer(model.charsmap[4 + size :], np.uint8)
@@ -229,7 +228,7 @@ class UnigramCodes:
         plain_C = plain_characters(units_U)
         move = functools.partial(move_to, device=device)
         self._rules = PieceRules(move(units_U), move(replacements), move(plain_C), flags)
-        self._pieces = Pieces(move(units), move(piece_U), move(score_U), move(code_P), unknown, float(least))
+        self._pieces = make_pieces(model.pieces, scores, kinds == NORMAL, code_P, unknown, float(least), move)
         self._words = WordTable(*(move_to(array, device) for array in words.table))
 
     def __call__(self, text_B: Any, ends_S: Any) -> tuple:

@@ -1,12 +1,13 @@
 """Sentences cut into pieces by kernels, by hand and beside every cut."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.common.words import index_words
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.filter.best_pieces import MOST, Pieces, WordTable, best_pieces, index_pieces
+from mgpu_ngram.kernels.filter.best_pieces import MOST, WordTable, best_pieces, make_pieces
 from mgpu_ngram.kernels.filter.piece_text import PieceRules, piece_text, plain_characters
 
 
@@ -18,8 +19,8 @@ def cut(sentences, scores, to_device, spelt=()):
     vocabulary = [b"<unk>", *pieces[1:], b"zz"]
     offsets_V = np.cumsum([0, *map(len, vocabulary)], dtype=np.int64)
     data = np.frombuffer(b"".join(vocabulary), np.uint8)
-    trie = index_pieces(pieces, score_P, np.arange(len(pieces)) > 0)
-    made = Pieces(*map(to_device, trie), to_device(code_P), 0, float(score_P.min()) - 10)
+    least = float(score_P.min()) - 10
+    made = make_pieces(pieces, score_P, np.arange(len(pieces)) > 0, code_P, 0, least, to_device)
     words = WordTable(*map(to_device, (offsets_V, data, index_words(offsets_V, data)[0])))
     parts = [sentence.encode() for sentence in sentences]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
@@ -46,6 +47,91 @@ def test_by_hand(to_device):
 def test_sums_that_the_library_shifts(to_device):
     most = int(MOST / 8) + 2
     assert cut(["a" * most, "a"], {"a": -8.0}, to_device) == [None, [2]]
+    words = ["\u2581a" * size for size in (most, most - 5, 1)]
+    assert cut(words, {"\u2581a": -8.0}, to_device) == [None, [2] * (most - 5), [2]]
+
+
+def test_words_of_a_sentence(to_device):
+    """A piece may hold marks at its beginning, or anywhere; unknown pieces of two words are one."""
+    assert cut(["a\u2581b"], {"a": -5.0, "\u2581b": -5.0, "a\u2581b": -9.0}, to_device) == [[4]]
+    scores = {"a": -1.0, "\u2581": -3.0, "\u2581\u2581": -1.0, "\u2581a": -2.0}
+    assert cut(["a\u2581\u2581a", "\u2581a\u2581a"], scores, to_device) == [[2, 4, 2], [5, 5]]
+    assert cut(["z\u2581z", "\u2581zz\u2581az\u2581"], {"\u2581a": -1.0}, to_device) == [[1], [1, 2, 1]]
+    assert cut(["z z a"], {" a": -1.0}, to_device) == [[1, 1, 2]]
+    for size in (31, 32, 33, 64, 100):
+        assert cut(["z" * size + "a", "a" * size], {"a": -1.0}, to_device) == [[1, 2], [2] * size]
+
+
+def test_sums_run_from_the_beginning(to_device):
+    """After -66000, float32 numbers are 1/128 apart: -2.001 becomes -2, and of equal sums the first one wins."""
+    scores = {"\u2581c": -22000.0, "\u2581a": -1.0, "b": -1.0, "\u2581ab": -2.001}
+    sentences = ["\u2581ab", "\u2581c\u2581c\u2581c\u2581ab", "\u2581c\u2581c\u2581ab\u2581ab"]
+    assert cut(sentences, scores, to_device) == [[3, 4], [2, 2, 2, 5], [2, 2, 5, 5]]
+
+
+def test_a_sum_may_reach_the_greatest(to_device):
+    """The sum after a sentence may be any."""
+    scores = {"\u2581": -MOST / 2, "c": 0.0}
+    assert cut(["\u2581c\u2581c\u2581", "\u2581c\u2581c\u2581c", "c"], scores, to_device) == [
+        [2, 3, 2, 3, 2],
+        None,
+        [3],
+    ]
+    scores = {"\u2581a": 60_000.0, "\u2581": 0.0, "c": -60_000.0}
+    assert cut(["\u2581a\u2581ccc"], scores, to_device) == [[2, 3, 4, 4, 4]], "the second word alone would fail"
+
+
+def test_no_sentence_has_codes(to_device):
+    assert cut(["\u2581c" * 9], {"\u2581c": -MOST}, to_device) == [None]
+    assert cut(["", ""], {"\u2581c": -1.0}, to_device) == [[], []]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_against_plain_float32(seed, to_device):
+    """Near ties in words after great sums, in short words and in one of 20,000 letters."""
+    rng = np.random.default_rng(seed)
+    marks = "\u2581abc" if seed % 2 else " abc"
+    names = {"".join(rng.choice(list("abc"), n)) for n in rng.integers(1, 5, 40)} | set("abc")
+    names |= {marks[0] + name for name in list(names)[::2]} | {marks[0]}
+    scores = {name: float(np.float32(-len(name) - rng.integers(3) * 1e-4)) for name in sorted(names)}
+    scores["c"] = -300.0
+    sentences = ["".join(rng.choice(list(marks), n)) for n in rng.integers(0, 400, 60)]
+    sentences.append(f"c{marks[0]}{'ab' * 10_000}")
+    for sentence, codes in zip(sentences, cut(sentences, scores, to_device), strict=True):
+        assert codes == [2 + list(scores).index(piece) for piece in plain_path(sentence, scores)]
+
+
+def plain_path(sentence, scores):
+    """Return the pieces of a sentence without unknown letters, whose sum stays below MOST."""
+    scores = {name: np.float32(score) for name, score in scores.items()}
+    longest = max(map(len, scores))
+    best = [(np.float32(0), 0), *[None] * len(sentence)]
+    for start in range(len(sentence)):
+        for end in range(start + 1, min(start + longest, len(sentence)) + 1):
+            if (score := scores.get(sentence[start:end])) is not None:
+                total = best[start][0] + score
+                if best[end] is None or total > best[end][0]:
+                    best[end] = total, start
+    pieces, end = [], len(sentence)
+    while end:
+        start = best[end][1]
+        pieces.append(sentence[start:end])
+        end = start
+    return pieces[::-1]
+
+
+def test_marks_that_no_piece_crosses():
+    def mark(*pieces):
+        known = [piece.encode() for piece in pieces]
+        scores, used = np.zeros(len(known), np.float32), np.ones(len(known), bool)
+        made = make_pieces(known, scores, used, np.ones(len(known), np.uint32), 0, -20.0, lambda array: array)
+        assert made.greatest_score == 20
+        return made.mark.to_bytes(3, "little").rstrip(b"\0").decode()
+
+    assert mark("\u2581a", "b", "\u2581\u2581", "\u2581\u2581a", "a b") == "\u2581"
+    assert mark(" a", "b") == " " and mark("a") == ""
+    assert mark("\u2581a", "a\u2581") == mark("a ") == mark("\u2581a\u2581") == ""
+    assert mark("\u2581a", "\u2056\u2581") == "", "U+2056 has the mark's bytes in another order"
 
 
 @settings(max_examples=60)
