@@ -139,13 +139,13 @@ class Claim:
 class Item:
     """A table, figure or section of a paper; several where one measurement gives them.
 
-    names    such as T3, F9 or 5.6; the first one names the files
-    figures  as published
-    parts    of the bench, which measure the same work; none where rows of other items are judged,
-    of       which have these names
-    picture  of the bench, without the device; none: bars of the rows that have the unit of the figures
-    shown    beginnings of the kernels in the page's table; all rows when empty
-    differs  how the work differs from the paper's
+    names     such as T3, F9 or 5.6; the first one names the files
+    figures   as published
+    parts     of the bench, which measure the same work; none where rows of other items are judged,
+    of        which have these names
+    pictures  of the bench, without the device; none: bars of the rows that have the unit of the figures
+    shown     beginnings of the kernels in the page's table; all rows when empty
+    differs   how the work differs from the paper's
     """
 
     names: tuple[str, ...]
@@ -154,7 +154,7 @@ class Item:
     figures: tuple[Figure, ...] = ()
     parts: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
-    picture: str = ""
+    pictures: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     differs: str = ""
 
@@ -225,7 +225,7 @@ def reproduce(paper: Paper, options: BenchOptions) -> Path:
 
 def _measure(paper: Paper, item: Item, options: BenchOptions, folder: Path) -> None:
     """Run the parts of the bench; put their rows in place of the item's rows of this device, and its picture."""
-    from mgpu_ngram.benchmarks.paper_page import draw_bars, picture_name
+    from mgpu_ngram.benchmarks.paper_page import draw_bars, pictures_of, with_device
 
     with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
         open_bench(paper.bench).bench(replace(options, results=place, only=",".join(item.parts)))
@@ -235,12 +235,12 @@ def _measure(paper: Paper, item: Item, options: BenchOptions, folder: Path) -> N
         others = [row for row in rows_of(folder, item) if row.device != device]
         path.unlink(missing_ok=True)
         write_rows([*others, *rows], path)
-        picture = folder / picture_name(item, device)
-        drawn = Path(place) / picture_name(item, device, item.picture)
-        if item.picture and drawn.is_file():
-            shutil.copy(drawn, picture)
-        elif not item.picture:
-            draw_bars(item, rows, picture)
+        for name, stem in pictures_of(item).items():
+            drawn = Path(place) / with_device(stem, device)
+            if drawn.is_file():
+                shutil.copy(drawn, folder / with_device(name, device))
+        if not item.pictures:
+            draw_bars(item, rows, folder / with_device(item.name, device))
 
 
 def rows_of(folder: Path, item: Item) -> list[Row]:

@@ -145,7 +145,7 @@ PAPER = Paper(
             ),
             _figures(),
             ("a",),
-            picture="experiment_a",
+            pictures=("experiment_a",),
             shown=("bytes/",),
             differs="Bins are of the symbols that the text has, not of 256. `private K=1` and `hash` are strategies "
             "that the report lacks.",
@@ -159,7 +159,7 @@ PAPER = Paper(
             ),
             (Figure("curves without numbers", "see the report", "", GPU),),
             ("b",),
-            picture="experiment_b",
+            pictures=("experiment_b",),
             shown=("bytes/",),
         ),
     ),

@@ -7,6 +7,7 @@ from mgpu_ngram.benchmarks.lda_work import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.paper import (
     FAILS,
     HOLDS,
+    IN_PART,
     Claim,
     Figure,
     Found,
@@ -101,8 +102,9 @@ def _converges(found: Found) -> Verdict:
             f"{name} rises from {low:.4g} to {high:.4g} a token in {seconds:.3g} s of sweeps, nine tenths of it by "
             f"{near:.3g} s; with the paper's rule it reaches {rule[max(rule)]:.4g}"
         )
-    why = "; ".join(whys) + ". Held-out perplexity ranks the two rules the other way round: docs/lda.md"
-    return Verdict(result_of(is_so), why)
+    why = "; ".join(whys) + ". Held-out perplexity ranks the two rules the other way round (docs/lda.md)"
+    because = "other programs are compared elsewhere, at the same held-out perplexity"
+    return Verdict(IN_PART if all(is_so) else FAILS, why, because)
 
 
 def _speedups(found: Found) -> Verdict:
@@ -166,7 +168,7 @@ PAPER = Paper(
                 ),
             ),
             ("table4", "fig7"),
-            picture="lda_fig7",
+            pictures=("lda_table4", "lda_fig7"),
             shown=("lda/table4", "lda/fig7"),
         ),
         Item(
@@ -179,7 +181,7 @@ PAPER = Paper(
                 for where, share in shares.items()
             ),
             ("table5",),
-            picture="lda_table5",
+            pictures=("lda_table5",),
             shown=("lda/table5",),
         ),
         Item(
@@ -193,7 +195,7 @@ PAPER = Paper(
             ),
             (Figure("curves without numbers", "see the paper", "", "V100 and others"),),
             ("fig8",),
-            picture="lda_fig8",
+            pictures=("lda_fig8",),
             shown=("lda/fig8",),
             differs="LDA* and SaberLDA are not public. WarpLDA stands beside this engine on a CPU in `bench lda --only "
             "cpu`, at the same held-out perplexity.",
@@ -206,7 +208,7 @@ PAPER = Paper(
                 Figure(f"CuLDA_CGS, {G} GPUs", gain, "times one", HARDWARE["Titan Xp"]) for G, gain in SPEEDUP.items()
             ),
             ("fig9",),
-            picture="lda_fig9",
+            pictures=("lda_fig9",),
             shown=("lda/fig9",),
         ),
     ),

@@ -243,7 +243,7 @@ PAPER = Paper(
                 for n, rate in TABLE_53[name].items()
             ),
             ("order",),
-            picture="distribution_order",
+            pictures=("distribution_order",),
         ),
         Item(
             ("T5.4",),
@@ -260,7 +260,7 @@ PAPER = Paper(
                 for step, rate in TABLE_54[name].items()
             ),
             ("steps",),
-            picture="distribution_steps",
+            pictures=("distribution_steps",),
         ),
         Item(
             ("F5.1", "F5.2"),
@@ -276,7 +276,7 @@ PAPER = Paper(
                 Figure("gLM, sentences from which it is saturated", f"{SATURATED['scores']:,}", "", K80),
             ),
             ("saturation",),
-            picture="distribution_saturation",
+            pictures=("distribution_saturation",),
         ),
         Item(
             ("hypotheses",),

@@ -249,7 +249,7 @@ PAPER = Paper(
             ),
             _table3(),
             ("table3",),
-            picture="score_table3",
+            pictures=("score_table3",),
         ),
         Item(
             ("T4",),
@@ -261,7 +261,7 @@ PAPER = Paper(
                 for n, rate in rates.items()
             ),
             ("table4",),
-            picture="score_table4",
+            pictures=("score_table4",),
             differs="The larger model has twenty times the n-grams on a GPU and four times on a CPU. KenLM is measured "
             "beside the model of Table 3 alone.",
         ),
@@ -275,7 +275,7 @@ PAPER = Paper(
                 for n, rate in rates.items()
             ),
             ("table5",),
-            picture="score_table5",
+            pictures=("score_table5",),
         ),
         Item(
             ("F9",),
@@ -293,7 +293,7 @@ PAPER = Paper(
                 *(Figure(f"B-stumps of order {n}", share, "of nodes", "any") for n, share in STUMPS.items()),
             ),
             ("figure9", "stumps"),
-            picture="score_figure9",
+            pictures=("score_figure9", "score_stumps"),
         ),
         Item(
             ("F10",),
@@ -309,7 +309,7 @@ PAPER = Paper(
             ),
             tuple(Figure(f"{NAMES[who]}, saturated", rate, UNIT, HARDWARE[who]) for who, rate in PUBLISHED.items()),
             ("figure10",),
-            picture="score_figure10",
+            pictures=("score_figure10",),
         ),
         Item(
             ("5.6",),

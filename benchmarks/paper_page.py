@@ -101,12 +101,14 @@ def _measured(paper: Paper, item: Item, device: str, rows: Sequence[Row], folder
         lines += _table(["here", "sizes", "figure", "seconds", "of the ceiling", "notes"])
         lines += [_row_line(paper, row) for row in shown(item, rows)]
         lines.append("")
-    picture = picture_name(item, device)
-    if (folder / picture).is_file():
-        lines += [f"![{item.title}]({picture})", ""]
+    for name in [*pictures_of(item)] or [item.name]:
+        picture = with_device(name, device)
+        if (folder / picture).is_file():
+            lines += [f"![{long_name(name)}]({picture})", ""]
     for claim in item.claims:
         verdict = claim.verdict(rows)
-        lines.append(f"- *{claim.text}* **{verdict.result.capitalize()}:** {verdict.why}.")
+        text = claim.text.replace("*", r"\*")
+        lines.append(f"- *{text}* **{verdict.result.capitalize()}:** {verdict.why}.")
     return [*lines, ""]
 
 
@@ -136,15 +138,21 @@ def command(paper: Paper, item: Item) -> str:
 def long_name(name: str) -> str:
     """Return "Table 3" of T3, "Figure 9" of F9, "Section 5.6" of 5.6, and other names with a capital letter."""
     kinds = {"T": "Table", "F": "Figure"}
-    if re.fullmatch(r"[TF][\d.]+", name):
+    if re.fullmatch(r"[TF][\d.-]+", name):
         return f"{kinds[name[0]]} {name[1:]}"
     return f"Section {name}" if name[0].isdecimal() else name[0].upper() + name[1:]
 
 
-def picture_name(item: Item, device: str, stem: str = "") -> str:
-    """Return the name of the picture of an item, or of that of a bench, as `figures.save` names it."""
+def pictures_of(item: Item) -> dict[str, str]:
+    """Return the bench's pictures by their names on the page: those of the item, then with numbers, such as F9-2."""
+    more = [f"{item.name}-{k + 1}" for k in range(len(item.names), len(item.pictures))]
+    return dict(zip([*item.names, *more], item.pictures, strict=False))
+
+
+def with_device(stem: str, device: str) -> str:
+    """Return the name of a picture, as `figures.save` makes it."""
     device = re.sub(r"\W+", "_", device)
-    return f"{stem or item.name}_{device}.png"
+    return f"{stem}_{device}.png"
 
 
 def draw_bars(item: Item, rows: Sequence[Row], path: Path) -> None:

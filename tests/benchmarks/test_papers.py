@@ -28,9 +28,12 @@ from mgpu_ngram.benchmarks import (
     paper_glm,
     paper_page,
     quote,
+    score_ceilings,
     score_effects,
     score_models,
+    score_rates,
     score_sustained,
+    suite,
 )
 from mgpu_ngram.benchmarks.distribution_cases import Shape
 from mgpu_ngram.benchmarks.options import BenchOptions
@@ -78,18 +81,24 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         for numbers, value in (
             (score_models.QUERIES, 300), (score_models.TEXT_WORDS, 1_500), (score_sustained.SECONDS, 0.01),
-            (distribution_cases.TEXT_WORDS, 1_200), (distribution_steps.FOUND, 500),
-            (lda_paper.SWEEPS, 3), (lda_paper.TOPICS, 8), (decode_work.SHAPES, decode_work.Shape(60, 6, 8)),
-            (decode_work.SENTENCES_AT_ONCE, 4), (decode_batch.BATCHES, (1, 4)),
-            (decode_step.WORDS, 100), (decode_step.ROWS, 18), (decode_step.SENTENCES, 10),
+            (score_sustained.PASSES, 1), (score_rates.LARGER, 4), (distribution_cases.TEXT_WORDS, 1_200),
+            (distribution_steps.FOUND, 500), (lda_paper.SWEEPS, 3), (lda_paper.TOPICS, 8),
+            (decode_work.SHAPES, decode_work.Shape(60, 6, 8)), (decode_work.SENTENCES_AT_ONCE, 4),
+            (decode_batch.BATCHES, (1, 4)), (decode_batch.DRAINED, 48), (decode_step.WORDS, 100),
+            (decode_step.ROWS, 18), (decode_step.SENTENCES, 10), (suite.CEILING_BYTES, 1 << 20),
+            (suite.SORTED_KEYS, 1 << 12),
         ):  # fmt: skip
-            patch.setitem(numbers, "cpu", value)
+            for device in "cpu", "gpu":
+                patch.setitem(numbers, device, value)
+        patch.setitem(decode_work.SHAPES, "gpu", decode_work.Shape(2_000, 32, 64))
+        patch.setitem(lda_paper.TOPICS, "gpu", 64)
         for name, shape in shapes.items():
             patch.setitem(distribution_cases.SHAPES, name, shape)
         patch.setattr(score_models.Subject, "make", staticmethod(cache(score_models.Subject.make)))
         patch.setattr(score_effects, "FANOUTS", (4, 33, 64))
+        patch.setattr(score_ceilings, "READS", 1 << 20)
         patch.setattr(distribution_thesis, "SENTENCES", (1, 5, 20))
-        patch.setattr(lda_paper, "open_executor", lambda cluster: threads(cluster.workers))
+        patch.setattr(lda_paper, "open_executor", lambda cluster: threads(cluster.device, cluster.workers))
         patch.setattr(decode_whole, "BEAMS", (1, 3))
         patch.setattr(decode_whole, "has_torch", lambda: False)
         patch.setattr(decode_fusion, "BEAMS", (1, 3))
@@ -97,14 +106,12 @@ def small():
         patch.setattr(decode_batch, "MEAN_WORDS", 6)
         patch.setattr(byte_ngrams, "LOOP_BYTES", 1 << 12)
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16})
-        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12})
         yield
 
 
-def threads(workers):
+def threads(device, workers):
     """Return an executor whose gangs have a rank in each of its threads."""
-    executor = LocalExecutor("cpu", workers)
+    executor = LocalExecutor(device, workers)
     executor.tasks_per_process = 1
     return executor
 
@@ -116,10 +123,12 @@ def expanded(name):
     return {f"{kind}{n}" for a, b in spans for n in ([a] if not b else range(int(a), int(b) + 1))}
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_paper_is_made_whole(name, tmp_path):
+def test_a_paper_is_made_whole(name, device, tmp_path):
     paper = open_paper(name)
-    page = reproduce(paper, BenchOptions("cpu", tmp_path, **OPTIONS[name])).read_text()
+    options = OPTIONS[name] | ({"workers": "1"} if device == "gpu" and "workers" in OPTIONS[name] else {})
+    page = reproduce(paper, BenchOptions(device, tmp_path, **options)).read_text()
     assert page == (tmp_path / name / "README.md").read_text()
     with open(tmp_path / name / "claims.csv", newline="") as file:
         claims = list(csv.DictReader(file))
@@ -133,6 +142,8 @@ def test_a_paper_is_made_whole(name, tmp_path):
             rows = read_rows(tmp_path / name / f"{item.name}.csv")
             assert [row for row in rows if row.rate is not None or row.notes]
             assert all(row.commit in page and row.date in page and row.host in page for row in rows)
+            for picture in paper_page.pictures_of(item):
+                assert f"]({paper_page.with_device(picture, rows[0].device)})" in page
     made = {n for item in paper.items for n in item.names}
     assert set(LISTED[name].split()) <= made | {n for reason in paper.not_made for n in expanded(reason)}
     assert not made & {n for reason in paper.not_made for n in expanded(reason)}
