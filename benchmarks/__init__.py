@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -45,12 +45,14 @@ class Bench(Protocol):
     """A module of BENCHES.
 
     FLAGS     fields of `BenchOptions` that the bench obeys, besides `device` and `results`
-    MEASURES  files and folders of the checkout that hold the code it measures; younger code makes its rows stale
+    MEASURES  for rows whose kernel begins so, the modules that they measure, such as engine.score; none for ceilings
+              and peers. The longest beginning counts. Younger code of these modules, or of modules that they import,
+              makes a row stale
     bench     measures, writes NAME.csv and the figures, and returns the rows
     """
 
     FLAGS: set[str]
-    MEASURES: Sequence[str]
+    MEASURES: Mapping[str, Sequence[str]]
 
     def bench(self, options: BenchOptions) -> list[dict[str, Any]]: ...
 

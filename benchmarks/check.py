@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_ngram.benchmarks import BENCHES, open_bench
+from mgpu_ngram.benchmarks import BENCHES, open_bench, origin
+from mgpu_ngram.benchmarks.measured import files_of
 from mgpu_ngram.benchmarks.origin import git
 from mgpu_ngram.benchmarks.rows import Row, read_rows
 from mgpu_ngram.core.errors import InputError, RunError
@@ -90,18 +91,25 @@ class Ages:
     """Tells which stored rows of a bench are older than the code that they measure, from the history in git."""
 
     def __init__(self, name: str, path: Path):
-        self.code, self.path = open_bench(name).MEASURES, path
+        self.modules, self.path = open_bench(name).MEASURES, path
         self.recorded: dict[tuple[str, ...], str] | None = None
-        self.changes: dict[str, str] = {}  # by commit
+        self.changes: dict[tuple[str, str], str] = {}  # by beginning of a kernel and commit
 
     def stale(self, row: Row) -> str:
         """Return why a row is stale; nothing when no code that it measures changed after its commit."""
+        group = group_of(row.kernel, self.modules)
+        if group is None:
+            return "its bench does not say which code it measures"
+        if not self.modules[group]:
+            return ""
         commit = row.commit.removesuffix("-dirty") or self._recorded().get(_key(row.kernel, row.sizes, row.device), "")
         if not commit or not git("cat-file", "-t", commit):
             return "its commit is not known"
-        if commit not in self.changes:
-            self.changes[commit] = git("log", "-1", "--format=%h of %cs", f"{commit}..HEAD", "--", *self.code).strip()
-        change = self.changes[commit]
+        if (group, commit) not in self.changes:
+            files = (str(file.resolve().relative_to(origin.CHECKOUT)) for file in files_of(self.modules[group]))
+            change = git("log", "-1", "--format=%h of %cs", f"{commit}..HEAD", "--", *files)
+            self.changes[group, commit] = change.strip()
+        change = self.changes[group, commit]
         return f"its code changed by {change}" if change else ""
 
     def _recorded(self) -> dict[tuple[str, ...], str]:
@@ -120,6 +128,11 @@ class Ages:
                     [cells] = csv.reader([line])
                     self.recorded[_key(*cells[:3])] = lines[line.rstrip(",")]
         return self.recorded
+
+
+def group_of(kernel: str, modules: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the longest key of a bench's MEASURES that a kernel begins with; None if there is none."""
+    return max((beginning for beginning in modules if kernel.startswith(beginning)), key=len, default=None)
 
 
 def _key(kernel: str, sizes: str, device: str) -> tuple[str, ...]:

@@ -25,7 +25,14 @@ FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # of each worker, in the shuffle
 MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}
-MEASURES = ("mgpu_ngram/cluster", "mgpu_ngram/jobs/count", "mgpu_ngram/engine/sorted_runs.py", "kernels/count")
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "cluster/": ("cluster.dask_executor", "engine.sorted_runs"),
+    "cluster/read": ("engine.blocks",),
+    "cluster/run": ("cluster.dask_executor", "jobs.count.run"),
+    "cluster/words": ("cluster.dask_executor", "jobs.count.run"),
+    "cluster/without": ("jobs.count.run",),
+}
 
 
 def bench(options: BenchOptions) -> list[dict[str, Any]]:

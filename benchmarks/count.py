@@ -21,10 +21,23 @@ SIZE = {"gpu": "1 GiB", "cpu": "16 MiB"}
 TOKENS = {"gpu": 220_000_000, "cpu": 2_000_000}
 MIN_SIZE, MIN_TOKENS = 1 << 10, 1_000
 FLAGS = {"text", "size", "tokens", "only"}
-MEASURES = (
-    "kernels/count", "kernels/common", "mgpu_ngram/engine/count.py", "mgpu_ngram/engine/tokenise.py",
-    "mgpu_ngram/engine/vocabulary.py", "mgpu_ngram/engine/write.py", "mgpu_ngram/jobs/count",
-)  # fmt: skip
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "bytes/": ("engine.count",),
+    "bytes/count_bytes": ("kernels.count.histogram_private",),
+    "bytes/histogram_": ("kernels.count.histogram_global", "kernels.count.histogram_private"),
+    "bytes/peer": (),
+    "bytes/python loop": (),
+    "words/": ("jobs.count.run",),
+    "words/codes to tables": ("engine.count",),
+    "words/ngram_keys": ("kernels.count.ngram_keys",),
+    "words/peer": (),
+    "words/prefix_runs": ("kernels.count.count_prefixes",),
+    "words/radix_sort": ("kernels.common.radix_sort",),
+    "words/stage": ("engine.count", "engine.tokenise", "engine.vocabulary"),
+    "words/tables to": ("engine.write",),
+    "words/text to": ("engine.count", "engine.tokenise", "engine.vocabulary"),
+}
 
 
 @dataclass

@@ -23,11 +23,21 @@ from mgpu_ngram.benchmarks.suite import open_suite
 WORDS = {"gpu": 75_000, "cpu": 1_500}  # of the whole decode: on a GPU 3,000 sentences
 MIN_WORDS = 100
 FLAGS = {"tokens", "workers", "only", "folder"}
-MEASURES = (
-    "kernels/decode", "mgpu_ngram/engine/beam_search.py", "mgpu_ngram/engine/decode_batch.py",
-    "mgpu_ngram/engine/ngram_rows.py", "mgpu_ngram/engine/nmt_cells.py", "mgpu_ngram/engine/nmt_steps.py",
-    "mgpu_ngram/engine/sentence_encoder.py", "mgpu_ngram/jobs/decode",
-)  # fmt: skip
+SEARCH = "engine.decode_batch", "engine.open_translation"
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "decode/": SEARCH,
+    "decode/cpu": ("jobs.decode.run",),
+    "decode/cpu Amun": (),
+    "decode/fusion": (*SEARCH, "engine.word_scores"),
+    "decode/lm": (*SEARCH, "engine.word_scores"),
+    "decode/pass": ("kernels.decode.best_hypotheses",),
+    "decode/pass cupy": (),
+    "decode/pass torch": (),
+    "decode/step": ("kernels.decode.advance_beams", "kernels.decode.best_hypotheses"),
+    "decode/step torch": (),
+    "decode/workers": ("jobs.decode.run",),
+}
 PARTS: dict[str, Callable[[DecodeBench], None]] = {
     "pass": fused_pass,
     "step": step,

@@ -27,11 +27,16 @@ TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the large models: on a GPU as 
 SIZE = {"gpu": "20 GiB", "cpu": "256 MiB"}  # of rows at once
 MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}
-MEASURES = (
-    "kernels/distribution", "kernels/include/rows.cuh", "kernels/include/levels.cuh", "kernels/score/step_states.py",
-    "kernels/score/step_states.cu", "mgpu_ngram/engine/next_word.py", "mgpu_ngram/engine/sample_words.py",
-    "mgpu_ngram/engine/state_model.py", "mgpu_ngram/jobs/distribution",
-)  # fmt: skip
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "distribution/": ("engine.next_word",),
+    "distribution/children": ("kernels.distribution.gather_children",),
+    "distribution/disk": ("jobs.distribution.run",),
+    "distribution/one by one": ("kernels.score.score_by_edges",),
+    "distribution/states": ("engine.state_model",),
+    "distribution/sums": ("kernels.distribution.sum_children",),
+    "distribution/words": ("engine.sample_words",),
+}
 PARTS: dict[str, Callable[[DistributionBench], None]] = {
     "dense": dense,
     "small": small,

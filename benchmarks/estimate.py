@@ -19,10 +19,13 @@ from mgpu_ngram.benchmarks.suite import open_suite
 TOKENS = {"gpu": 200_000_000, "cpu": 1_000_000}
 MIN_TOKENS = 2_000
 FLAGS = {"text", "tokens", "workers", "only", "folder"}
-MEASURES = (
-    "kernels/estimate", "kernels/common", "mgpu_ngram/engine/estimate.py", "mgpu_ngram/engine/assemble.py",
-    "mgpu_ngram/jobs/estimate", "mgpu_ngram/jobs/count",
-)  # fmt: skip
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "estimate/": ("jobs.estimate.run",),
+    "estimate/ids": ("engine.assemble", "engine.count", "engine.estimate"),
+    "estimate/peer": (),
+    "estimate/write": ("jobs.estimate.assemble",),
+}
 PARTS: dict[str, Callable[[EstimateBench], None]] = {
     "ids": lambda bench: ids(bench.suite, bench.tokens),
     "text": text,

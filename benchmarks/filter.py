@@ -36,7 +36,11 @@ from mgpu_ngram.jobs.filter.run import FilterResult
 from mgpu_ngram.jobs.filter.run import run as filter_documents
 
 FLAGS = {"size", "only", "folder"}
-MEASURES = ("mgpu_ngram", "kernels")
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "filter/": ("jobs.filter.run",),
+    "filter/CCNet's classes": (),
+}
 ROUNDS = 3
 SIZE = {"gpu": 1 << 30, "cpu": 64 << 20}  # bytes of text in all documents
 MIN_SIZE = 1 << 16

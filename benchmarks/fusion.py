@@ -16,13 +16,15 @@ from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
 
 FLAGS = {"only", "folder"}
-MEASURES = (
-    "kernels/mixture", "kernels/decode/sum_chunks.py", "kernels/decode/sum_chunks.cu", "mgpu_ngram/engine/mixture.py",
-    "mgpu_ngram/torch/mixture.py", "mgpu_ngram/torch/mixture_loss.py", "mgpu_ngram/core/nbest.py",
-    "mgpu_ngram/core/nbest_moses.py", "mgpu_ngram/engine/rescore.py", "mgpu_ngram/engine/rescore_lines.py",
-    "mgpu_ngram/jobs/rescore", "kernels/ctc", "mgpu_ngram/engine/ctc_search.py", "mgpu_ngram/engine/ctc_lexicon.py",
-    "mgpu_ngram/torch/ctc.py",
-)  # fmt: skip
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "fusion/ctc": ("engine.ctc_search",),
+    "fusion/ctc pyctcdecode": (),
+    "fusion/mixture": ("engine.mixture",),
+    "fusion/mixture torch": (),
+    "fusion/rescore": ("jobs.rescore.run",),
+    "fusion/words": ("engine.mixture",),
+}
 PARTS: dict[str, Callable[[Suite, Path], None]] = {
     "mixture": lambda suite, folder: mixture(suite),
     "words": lambda suite, folder: words(suite),

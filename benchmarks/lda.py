@@ -21,12 +21,20 @@ from mgpu_ngram.benchmarks.suite import open_suite
 TOKENS = {"gpu": 1_000_000_000, "cpu": 1_000_000}  # at most: corpora have their own sizes
 MIN_TOKENS = 2_000
 FLAGS = {"text", "tokens", "workers", "only", "folder"}
-MEASURES = (
-    "kernels/lda",
-    "mgpu_ngram/engine/lda.py",
-    "mgpu_ngram/engine/lda_blocks.py",
-    "mgpu_ngram/engine/lda_metrics.py",
-)
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "lda/": ("engine.lda",),
+    "lda/corpus": (),
+    "lda/cpu WarpLDA": (),
+    "lda/cpu scikit-learn": (),
+    "lda/cpu tomotopy": (),
+    "lda/gpus": ("engine.lda", "engine.lda_blocks", "cluster.gang"),
+    "lda/quality": ("engine.lda", "engine.lda_metrics"),
+    "lda/quality scikit-learn": (),
+    "lda/quality tomotopy": (),
+    "lda/stream": ("engine.lda", "engine.lda_blocks"),
+    "lda/transform": ("kernels.lda.fold_in",),
+}
 PARTS: dict[str, Callable[[LdaBench], None]] = {
     "corpus": corpus,
     "speed": speed,

@@ -23,10 +23,21 @@ from mgpu_ngram.benchmarks.suite import Suite, open_suite
 TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the model: on a GPU as many n-grams as the peers' model has
 MIN_TOKENS = 1_000
 FLAGS = {"tokens", "workers", "only", "folder"}
-MEASURES = (
-    "kernels/score", "kernels/trie", "mgpu_ngram/native",
-    "mgpu_ngram/engine/score.py", "mgpu_ngram/engine/trie.py", "mgpu_ngram/jobs/score",
-)  # fmt: skip
+INDEXES = "kernels.score.score_by_edges", "kernels.score.score_tokens"
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "score/": INDEXES,
+    "score/bound": (),
+    "score/drop-in": ("kenlm",),
+    "score/kenlm": (),
+    "score/load": ("engine.open_model",),
+    "score/on": ("engine.score", *INDEXES),
+    "score/reads": (),
+    "score/score": ("engine.score", *INDEXES),
+    "score/short": ("engine.score", *INDEXES),
+    "score/table3 kenlm": (),
+    "score/text": ("jobs.score.run",),
+}
 
 
 class ScoreBench:

@@ -23,9 +23,15 @@ from mgpu_ngram.benchmarks.decode_work import Shape, System
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.stages.registry import ENTRIES
 
 FLAGS = {"tokens", "only", "folder"}
-MEASURES = ("mgpu_ngram", "kernels")
+MEASURES: dict[str, tuple[str, ...]] = {
+    "startup/": ("cli",),
+    "startup/info": ("cli", "commands.info"),
+    "startup/peer": (),
+    **{f"startup/{name}": ("cli", f"stages.{name}") for name in ENTRIES},
+}
 RUNS = 5
 TOKENS = {"gpu": 8_000_000, "cpu": 1_000_000}  # of the text that a model is made of
 MIN_TOKENS = 1_000

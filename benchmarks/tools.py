@@ -27,10 +27,15 @@ MIN_NGRAMS = 2_000
 NGRAMS_PER_WORD = 100
 TUNE_TOKENS = {"gpu": 20_000_000, "cpu": 200_000}
 FLAGS = {"tokens", "only"}
-MEASURES = (
-    "kernels/trie", "mgpu_ngram/engine/mix.py", "mgpu_ngram/engine/prune.py",
-    "mgpu_ngram/engine/backoff_nodes.py", "mgpu_ngram/engine/restrict.py",
-)  # fmt: skip
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "tools/": ("engine.mix", "engine.prune", "engine.restrict"),
+    "tools/mix": ("engine.mix",),
+    "tools/nodes": ("engine.backoff_nodes",),
+    "tools/prune": ("engine.prune", "engine.restrict"),
+    "tools/sort": (),
+    "tools/tune": ("engine.mix",),
+}
 WEIGHTS = [0.4, 0.6]
 TARGET_SECONDS = 5.0  # to mix two models of 100 M n-grams
 SAMPLED = 20  # histories whose whole rows are checked

@@ -64,6 +64,7 @@ ALLOWED = {
     "kernels": {"kernels", "core.version"},
     "benchmarks": {
         "benchmarks",
+        "stages.registry",
         "api",
         "kenlm",
         "model",

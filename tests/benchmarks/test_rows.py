@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_ngram import cli
-from mgpu_ngram.benchmarks import BENCHES, check, open_bench, origin, quote
+from mgpu_ngram.benchmarks import BENCHES, check, measured, open_bench, origin, quote
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.rows import Row, read_rows, rounded, with_unit, write_rows
 from mgpu_ngram.benchmarks.suite import Suite
@@ -14,6 +14,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RESULTS = CHECKOUT / "benchmarks" / "results"
+COMMANDS = ("startup",)  # benches that run commands
+BY_NAME = {"score": ["kenlm"]}  # modules that a bench imports by a name that it is given
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 
 
@@ -134,7 +136,15 @@ def test_the_command_leaves_folders_out(tmp_path):
 
 @pytest.mark.parametrize("name", BENCHES)
 def test_benches_name_the_code_that_they_measure(name):
-    assert [path for path in open_bench(name).MEASURES if not (CHECKOUT / path).exists()] == []
+    """Each row has a group, and a bench imports the modules that it measures, or runs them as commands."""
+    modules, stored = open_bench(name).MEASURES, RESULTS / f"{name}.csv"
+    for row in read_rows(stored) if stored.is_file() else []:
+        assert check.group_of(row.kernel, modules) is not None, row.kernel
+    called = measured.files_of([f"benchmarks.{name}", *BY_NAME.get(name, [])])
+    for module in {module for group in modules.values() for module in group}:
+        path = measured.module_file(f"mgpu_ngram.{module}")
+        assert path and path.name in (f"{module.split('.')[-1]}.py", "__init__.py"), f"no module {module}"
+        assert path in called or name in COMMANDS, f"bench {name} does not import {module}"
 
 
 def row(kernel, rate, seconds: float | None = 1.0, **more):
@@ -183,31 +193,91 @@ def test_invalid_options(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_row_is_stale_when_its_code_changed_after_its_commit(tmp_path, monkeypatch):
+@pytest.fixture
+def history(tmp_path, monkeypatch):
+    """Return a function that commits files of a new checkout: it takes {path: text} and returns the commit."""
+
     def git(*words):
         return subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True, text=True).stdout
 
-    def commit(file, text):
-        (tmp_path / file).write_text(text)
-        git("add", file)
-        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", file)
+    def commit(files):
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        git("add", ".")
+        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "change")
         return git("rev-parse", "HEAD").strip()
 
     git("init", "-q")
-    rows = tmp_path / "rows.csv"
-    first = commit("code.py", "1")
-    write_rows([row("recorded", 1.0)], rows)  # without a commit, the row's date counts
-    commit("rows.csv", rows.read_text())
+    (tmp_path / "mgpu_ngram").mkdir()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "mgpu_ngram" / "kernels").symlink_to("../kernels")  # as in this checkout
     monkeypatch.setattr(origin, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(open_bench("score"), "MEASURES", ("code.py",))
+    monkeypatch.setattr(measured, "PACKAGE", tmp_path / "mgpu_ngram")
+    return commit
+
+
+def test_a_row_is_stale_when_its_code_changed_after_its_commit(tmp_path, monkeypatch, history):
+    rows = tmp_path / "rows.csv"
+    first = history({"mgpu_ngram/code.py": "1"})
+    write_rows([row("recorded", 1.0)], rows)  # without a commit, the row's date counts
+    history({"rows.csv": rows.read_text()})
+    monkeypatch.setattr(open_bench("score"), "MEASURES", {"": ("code",)})
     unknown, recorded = row("unknown", 1.0), row("recorded", 1.0)
     assert check.Ages("score", rows).stale(recorded) == ""
     assert check.Ages("score", rows).stale(unknown) == "its commit is not known"
-    commit("other.py", "1")
+    history({"mgpu_ngram/other.py": "1"})
     assert check.Ages("score", rows).stale(row("a", 1.0, commit=f"{first}-dirty")) == ""
-    commit("code.py", "2")
+    history({"mgpu_ngram/code.py": "2"})
     for old in recorded, row("a", 1.0, commit=first):
         assert check.Ages("score", rows).stale(old).startswith("its code changed by ")
     rows.write_text("".join(f"{line},,\n" for line in rows.read_text().splitlines()))  # columns added later
-    commit("rows.csv", rows.read_text())
+    history({"rows.csv": rows.read_text()})
     assert check.Ages("score", rows).stale(recorded).startswith("its code changed by ")
+
+
+SOURCES = {
+    "mgpu_ngram/__init__.py": "from mgpu_ngram import unrelated",
+    "mgpu_ngram/engine/score.py": "from mgpu_ngram.kernels.score.edges import find\nimport numpy",
+    "mgpu_ngram/engine/count.py": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from . import score",
+    "mgpu_ngram/engine/lazy.py": "def load():\n    from . import count",
+    "mgpu_ngram/unrelated.py": "",
+    "kernels/score/edges.py": "from ..common import mix",
+    "kernels/score/edges.cu": '#include "edges.cuh"',
+    "kernels/include/edges.cuh": '#include "common.cuh"',
+    "kernels/include/common.cuh": "// 1",
+    "kernels/include/floats.cuh": "// 1",
+    "kernels/common/mix.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "stale"),
+    [
+        ("mgpu_ngram/engine/score.py", {"score/"}),
+        ("mgpu_ngram/engine/count.py", {"score/count", "score/lazy"}),
+        ("mgpu_ngram/engine/lazy.py", {"score/lazy"}),
+        ("kernels/score/edges.cu", {"score/"}),
+        ("kernels/include/common.cuh", {"score/"}),
+        ("kernels/common/mix.py", {"score/"}),
+        ("kernels/include/floats.cuh", set()),
+        ("mgpu_ngram/unrelated.py", set()),
+        ("mgpu_ngram/__init__.py", set()),
+    ],
+)
+def test_a_change_makes_rows_stale_whose_modules_import_it(tmp_path, monkeypatch, history, changed, stale):
+    modules = {
+        "ceiling/": (), "score/": ("engine.score",), "score/count": ("engine.count",), "score/lazy": ("engine.lazy",),
+    }  # fmt: skip
+    monkeypatch.setattr(open_bench("score"), "MEASURES", modules)
+    commit = history(SOURCES)
+    history({changed: SOURCES[changed] + "\n# 2"})
+    ages = check.Ages("score", tmp_path / "rows.csv")
+    kernels = {
+        "ceiling/copy": "ceiling/",
+        "score/a": "score/",
+        "score/count": "score/count",
+        "score/lazy a": "score/lazy",
+    }
+    assert {group for kernel, group in kernels.items() if ages.stale(row(kernel, 1.0, commit=commit))} == stale
+    assert ages.stale(row("other/a", 1.0, commit=commit)) == "its bench does not say which code it measures"
