@@ -1,19 +1,23 @@
 #include "common.cuh"
 // ids_T (T,) ID, offsets_S1 (S + 1,) i64  ->  codes_C (C,) u32, C = T + S; ends_S (S,) i64; status (1,) int, 0 before:
-// see ids_to_codes.py. A block takes tiles of TILE codes. Two threads find the sentences of the tile's first and last
-// code; then every thread searches between these two. Each code is written once, from ids within bounds, so wrong
-// offsets leave no code unwritten.
+// see ids_to_codes.py. A block takes tiles of TILE codes. A warp finds the sentence of the tile's first code, another one
+// that of the last; then a mask tells where sentences end in the tile. Each code is written once, from ids within bounds,
+// so wrong offsets leave no code unwritten.
 
-#define TILE 8192
+#define TILE 4096
+#define WORDS (TILE / 32)
 #define BAD_IDS 1
 #define BAD_OFFSETS 2
 
-// The last sentence of first to last that begins at or before position c. Sentence s begins at offsets_S1[s] + s.
-__device__ __forceinline__ i64 sentence_at(const i64* offsets_S1, i64 first, i64 last, i64 c) {
+// The last sentence that begins at or before position c, found by a warp. Sentence s begins at offsets_S1[s] + s.
+__device__ __forceinline__ i64 sentence_at(const i64* offsets_S1, i64 S, i64 c) {
+  i64 first = 0, last = S - 1;
   while (first < last) {
-    i64 middle = first + (last - first + 1) / 2;
-    if (offsets_S1[middle] + middle <= c) first = middle;
-    else last = middle - 1;
+    const i64 step = (last - first + 31) / 32, middle = min(first + (lane_id() + 1) * step, last);
+    const int before = __popc(__ballot_sync(FULL_WARP, offsets_S1[middle] + middle <= c));
+    const i64 from = first;
+    if (before) first = min(from + before * step, last);
+    if (before < 32) last = min(from + (before + 1) * step, last) - 1;
   }
   return first;
 }
@@ -21,20 +25,46 @@ __device__ __forceinline__ i64 sentence_at(const i64* offsets_S1, i64 first, i64
 extern "C" __global__ void ids_to_codes(const ID* ids_T, i64 T, const i64* offsets_S1, i64 S, i64 num_words,
                                         u32* codes_C, i64* ends_S, int* status) {
   __shared__ i64 sentences[2];
+  __shared__ u32 ends[WORDS], ends_before[WORDS];
+  const int tid = threadIdx.x, warps = blockDim.x / 32;
   i64 C = T + S;
   int wrong = 0;
   for (i64 base = blockIdx.x * (i64)TILE; base < C && S > 0; base += gridDim.x * (i64)TILE) {
-    i64 last = min(base + TILE, C) - 1;
-    if (threadIdx.x < 2) sentences[threadIdx.x] = sentence_at(offsets_S1, 0, S - 1, threadIdx.x ? last : base);
+    const i64 last = min(base + TILE, C) - 1;
+    for (int w = tid / 32; w < 2; w += warps) {
+      const i64 s = sentence_at(offsets_S1, S, w ? last : base);
+      if (!lane_id()) sentences[w] = s;
+    }
+    for (int i = tid; i < WORDS; i += blockDim.x) ends[i] = 0;
     __syncthreads();
-    i64 s = sentences[0], s_last = max(sentences[1], s);
-    for (i64 c = base + threadIdx.x; c <= last; c += blockDim.x) {
-      s = sentence_at(offsets_S1, s, s_last, c);
-      i64 t = c - s;
+    const i64 first = sentences[0], s_last = min(sentences[1], first + TILE);
+    for (i64 s = first + tid; s <= s_last; s += blockDim.x) {
+      const i64 end = offsets_S1[s + 1] + s;
+      if (end >= base && end <= last) atomicOr(&ends[(end - base) / 32], 1u << ((end - base) & 31));
+    }
+    __syncthreads();
+    if (tid < 32) {
+      u32 before = 0;
+      for (int i = 0; i < WORDS; i += 32) {
+        const u32 mine = __popc(ends[i + tid]);
+        u32 through = mine;
+        for (int d = 1; d < 32; d *= 2) {
+          const u32 lower = __shfl_up_sync(FULL_WARP, through, d);
+          if (tid >= d) through += lower;
+        }
+        ends_before[i + tid] = before + through - mine;
+        before += __shfl_sync(FULL_WARP, through, 31);
+      }
+    }
+    __syncthreads();
+    for (i64 c = base + tid; c <= last; c += blockDim.x) {
+      const int i = (int)(c - base);
+      const u32 mask = ends[i / 32], bit = 1u << (i & 31);
+      const i64 t = c - first - ends_before[i / 32] - __popc(mask & (bit - 1));
       u32 code = 0;
-      if (t >= 0 && t < T && t < offsets_S1[s + 1]) {
-        i64 id = (i64)ids_T[t];
-        bool known = id >= 0 && id < num_words;
+      if (!(mask & bit) && t >= 0 && t < T) {
+        const i64 id = (i64)ids_T[t];
+        const bool known = id >= 0 && id < num_words;
         code = known ? (u32)id + 1 : 1;
         if (!known) wrong |= BAD_IDS;
       }

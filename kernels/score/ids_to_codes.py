@@ -14,7 +14,7 @@ from ..launch import grid_for, kernel, launch
 ID = {np.dtype(np.int32): "int", np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
 VARIANTS = tuple({"ID": name} for name in ID.values())
 BAD_IDS, BAD_OFFSETS = 1, 2  # bits of the status, as in ids_to_codes.cu
-THREADS, TILE = 256, 8192  # as in ids_to_codes.cu
+THREADS, TILE = 256, 4096  # as in ids_to_codes.cu
 
 
 def ids_to_codes(ids_T: Any, offsets_S1: Any, num_words: int) -> tuple[Any, Any, Any]:

@@ -146,7 +146,7 @@ def write_shard(
     folder  of the entries; the files are beside them
     scores  the path of `score_shard`; None: documents are scored now
     """
-    watch = Stopwatch(options.device)
+    watch = Stopwatch("cpu")
     found = FilterStats()
     scorer = None if scores else Scorers(options)
     saved = load_scores(scores)[0] if scores else None
@@ -162,10 +162,12 @@ def write_shard(
                 part = scorer.score(block.texts, block.column(options.language), own)
             elif saved:
                 part = saved.part(first, first + len(block.texts))
+            render = Stopwatch("cpu")  # without a wait for the device, which scores another block meanwhile
             judged = judge(part, block.column(rules.language), rules)
             rendered = writer.render(block, new_columns(part, judged, options.fields), judged.kept_D)
             stats = _stats(number, first, block, judged)
-            own.lap("render")
+            render.lap("render")
+            own.add(render.seconds)
             return block, rendered, stats, own
 
         for block, rendered, stats, own in blocks.map(filtered):
@@ -176,6 +178,8 @@ def write_shard(
                 rejects.append(reject_line(source, reject))
             found.add(stats)
             watch.lap("write")
+        watch.skip()
+    watch.lap("save")  # until the disk has both files
     found.size_bytes, found.rejects_bytes = sink.size_bytes, rejects.size_bytes
     save_entry(folder, SHARD, [number], {}, {"stats": asdict(found)})
     return Written(found, watch.seconds)
@@ -228,9 +232,11 @@ class Scorers:
         self._device = threading.Lock() if options.device == "gpu" else nullcontext()  # one block at a time on a GPU
 
     def score(self, texts: Sequence[str], languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
-        """Return the scores of some texts. `watch` gets the seconds to load models and to score."""
+        """Return the scores of some texts. `watch` gets the seconds to wait for a GPU, to load models and to score."""
         column = texts if isinstance(texts, TextColumn) else TextColumn.of(texts)
         with self._device:
+            if self._options.device == "gpu":
+                watch.lap("wait")
             return self._score(column, languages, watch)
 
     def _score(self, texts: TextColumn, languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
