@@ -3,6 +3,7 @@
 import csv
 import re
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -297,6 +298,17 @@ def test_the_index_tells_what_holds(by_hand, tmp_path, monkeypatch):
     write_rows([Row("a", "n=2", DEVICE, "1", rate=2.0)], tmp_path / "papers" / "hand" / "T1.csv")
     page = quote.quoted(page, tmp_path / "results")
     assert page.count(f"| {IN_PART} |") == 2 and "[Hand](../benchmarks/papers/hand/README.md)" in page
+
+
+def test_quote_writes_the_pages_of_papers(by_hand, tmp_path, monkeypatch):
+    monkeypatch.setattr(paper_page, "PAPERS", {"none": "", "hand": ""})
+    monkeypatch.setattr(paper_page, "open_paper", lambda name: replace(by_hand, name=name))
+    papers = tmp_path / "papers"
+    assert paper_page.refresh(papers) == [] and not papers.exists()
+    page = reproduce(by_hand, BenchOptions("cpu", papers))
+    write_rows([Row("a", "n=2", DEVICE, "1", rate=9.0)], papers / "hand" / "T1.csv")
+    assert paper_page.refresh(papers) == [page] and f"### {DEVICE}" in page.read_text()
+    assert paper_page.refresh(papers) == [] and not (papers / "none").exists()
 
 
 @pytest.mark.parametrize(
