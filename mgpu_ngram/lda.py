@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
-import reprlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.api import executor_of
-from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
-from mgpu_ngram.cluster.placement import GPU_START_SECONDS
-from mgpu_ngram.core.bags import Bags, empty_corpus
+from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.core.bags import empty_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.estimator import (
     BaseEstimator,
@@ -28,38 +24,25 @@ from mgpu_ngram.core.estimator import (
     TransformerMixin,
     check_columns,
 )
-from mgpu_ngram.core.matrix_bags import is_matrix
 from mgpu_ngram.core.output import new_file
-from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, load_topic_model, save_topic_model
-from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
-from mgpu_ngram.engine.fold_documents import TopicFinder, cpu_seconds, to_csr
+from mgpu_ngram.engine.fold_documents import to_csr
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import most_probable
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import PART_TOKENS, priors_of, settings_of
-from mgpu_ngram.jobs.lda.train import corpus_of, train
+from mgpu_ngram.jobs.lda.train import corpus_of, shared_folder, train
 from mgpu_ngram.jobs.topics.files import HTML, check_file
-from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
+from mgpu_ngram.lda_fitted import FittedModel, place_of
+from mgpu_ngram.lda_inputs import SETTINGS, config_of, is_counts, seed_of, text_bytes, updates_of
 
-SETTINGS = {  # of an LdaConfig, by the name that they have here
-    "n_components": "topics",
-    "max_iter": "sweeps",
-    "doc_topic_prior": "alpha",
-    "topic_word_prior": "beta",
-    "random_state": "seed",
-    "exclude_self": "exclude_self",
-    "optimise_every": "optimise_every",
-    "evaluate_every": "evaluate_every",
-    "held_out": "held_out",
-    "tol": "tolerance",
-}
 TEXT = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
 TEXT_BYTES = 8e6  # that 2 CPU cores turn into bags of words in a second, rounded down
 
@@ -181,13 +164,13 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Raises InputError for documents and settings that cannot be used, and RunError if too many workers are lost.
         """
-        config = self._config(_seed_of(self.random_state))
+        config = self._config(seed_of(self.random_state))
         self._train(config, self._documents(X, fitting=True), client)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, client: Any = None) -> Any:
         """Return `fit(X).transform(X)`; reads X once, so it may be an iterator."""
-        config, documents = self._config(_seed_of(self.random_state)), self._documents(X, fitting=True)
+        config, documents = self._config(seed_of(self.random_state)), self._documents(X, fitting=True)
         self._train(config, documents, client)
         return self._shares(documents, X)
 
@@ -336,7 +319,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self._fitted.model
 
     @property
-    def _fitted(self) -> _Fitted:
+    def _fitted(self) -> FittedModel:
         """The model and what is made of it. Raises NotFittedError if there is none."""
         if not hasattr(self, "model_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit, partial_fit or LDA.load")
@@ -360,29 +343,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def _config(self, seed: int) -> LdaConfig:
-        """Return the settings of the training. Raises InputError, which names the setting."""
-        self._updates()
-        values = {name: getattr(self, ours) for ours, name in SETTINGS.items()} | {"corpus": [], "seed": seed}
-        if values["beta"] is None:
-            del values["beta"]
-        if not (self.doc_topic_prior is None or isinstance(self.doc_topic_prior, Real)):
-            try:
-                values["alpha"] = np.asarray(self.doc_topic_prior, np.float64).tolist()
-            except (TypeError, ValueError):
-                raise InputError(
-                    f"doc_topic_prior is {reprlib.repr(self.doc_topic_prior)}; give one number, or "
-                    f"{self.n_components} numbers above 0"
-                ) from None
-        if isinstance(self.evaluate_every, Integral):
-            values["evaluate_every"] = max(0, int(self.evaluate_every))
-        if not (self.callback is None or callable(self.callback)):
-            raise InputError(f"callback is {self.callback!r} but must be a function of (iteration, metrics), or None")
-        try:
-            return fill(LdaConfig, values, type(self).__name__)
-        except InputError as error:
-            ours = {name: ours for ours, name in SETTINGS.items()}
-            pattern = rf"^(\w+(?:: |\.))({'|'.join(ours)})\b"
-            raise InputError(re.sub(pattern, lambda match: match[1] + ours[match[2]], str(error))) from None
+        return config_of(self, seed)
 
     def _documents(self, X: Any, fitting: bool = False) -> BagCorpus:
         """Return documents as bags of words, of the model's vocabulary unless `fitting` chooses one."""
@@ -393,11 +354,11 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             check_columns(self, X, reset=fitting)
         token_pattern = self.token_pattern or DEFAULT_PATTERN
         options = TextOptions(self.lowercase, token_pattern, *(getattr(self, name) for name in TEXT[2:]))
-        if fitting and _is_counts(X):
+        if fitting and is_counts(X):
             options.refuse_for("X")
-        if words is None and not fitting and not _is_counts(X):
+        if words is None and not fitting and not is_counts(X):
             raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
-        documents = bags_of(X, words, options, self._place(_text_bytes(X) / TEXT_BYTES))
+        documents = bags_of(X, words, options, place_of(self.device, text_bytes(X) / TEXT_BYTES))
         if fitting and len(getattr(X, "shape", ())) != 2:
             self.n_features_in_ = documents.num_words
             with suppress(AttributeError):
@@ -413,13 +374,13 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         try:
             if client is not None:
                 executor = executor_of(self.device, client)
-                folder = _shared_folder(executor)
+                folder = shared_folder(executor)
             corpus = corpus_of(documents.blocks(PART_TOKENS), documents.num_words, folder, earlier=earlier)
             if not corpus.tokens:
                 if earlier:
                     return
                 raise empty_corpus(documents.name, corpus.documents)
-            executor = executor or executor_of(self._place(config.cpu_seconds(corpus.tokens)), None)
+            executor = executor or executor_of(place_of(self.device, config.cpu_seconds(corpus.tokens)), None)
             callback = self._report if self.callback or self.verbose else None
             model = train(config, corpus, executor, documents.words, callback=callback, priors=priors).model
         finally:
@@ -437,26 +398,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _keep(self, model: TopicModel, batches: int) -> None:
         self.model_, self.n_batch_iter_ = model, batches
-        self._made = _Fitted(model)
-
-    def _place(self, seconds: float) -> str:
-        """Return the device of work that takes 2 CPU cores so long: "auto" opens no GPU for less than a second."""
-        is_short = self.device == "auto" and seconds < GPU_START_SECONDS
-        return "cpu" if is_short else resolve_device(self.device)
-
-    def _finder(self, bags: Bags, is_open: bool = False) -> TopicFinder:
-        """Return the model on the device for these documents; `is_open` if the caller uses the GPU already."""
-        seconds = math.inf if is_open else cpu_seconds(bags.tokens, self._model.num_topics)
-        return self._fitted.finder(self._place(seconds))
-
-    def _updates(self) -> tuple[int, float]:
-        """Return (max_doc_update_iter, mean_change_tol). Raises InputError, which names the setting."""
-        most, tol = self.max_doc_update_iter, self.mean_change_tol
-        if not (isinstance(most, Integral) and most >= 0):
-            raise InputError(f"max_doc_update_iter is {most!r} but must be a whole number, 0 or more")
-        if not (isinstance(tol, Real) and tol >= 0):
-            raise InputError(f"mean_change_tol is {tol!r} but must be a number, 0 or more")
-        return int(most), float(tol)
+        self._made = FittedModel(model)
 
     def _report(self, sweep: int, metrics: dict[str, float]) -> object:
         if self.verbose:
@@ -468,13 +410,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the shares of topics in documents, as `transform` does; X is their source, for its kind of arrays."""
         if threshold is not None and not (isinstance(threshold, Real) and 0 <= threshold <= 1):
             raise InputError(f"threshold is {threshold!r} but must be a share from 0 to 1, or None")
-        updates = self._updates()
-        Z, is_open = self._model.num_topics, on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
-        blocks: Iterator[Any] = (
-            block if is_open else to_host(block)
-            for bags in documents.blocks()
-            for block in self._finder(bags, is_open).shares(bags, *updates)
-        )
+        is_open = on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
+        Z, blocks = self._model.num_topics, self._fitted.shares(documents, self.device, updates_of(self), is_open)
         if threshold is not None:
             return to_csr(blocks, threshold, Z)
         parts = list(blocks) or [np.empty((0, Z), np.float32)]
@@ -482,70 +419,4 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _completion(self, X: Any) -> tuple[float, int]:
         """Return (log-likelihood of the target tokens, their number)."""
-        documents, seed, first = self._documents(X), self._model.settings.get("seed", 0), 0
-        score, tokens, updates = 0.0, 0, self._updates()
-        for bags in documents.blocks():
-            found = self._finder(bags).completion(bags, seed, first, *updates)
-            score, tokens, first = score + found[0], tokens + found[1], first + bags.documents
-        return score, tokens
-
-
-class _Fitted:
-    """A model, and what is made of it at the first use; a copy in another process makes it again."""
-
-    def __init__(self, model: TopicModel):
-        self.model = model
-        self._finders: dict[str, TopicFinder] = {}
-
-    @cached_property
-    def components_ZV(self) -> np.ndarray:
-        return self.model.pseudocounts_ZV()
-
-    def finder(self, device: str) -> TopicFinder:
-        """Return the model on a device."""
-        if device not in self._finders:
-            self._finders[device] = TopicFinder(self.model, device, cpu_cores())
-        return self._finders[device]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Fitted, (self.model,)
-
-
-def _text_bytes(X: Any) -> float:
-    """Return the size of texts in memory, about; inf if only reading them would tell."""
-    if not isinstance(X, (list, tuple, np.ndarray)):
-        return math.inf
-    return sum(len(text) for text in X if isinstance(text, (str, bytes)))
-
-
-def _is_counts(X: Any) -> bool:
-    """Return whether X is a matrix, `Bags`, or a list of rows of numbers."""
-    if isinstance(X, (list, tuple)):
-        return (
-            bool(X)
-            and isinstance(X[0], (list, tuple, np.ndarray))
-            and not any(isinstance(v, (str, bytes)) for v in X[0])
-        )
-    return isinstance(X, Bags) or is_matrix(X)
-
-
-def _seed_of(random_state: Any) -> Any:
-    """Return the seed of a training; an int is its own."""
-    if random_state is None:
-        return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
-    if hasattr(random_state, "randint"):
-        return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
-    if hasattr(random_state, "integers"):
-        return int(random_state.integers(0, 2**63 - 1))
-    return random_state
-
-
-def _shared_folder(executor: Any) -> Path | None:
-    """Return a folder that the workers see, for documents; None: they travel with the tasks."""
-    folder = scratch_folder()
-    try:
-        executor.check_folder(folder)
-        return Path(folder)
-    except (InputError, RuntimeError):
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
+        return self._fitted.completion(self._documents(X), self.device, updates_of(self))

@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import mgpu_ngram as ng
 from mgpu_ngram import lda as module
+from mgpu_ngram import lda_fitted
 from mgpu_ngram.benchmarks.lda_quality import perplexity_of_phi
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
@@ -236,7 +237,7 @@ def test_a_cluster_trains_the_same_model(planted, monkeypatch):
     monkeypatch.setattr(module, "PART_TOKENS", 2000)
     with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         by_files = ng.LDA(**FEW, held_out=0.2).fit(planted, client=client)
-        monkeypatch.setattr(module, "_shared_folder", lambda executor: None)
+        monkeypatch.setattr(module, "shared_folder", lambda executor: None)
         by_tasks = ng.LDA(**FEW, held_out=0.2).fit(planted, client=client)
         streamed = ng.LDA(**FEW).partial_fit(planted[:90]).partial_fit(planted[90:], client=client)
     assert same_model(by_files.model_, expected.model_) and same_model(by_tasks.model_, expected.model_)
@@ -338,14 +339,14 @@ def test_small_data_leave_a_gpu_closed(planted, texts, monkeypatch):
         asked.extend(a for a in arguments if isinstance(a, str))
         raise RuntimeError("opened")
 
-    monkeypatch.setattr(module, "resolve_device", opened)
+    monkeypatch.setattr(lda_fitted, "resolve_device", opened)
     for X in (texts, planted):
         lda = ng.LDA(**FEW).fit(X)
         assert lda.transform(X).shape == (len(X), 4) and lda.score(X) < 0
-    monkeypatch.setattr(module, "resolve_device", {"auto": "gpu"}.get)
+    monkeypatch.setattr(lda_fitted, "resolve_device", {"auto": "gpu"}.get)
     monkeypatch.setattr(module, "executor_of", opened)
-    monkeypatch.setattr(module, "TopicFinder", opened)
-    monkeypatch.setattr(module, "GPU_START_SECONDS", 1e-6)
+    monkeypatch.setattr(lda_fitted, "TopicFinder", opened)
+    monkeypatch.setattr(lda_fitted, "GPU_START_SECONDS", 1e-6)
     for call in (ng.LDA(**FEW).fit, pickle.loads(pickle.dumps(lda)).transform):
         with pytest.raises(RuntimeError, match="opened"):
             call(planted)
@@ -379,7 +380,7 @@ def test_score_and_perplexity(fitted, planted, monkeypatch):
     tokens = -score / np.log(perplexity)
     assert abs(tokens - round(tokens)) < 1e-6 and 7000 < tokens < 8000, "half of 15,000 tokens are targets"
     for threads in (1, 3):
-        parts = [module.TopicFinder(fitted.model_, "cpu", threads).completion(bags_of(planted), 1)]
+        parts = [lda_fitted.TopicFinder(fitted.model_, "cpu", threads).completion(bags_of(planted), 1)]
         assert parts == [(score, round(tokens))], "any division of the documents gives the same"
     monkeypatch.setattr(BagCorpus.blocks, "__defaults__", (2000,))
     assert fitted.score(planted) == score

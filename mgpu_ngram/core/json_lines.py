@@ -12,18 +12,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import uint64
 
-from mgpu_ngram.kernels.common.chunks import load_8
+from mgpu_ngram.core.json_values import (
+    CLOSE_OBJECT,
+    COLON,
+    COMMA,
+    HIGH,
+    NEWLINE,
+    ODD_VALUE,
+    ONES,
+    OPEN_OBJECT,
+    QUOTE,
+    literal_end,
+    past_space,
+    read_text,
+    string_end,
+    value_end,
+)
 from mgpu_ngram.kernels.compile import njit, read_only
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
 
 PLAIN, ODD = 1, 2  # kinds of lines
 SLACK = 8  # bytes that are stored at once
-MAX_NUMBER = 300  # bytes of a number
-MAX_DEPTH = 60
-ODD_VALUE = -1
-QUOTE, BACKSLASH, COMMA, COLON, NEWLINE = 34, 92, 44, 58, 10
-OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
-ONES, HIGH = 0x0101010101010101, 0x8080808080808080
 
 # Columns of the table of lines
 START, STOP, CLOSE, KIND, TEXT_END, TAG_START, TAG_STOP, NUMBER, COLUMNS = range(9)
@@ -107,10 +116,10 @@ def _scan(data, keys, ends_K, texts, table_DC):
 @njit(nogil=True, cache=True)
 def _line(data, i, keys, ends_K, texts, at, row):
     """Read the object on a line. Returns (where the line ends, or ODD_VALUE; the end of its text)."""
-    i = _space(data, i)
+    i = past_space(data, i)
     if data[i] != OPEN_OBJECT:
         return ODD_VALUE, at
-    i = _space(data, i + 1)
+    i = past_space(data, i + 1)
     has_text, has_tag = False, False
     tag = (-1, -1)
     if data[i] == CLOSE_OBJECT:
@@ -119,22 +128,22 @@ def _line(data, i, keys, ends_K, texts, at, row):
         if data[i] != QUOTE:
             return ODD_VALUE, at
         key = i + 1
-        i = _string(data, key, True)
+        i = string_end(data, key, True)
         if i == ODD_VALUE:
             return ODD_VALUE, at
         found = _which(data, key, i - 1, keys, ends_K)
-        i = _space(data, i)
+        i = past_space(data, i)
         if data[i] != COLON:
             return ODD_VALUE, at
-        i = _space(data, i + 1)
+        i = past_space(data, i + 1)
         if found == 0:
             if has_text:
                 return ODD_VALUE, at
             has_text = True
             if data[i] == QUOTE:
-                i, at = _text(data, i + 1, texts, at)
+                i, at = read_text(data, i + 1, texts, at)
             elif data[i] == 110:  # null
-                i = _literal(data, i)
+                i = literal_end(data, i)
             else:
                 return ODD_VALUE, at
         elif found == 1:
@@ -143,35 +152,27 @@ def _line(data, i, keys, ends_K, texts, at, row):
             has_tag = True
             if data[i] == QUOTE:
                 start = i + 1
-                i = _string(data, start, True)
+                i = string_end(data, start, True)
                 tag = (start, i - 1)
             else:
-                i = _value(data, i)
+                i = value_end(data, i)
         elif found > 1:
             return ODD_VALUE, at
         else:
-            i = _value(data, i)
+            i = value_end(data, i)
         if i == ODD_VALUE:
             return ODD_VALUE, at
-        i = _space(data, i)
+        i = past_space(data, i)
         if data[i] == COMMA:
-            i = _space(data, i + 1)
+            i = past_space(data, i + 1)
         elif data[i] == CLOSE_OBJECT:
             break
         else:
             return ODD_VALUE, at
     row[CLOSE] = i
     row[TAG_START], row[TAG_STOP] = tag
-    i = _space(data, i + 1)
+    i = past_space(data, i + 1)
     return (i if has_text and data[i] == NEWLINE else ODD_VALUE), at
-
-
-@njit(nogil=True, cache=True)
-def _space(data, i):
-    """Return the first byte from i on that is no white space of JSON; a newline ends the line."""
-    while data[i] == 32 or data[i] == 9 or data[i] == 13:
-        i += 1
-    return i
 
 
 @njit(nogil=True, cache=True)
@@ -200,283 +201,6 @@ def _which(data, start, stop, keys, ends_K):
                 return k
         begin = ends_K[k]
     return -1
-
-
-@njit(nogil=True, cache=True)
-def _special(chunk):
-    """Return the high bit of each byte that is a quote, a backslash, a control character or not ASCII.
-
-    Bits above the first are not exact.
-    """
-    quote = chunk ^ uint64(0x2222222222222222)
-    slash = chunk ^ uint64(0x5C5C5C5C5C5C5C5C)
-    found = (quote - uint64(ONES)) & ~quote
-    found |= (slash - uint64(ONES)) & ~slash
-    found |= (chunk - uint64(0x2020202020202020)) & ~chunk
-    return (found | chunk) & uint64(HIGH)
-
-
-@njit(nogil=True, cache=True)
-def utf8_size(data, i):
-    """Return the bytes of the character of UTF-8 at i, which is not ASCII; 0 if these are none."""
-    a, b = data[i], data[i + 1]
-    if b & 0xC0 != 0x80:  # a newline at the latest
-        return 0
-    if 0xC2 <= a <= 0xDF:
-        return 2
-    if data[i + 2] & 0xC0 != 0x80:
-        return 0
-    if 0xE0 <= a <= 0xEF:
-        bad = (a == 0xE0 and b < 0xA0) or (a == 0xED and b > 0x9F)
-        return 0 if bad else 3
-    if data[i + 3] & 0xC0 != 0x80:
-        return 0
-    if 0xF0 <= a <= 0xF4:
-        bad = (a == 0xF0 and b < 0x90) or (a == 0xF4 and b > 0x8F)
-        return 0 if bad else 4
-    return 0
-
-
-@njit(nogil=True, cache=True)
-def _string(data, i, plain):
-    """Return the byte after the quote that ends the string whose first byte is i, or ODD_VALUE.
-
-    plain  a string with escapes is odd
-    """
-    while True:
-        if i + 8 <= len(data):
-            found = _special(load_u64(data, i))  # type: ignore[call-arg]
-            if not found:
-                i += 8
-                continue
-            i += trailing_zeros(found) >> 3  # type: ignore[call-arg]
-        c = data[i]
-        if c == QUOTE:
-            return i + 1
-        if c == BACKSLASH:
-            size = _escape(data, i)
-            if plain or size == 0:
-                return ODD_VALUE
-            i += size
-        elif c >= 0x80:
-            while data[i] >= 0x80:
-                size = utf8_size(data, i)
-                if size == 0:
-                    return ODD_VALUE
-                i += size
-        elif c < 32:
-            return ODD_VALUE
-        else:
-            i += 1
-
-
-@njit(nogil=True, cache=True)
-def _escape(data, i):
-    """Return the bytes of the escape at i, 0 if it is none."""
-    c = data[i + 1]
-    if c == 117:  # u
-        return 6 if _hex(data, i + 2) >= 0 else 0
-    for other in (34, 92, 47, 98, 102, 110, 114, 116):
-        if c == other:
-            return 2
-    return 0
-
-
-@njit(nogil=True, cache=True)
-def _hex(data, i):
-    """Return the number of the four hexadecimal digits from i on, or -1."""
-    value = 0
-    for k in range(4):
-        c = int(data[i + k])
-        if 48 <= c <= 57:
-            value = 16 * value + c - 48
-        elif 97 <= (c | 32) <= 102:
-            value = 16 * value + (c | 32) - 87
-        else:
-            return -1
-    return value
-
-
-@njit(nogil=True, cache=True)
-def _text(data, i, texts, at):
-    """Write the string whose first byte is i, unescaped, to `texts` from `at` on.
-
-    Returns (the byte after its quote, or ODD_VALUE; the end of what was written).
-    """
-    while True:
-        if i + 8 <= len(data):
-            chunk = load_u64(data, i)  # type: ignore[call-arg]
-            store_u64(texts, at, chunk)  # type: ignore[call-arg]
-            found = _special(chunk)
-            if not found:
-                i += 8
-                at += 8
-                continue
-            size = trailing_zeros(found) >> 3  # type: ignore[call-arg]
-            i += size
-            at += size
-        c = data[i]
-        if c == QUOTE:
-            return i + 1, at
-        if c == BACKSLASH:
-            size = _escape(data, i)
-            if size == 0:
-                return ODD_VALUE, at
-            code = int(data[i + 1])
-            if size == 6:
-                code = _hex(data, i + 2)
-                if 0xD800 <= code < 0xDC00 and data[i + 6] == BACKSLASH and data[i + 7] == 117:
-                    low = _hex(data, i + 8)
-                    if 0xDC00 <= low < 0xE000:
-                        code = 0x10000 + ((code - 0xD800) << 10) + low - 0xDC00
-                        size = 12
-                if 0xD800 <= code < 0xE000:
-                    return ODD_VALUE, at
-            elif code == 98:
-                code = 8
-            elif code == 102:
-                code = 12
-            elif code == 110:
-                code = 10
-            elif code == 114:
-                code = 13
-            elif code == 116:
-                code = 9
-            at = _put(texts, at, code)
-            i += size
-        elif c >= 0x80:
-            while data[i] >= 0x80:
-                size = utf8_size(data, i)
-                if size == 0:
-                    return ODD_VALUE, at
-                for k in range(size):
-                    texts[at + k] = data[i + k]
-                i += size
-                at += size
-        elif c < 32:
-            return ODD_VALUE, at
-        else:
-            texts[at] = c
-            i += 1
-            at += 1
-
-
-@njit(nogil=True, cache=True)
-def _put(out, at, code):
-    """Write a code point as UTF-8; returns the end."""
-    if code < 0x80:
-        out[at] = code
-        return at + 1
-    if code < 0x800:
-        out[at], out[at + 1] = 0xC0 | code >> 6, 0x80 | code & 63
-        return at + 2
-    if code < 0x10000:
-        out[at], out[at + 1], out[at + 2] = 0xE0 | code >> 12, 0x80 | code >> 6 & 63, 0x80 | code & 63
-        return at + 3
-    out[at], out[at + 1] = 0xF0 | code >> 18, 0x80 | code >> 12 & 63
-    out[at + 2], out[at + 3] = 0x80 | code >> 6 & 63, 0x80 | code & 63
-    return at + 4
-
-
-@njit(nogil=True, cache=True)
-def _literal(data, i):
-    """Return the byte after true, false or null at i, or ODD_VALUE."""
-    chunk = load_8(data, i)
-    if chunk & uint64(0xFFFFFFFF) == uint64(0x65757274) or chunk & uint64(0xFFFFFFFF) == uint64(0x6C6C756E):
-        return i + 4
-    if chunk & uint64(0xFFFFFFFFFF) == uint64(0x65736C6166):
-        return i + 5
-    return ODD_VALUE
-
-
-@njit(nogil=True, cache=True)
-def _digits(data, i):
-    while 48 <= data[i] <= 57:
-        i += 1
-    return i
-
-
-@njit(nogil=True, cache=True)
-def _number(data, i):
-    """Return the byte after the number at i, or ODD_VALUE."""
-    first = i
-    if data[i] == 45:
-        i += 1
-    start = i
-    i = _digits(data, i)
-    if i == start or (data[start] == 48 and i > start + 1):
-        return ODD_VALUE
-    if data[i] == 46:
-        start = i + 1
-        i = _digits(data, start)
-        if i == start:
-            return ODD_VALUE
-    if data[i] | 32 == 101:
-        start = i + 1
-        if data[start] == 43 or data[start] == 45:
-            start += 1
-        i = _digits(data, start)
-        if i == start:
-            return ODD_VALUE
-    return i if i - first <= MAX_NUMBER else ODD_VALUE
-
-
-@njit(nogil=True, cache=True)
-def _value(data, i):
-    """Return the byte after the value at i, or ODD_VALUE."""
-    depth, objects = 0, uint64(0)  # the lowest bit: whether the innermost container is an object
-    while True:
-        c = data[i]
-        opened = False
-        if c == QUOTE:
-            i = _string(data, i + 1, False)
-        elif c == OPEN_OBJECT or c == OPEN_LIST:  # noqa: SIM109
-            is_object = c == OPEN_OBJECT
-            i = _space(data, i + 1)
-            if data[i] == (CLOSE_OBJECT if is_object else CLOSE_LIST):
-                i += 1
-            else:
-                opened = True
-                depth += 1
-                if depth > MAX_DEPTH:
-                    return ODD_VALUE
-                objects = objects << uint64(1) | uint64(is_object)
-                if is_object:
-                    i = _key(data, i)
-        elif c == 45 or 48 <= c <= 57:
-            i = _number(data, i)
-        else:
-            i = _literal(data, i)
-        if i == ODD_VALUE:
-            return ODD_VALUE
-        while not opened:
-            if depth == 0:
-                return i
-            i = _space(data, i)
-            if data[i] == COMMA:
-                i = _space(data, i + 1)
-                if objects & uint64(1):
-                    i = _key(data, i)
-                    if i == ODD_VALUE:
-                        return ODD_VALUE
-                break
-            if data[i] != (CLOSE_OBJECT if objects & uint64(1) else CLOSE_LIST):
-                return ODD_VALUE
-            i += 1
-            depth -= 1
-            objects >>= uint64(1)
-
-
-@njit(nogil=True, cache=True)
-def _key(data, i):
-    """Return where the value of the key at i begins, or ODD_VALUE."""
-    if data[i] != QUOTE:
-        return ODD_VALUE
-    i = _string(data, i + 1, False)
-    if i == ODD_VALUE:
-        return ODD_VALUE
-    i = _space(data, i)
-    return _space(data, i + 1) if data[i] == COLON else ODD_VALUE
 
 
 def join_lines(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mgpu_ngram.core.arpa_lines import newline
+from mgpu_ngram.core.json_values import hex_value, write_utf8
 from mgpu_ngram.core.nbest_moses import (
     FEATURES_END,
     FINE,
@@ -221,16 +222,17 @@ def _write_text(data, at, stop, out, size):
             c = np.int64(data[at])
             at += 1
             if c == 117:  # u
-                c = _hex(data, at, stop)
+                c = np.int64(hex_value(data, at))
                 at += 4
                 if 0xD800 <= c < 0xDC00 and at + 2 <= stop and data[at] == _BACKSLASH and data[at + 1] == 117:
-                    low = _hex(data, at + 2, stop)
+                    low = np.int64(hex_value(data, at + 2))
                     if 0xDC00 <= low < 0xE000:
                         c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00)
                         at += 6
                 if c < 0:
                     return np.int64(-1)
-                size = _write_utf8(_REPLACEMENT if 0xD800 <= c < 0xE000 else c, out, size)
+                c = np.int64(32 if c < 0x80 and is_space(c) else _REPLACEMENT if 0xD800 <= c < 0xE000 else c)
+                size = write_utf8(out, size, c)
                 continue
             if c == 98 or c == 102 or c == 110 or c == 114 or c == 116:  # b f n r t
                 c = np.int64(32)
@@ -239,34 +241,3 @@ def _write_text(data, at, stop, out, size):
         out[size] = c
         size += 1
     return size
-
-
-@njit(nogil=True, cache=True)
-def _hex(data, at, stop):
-    """Return the number of four hexadecimal digits; -1 if they are none."""
-    value = np.int64(0)
-    if at + 4 > stop:
-        return np.int64(-1)
-    for i in range(at, at + 4):
-        c = np.int64(data[i])
-        if 48 <= c <= 57:
-            value = value * 16 + c - 48
-        elif 65 <= c <= 70 or 97 <= c <= 102:
-            value = value * 16 + (c & 15) + 9
-        else:
-            return np.int64(-1)
-    return value
-
-
-@njit(nogil=True, cache=True)
-def _write_utf8(c, out, size):
-    """Write a code point, white space as a space; return the end."""
-    if c < 0x80:
-        out[size] = 32 if is_space(c) else c
-        return size + 1
-    length = 2 if c < 0x800 else 3 if c < 0x10000 else 4
-    for k in range(length - 1, 0, -1):
-        out[size + k] = 0x80 | (c & 0x3F)
-        c >>= 6
-    out[size] = (0xF00 >> length) & 0xFF | c
-    return size + length

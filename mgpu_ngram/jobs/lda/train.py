@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.checkpoint import Entry
 from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda_train
@@ -291,3 +293,14 @@ class _Watch:
         self._end.set()
         self._thread.join()
         self._show(self.run.state.sweep)
+
+
+def shared_folder(executor: Executor) -> Path | None:
+    """Return a folder that the workers see, for documents; None: they travel with the tasks."""
+    folder = scratch_folder()
+    try:
+        executor.check_folder(folder)
+        return Path(folder)
+    except (InputError, RuntimeError):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
