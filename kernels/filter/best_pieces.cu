@@ -83,18 +83,18 @@ __device__ float search_word(const u8* text_B, i64 begin, i64 stop, float sum, c
   return fmaxf(0.0f, slack * fminf(MOST, gap * 4194304.0f / characters) - characters * trie.greatest_score);
 }
 
-__device__ __forceinline__ bool is_mark(const u8* text_B, i64 B, i64 i, u32 mark) {
-  if (text_B[i] != (mark & 255)) return false;
-  return mark < 256 || (i + 2 < B && text_B[i + 1] == (mark >> 8 & 255) && text_B[i + 2] == mark >> 16);
-}
-
-// text_B (B,) u8  ->  starts_B (B + 1,) u8: whether a word starts there, but for words that begin a sentence: before a mark
-// after another character. The mark's first byte is lowest; mark 0: nowhere. 0 and B are starts.
-extern "C" __global__ void mark_words(const u8* text_B, i64 B, u32 mark, u8* starts_B) {
-  int size = mark < 256 ? 1 : 3;
+// text_B (B,) u8, pairs_X (X,) u32 bits by the hash of two characters, moved down by `shift`  ->  starts_B (B + 1,) u8:
+// whether a word starts there: between two characters that stand next to each other in no piece, so that no piece crosses
+// the place; 0 and B are starts. The caller adds the starts of sentences.
+extern "C" __global__ void mark_words(const u8* text_B, i64 B, const u32* pairs_X, int shift, u8* starts_B) {
   GRID_STRIDE_LOOP(i, B + 1) {
     bool starts = i == 0 || i == B;
-    if (!starts && mark) starts = is_mark(text_B, B, i, mark) && !(i >= size && is_mark(text_B, B, i - size, mark));
+    if (!starts && (text_B[i] & 0xC0) != 0x80) {
+      i64 before = i - 1;
+      while (before > 0 && (text_B[before] & 0xC0) == 0x80) --before;
+      u32 bit = ((code_point(text_B, before) * 0x9E3779B1u ^ code_point(text_B, i)) * 0x85EBCA77u) >> shift;
+      starts = !(pairs_X[bit / 32] >> bit % 32 & 1);
+    }
     starts_B[i] = starts;
   }
 }

@@ -26,7 +26,7 @@ MOST_UNITS = 1 << 23
 SPELT = 0  # in code_P: the piece is no word, and is looked up in the text's own letters
 MOST = 100000.0  # of a sum; SentencePiece shifts greater ones
 OPEN_PAGES = 16  # pages of units that are searched for room
-MARKS = "\u2581".encode(), b" "  # begin the pieces that follow a space
+PAIR_BITS = 23  # of the hash of two characters; 1 MB, mostly empty for 250,000 pieces
 
 
 class Pieces(NamedTuple):
@@ -40,8 +40,8 @@ class Pieces(NamedTuple):
     unknown        the piece of a character without one, and
     unknown_score  its float32 score
     greatest_score the greatest absolute value of a score
-    mark           a mark of MARKS that follows no other character in any piece, so no piece crosses a place before such
-                   a mark; its first byte is lowest. 0: there is none
+    pairs_X        (2**PAIR_BITS / 32,) uint32, a bit for each hash of two characters that stand next to each other in a
+                   piece. Between two others a sentence is cut
     """
 
     units_U: Any
@@ -51,7 +51,7 @@ class Pieces(NamedTuple):
     unknown: int
     unknown_score: float
     greatest_score: float
-    mark: int
+    pairs_X: Any
 
 
 class WordTable(NamedTuple):
@@ -80,9 +80,10 @@ def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: 
     check.dtype(pieces.piece_U, np.uint32)
     check.dtype(pieces.score_U, np.float32)
     check.dtype(pieces.code_P, np.uint32)
+    check.dtype(pieces.pairs_X, np.uint32)
     arrays = {
         "text_B": text_B, "ends_S": ends_S, "failed_S": failed_S, "units_U": pieces.units_U,
-        "piece_U": pieces.piece_U, "score_U": pieces.score_U, "code_P": pieces.code_P,
+        "piece_U": pieces.piece_U, "score_U": pieces.score_U, "code_P": pieces.code_P, "pairs_X": pieces.pairs_X,
     }  # fmt: skip
     return pick(cpu=_cpu, cuda=_cuda, **arrays | words._asdict())(text_B, ends_S, failed_S, pieces, words)
 
@@ -183,7 +184,7 @@ def _cuda(text_B, ends_S, failed_S, pieces, words):
     text_B, slots_C, data = check.aligned(text_B), check.aligned(words.slots_C), check.aligned(words.data)
     starts_B = cupy.empty(B + 1, bool)
     mark_words = kernel("filter/best_pieces", "mark_words")
-    launch(mark_words, grid_for(B + 1, 256), 256, (text_B, B, np.uint32(pieces.mark), starts_B))
+    launch(mark_words, grid_for(B + 1, 256), 256, (text_B, B, pieces.pairs_X, np.int32(32 - PAIR_BITS), starts_B))
     starts_B[ends_S] = True
     starts_W = cupy.flatnonzero(starts_B)
     W = len(starts_W) - 1
@@ -216,17 +217,20 @@ def make_pieces(
 ) -> Pieces:
     """Return the `Pieces` of a model, with arrays moved by `move`; see there and `index_pieces`."""
     used = [piece for piece, is_used in zip(pieces, used_P.tolist(), strict=True) if is_used]
-    joined = b"\0".join(used)
-    mark = next((mark for mark in MARKS if mark in joined and not _follows(mark, used)), b"")
     greatest = max(np.abs(score_P).max(initial=0.0), abs(unknown_score))
     units_U, piece_U, score_U = map(move, index_pieces(pieces, score_P, used_P))
     scores = unknown_score, float(greatest)
-    return Pieces(units_U, piece_U, score_U, move(code_P), unknown, *scores, int.from_bytes(mark, "little"))
+    return Pieces(units_U, piece_U, score_U, move(code_P), unknown, *scores, move(_pairs(used)))
 
 
-def _follows(mark: bytes, pieces: list[bytes]) -> bool:
-    """Return whether a mark follows another character in a piece."""
-    return any(b"\0" in piece.replace(mark, b"\0").lstrip(b"\0") for piece in pieces if mark in piece)
+def _pairs(pieces: list[bytes]) -> np.ndarray:
+    """Return pairs_X of `Pieces`."""
+    joined = b"\0".join(pieces).decode(errors="replace")  # a piece that is not valid UTF-8 is in no valid text
+    points = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
+    hashes = ((points[:-1] * uint32(0x9E3779B1)) ^ points[1:]) * uint32(0x85EBCA77)
+    known = np.zeros(1 << PAIR_BITS, bool)
+    known[hashes[(points[:-1] != 0) & (points[1:] != 0)] >> uint32(32 - PAIR_BITS)] = True
+    return np.packbits(known, bitorder="little").view(np.uint32)
 
 
 def index_pieces(
@@ -305,7 +309,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return sentences of few letters, some of them unknown, and pieces of 1 to 4 letters.
 
     Scores are few, or nearly the same: sums from the beginning of a sentence and of a word differ in their order. A
-    sentence with many of a letter fails. In most models no mark follows another letter.
+    sentence with many of a letter fails. In most models no piece crosses a space.
     """
     letters = [*"abcde", "é", "\u2581", " "]
     shares = np.array([8, 8, 8, 8, 8, 8, 12, 1])

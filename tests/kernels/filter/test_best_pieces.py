@@ -52,7 +52,7 @@ def test_sums_that_the_library_shifts(to_device):
 
 
 def test_words_of_a_sentence(to_device):
-    """A piece may hold marks at its beginning, or anywhere; unknown pieces of two words are one."""
+    """A piece may cross a space; unknown pieces of two words are one."""
     assert cut(["a\u2581b"], {"a": -5.0, "\u2581b": -5.0, "a\u2581b": -9.0}, to_device) == [[4]]
     scores = {"a": -1.0, "\u2581": -3.0, "\u2581\u2581": -1.0, "\u2581a": -2.0}
     assert cut(["a\u2581\u2581a", "\u2581a\u2581a"], scores, to_device) == [[2, 4, 2], [5, 5]]
@@ -120,18 +120,15 @@ def plain_path(sentence, scores):
     return pieces[::-1]
 
 
-def test_marks_that_no_piece_crosses():
-    def mark(*pieces):
-        known = [piece.encode() for piece in pieces]
-        scores, used = np.zeros(len(known), np.float32), np.ones(len(known), bool)
-        made = make_pieces(known, scores, used, np.ones(len(known), np.uint32), 0, -20.0, lambda array: array)
-        assert made.greatest_score == 20
-        return made.mark.to_bytes(3, "little").rstrip(b"\0").decode()
-
-    assert mark("\u2581a", "b", "\u2581\u2581", "\u2581\u2581a", "a b") == "\u2581"
-    assert mark(" a", "b") == " " and mark("a") == ""
-    assert mark("\u2581a", "a\u2581") == mark("a ") == mark("\u2581a\u2581") == ""
-    assert mark("\u2581a", "\u2056\u2581") == "", "U+2056 has the mark's bytes in another order"
+def test_pairs_of_characters():
+    """Of these pieces, 4 pairs are known: ab, bc, \u2581a and \u2581中; the piece ed is not used."""
+    pieces = [piece.encode() for piece in ("abc", "\u2581", "bc", "\u2581a", "\u2581中", "ed", "d")]
+    used = np.array([piece != b"ed" for piece in pieces])
+    scores, codes = np.arange(7, dtype=np.float32), np.ones(7, np.uint32)
+    made = make_pieces(pieces, scores, used, codes, 0, -20.0, lambda array: array)
+    assert made.greatest_score == 20 and np.bitwise_count(made.pairs_X).sum() == 4
+    nothing = make_pieces([b"ab"], scores[:1], used[5:6], codes[:1], 0, -20.0, lambda array: array)
+    assert not nothing.pairs_X.any() and nothing.pairs_X.shape == made.pairs_X.shape
 
 
 @settings(max_examples=60)
