@@ -12,7 +12,7 @@ from mgpu_ngram.cluster.devices import resolve_device
 from mgpu_ngram.core.cutoffs import read_cutoffs
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
-from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.model_file import identify, is_probing_file
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
 from mgpu_ngram.engine.filter_files import LINES
@@ -107,7 +107,10 @@ class DocumentFilter:
 
     def _model(self, paths: ModelPaths, threads: int) -> DocumentModel:
         def scoring(path: str) -> ScoreOptions:
-            return ScoreOptions(os.path.abspath(path), identify(path), read_threads=threads, verify=self.config.verify)
+            index = "keys" if is_probing_file(path) else "edge"
+            return ScoreOptions(
+                os.path.abspath(path), identify(path), index, read_threads=threads, verify=self.config.verify
+            )
 
         tokenizer = os.path.abspath(paths.tokenizer) if paths.tokenizer else ""
         contrast = scoring(paths.contrast_model) if paths.contrast_model else None

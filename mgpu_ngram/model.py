@@ -14,10 +14,10 @@ import numpy as np
 
 from mgpu_ngram.api import estimate_arrays
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
-from mgpu_ngram.core.model_file import BackoffModel, identify
+from mgpu_ngram.core.model_file import BackoffModel, identify, is_probing_file
 from mgpu_ngram.core.words import Words, line_of
 from mgpu_ngram.engine.device import device_of, move_to, synchronize, to_device, to_host_fast
-from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.engine.open_model import KeyedModel, open_keyed, open_model
 from mgpu_ngram.engine.score import BlockScores, Replica, check_index
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
@@ -36,9 +36,15 @@ class Model(ModelStates):
     A sentence is a string of words between white space; a newline is white space, too.
     """
 
-    def __init__(self, model: BackoffModel, device: str = "auto", index: str = "edge", path: str | Path | None = None):
+    def __init__(
+        self,
+        model: BackoffModel | KeyedModel,
+        device: str = "auto",
+        index: str = "edge",
+        path: str | Path | None = None,
+    ):
         check_index(index)
-        self.arrays, self.device, self.path = model, resolve_device(device), None
+        self._model, self.device, self.path = model, resolve_device(device), None
         local = None if path is None else Path(path).expanduser().absolute()
         if local and local.is_file():  # other processes load the same model from this file
             self.path, self.identity = local, identify(local)
@@ -49,22 +55,33 @@ class Model(ModelStates):
         """Load a model file, an ARPA file, plain or compressed, or a KenLM binary model.
 
         device  "auto" (a GPU if there is one), "cpu" or "gpu"
-        index   "edge": an edge table, faster; "btree": the trie alone, which takes a third of the memory
+        index   "edge": an edge table, faster, or the tables of a KenLM probing model as they lie in its file; "btree":
+                the trie alone, which takes a third of the memory
         verify  compare the checksums of a model file
 
-        Raises InputError for other files, and for a damaged file; for an ARPA file with the line.
+        Raises InputError for other files, and for a damaged file; for an ARPA file with the line. The n-grams of a
+        probing model are found when something other than scores needs them; that may raise InputError, too.
         """
         device = resolve_device(device)
         check_index(index)
+        if index == "edge" and is_probing_file(path):
+            return cls(open_keyed(path), device, index, path)
         return cls(open_model(path, device, cpu_cores(), verify=verify), device, index, path)
+
+    @cached_property
+    def arrays(self) -> BackoffModel:
+        """The trie and the words of the model, in host memory."""
+        if isinstance(self._model, BackoffModel):
+            return self._model
+        return open_model(self._model.path, self.device, cpu_cores())
 
     @property
     def order(self) -> int:
-        return self.arrays.trie.order
+        return self._model.order
 
     @property
     def vocabulary(self) -> Words:
-        return self.arrays.words
+        return self._model.words
 
     def __contains__(self, word: str | bytes) -> bool:
         return word in self.vocabulary
@@ -77,7 +94,7 @@ class Model(ModelStates):
         return self
 
     def __repr__(self) -> str:
-        return f"<Model of order {self.order}, {len(self.vocabulary):,} words, {len(self.arrays.trie):,} n-grams>"
+        return f"<Model of order {self.order}, {len(self.vocabulary):,} words, {self._model.ngrams:,} n-grams>"
 
     def score(self, sentences: str | Iterable[str | bytes], bos: bool = True, eos: bool = True) -> Any:
         """Return the log10 probability of each sentence, (S,) float32 in host memory; for a single string, a float.
@@ -118,7 +135,7 @@ class Model(ModelStates):
     @cached_property
     def _replica(self) -> Replica:
         """The scorer, created on first use, because distributions do not need its index."""
-        replica = Replica(self.arrays, self.device, self._index, cpu_cores())
+        replica = Replica(self._model, self.device, self._index, cpu_cores())
         synchronize(self.device)  # the next call may use another stream
         return replica
 

@@ -41,12 +41,16 @@ class NextWords:
     history count. A string without words is the empty history.
     """
 
-    arrays: BackoffModel
     device: str
     path: Path | None
     identity: str
     _loading: threading.Lock
     _held: NextWordModel | None = None
+
+    @property
+    def arrays(self) -> BackoffModel:
+        """The trie and the words of the model, in host memory."""
+        raise NotImplementedError
 
     def distribution(
         self,

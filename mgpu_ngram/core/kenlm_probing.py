@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.errors import warn
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.kenlm_file import REST, KenlmFile, slots_of
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.score.score_by_keys import KeyTables
 from mgpu_ngram.kernels.trie.find_key_pairs import find_key_pairs
 
 SUFFIX_FACTOR, WORD_FACTOR = 8978948897894561157, 17894857484156487943  # lm/search_hashed.hh, CombineWordHash
 SIGN = np.uint32(1 << 31)
+SLOTS_AT_ONCE = 1 << 16  # searched for an empty one, which is among the first
 MANY_PAIRS = 10**11  # take minutes: 2 cores test 0.4 billion a second
 
 
@@ -69,6 +71,20 @@ class KenlmProbing:
             at += section.nbytes
         self.end = at
 
+    def tables(self) -> KeyTables:
+        """Return the tables of n-grams, as they lie in the file. Raises InputError for one without an empty slot."""
+        for n, section in enumerate(self._sections[1:], 2):
+            parts = (section[at : at + SLOTS_AT_ONCE] for at in range(0, len(section), SLOTS_AT_ONCE))
+            if all((part[:, 0] | part[:, 1]).all() for part in parts):
+                raise self._no_empty_slot(n)
+        numbers = sum(section.size for section in self._sections)
+        tables_U = self._file.array(self._file.search, np.dtype(np.uint8), 4 * numbers).view("<u4")
+        rest = int(self._file.header.kind == REST)
+        return KeyTables(tables_U, np.array([len(section) for section in self._sections]), rest)
+
+    def _no_empty_slot(self, n: int) -> InputError:
+        return self._file.damaged(f"its table of {n}-grams has no empty slot")
+
     def levels(self) -> Iterator[Ngrams]:
         """Yield the n-grams of orders 1 to N, on the device. Raises InputError for a damaged file."""
         V, order = len(self._file.hash_V), self._file.header.order
@@ -83,7 +99,7 @@ class KenlmProbing:
             keys = table[:, 0] | table[:, 1].astype(np.uint64) << np.uint64(32)
             stored = int(xp.count_nonzero(keys))
             if stored == len(keys):
-                raise self._file.damaged(f"its table of {n}-grams has no empty slot")
+                raise self._no_empty_slot(n)
             suffixes, histories = xp.flatnonzero(values[:, 0] < SIGN), xp.flatnonzero(values[:, 1] != SIGN)
             slot_G, found = self._join(found, suffixes, histories, keys)
             known = xp.zeros(len(table), bool)

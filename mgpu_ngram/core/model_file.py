@@ -58,6 +58,14 @@ class BackoffModel:
     fingerprint: str
     edges: EdgeTable | None = None
 
+    @property
+    def order(self) -> int:
+        return self.trie.order
+
+    @property
+    def ngrams(self) -> int:
+        return len(self.trie)
+
     def check_scores(self, path: str | Path = "the model") -> None:
         """Raise InputError if the model lacks backoffs, because scores need them."""
         if not self.trie.has_backoffs:
@@ -236,6 +244,14 @@ def is_intermediate_file(path: str | Path) -> bool:
             return what_begins(file.read(HEAD_BYTES)) == INTERMEDIATE
     except OSError:
         return False
+
+
+def is_probing_file(path: str | Path) -> bool:
+    """Return whether a file is a probing model of KenLM. Raises InputError for a damaged header."""
+    if not is_kenlm_file(path):
+        return False
+    with open(path, "rb") as file:
+        return not read_header(str(path), file.read(HEAD_BYTES)).is_trie
 
 
 def is_kenlm_file(path: str | Path) -> bool:

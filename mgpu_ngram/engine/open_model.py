@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from mgpu_ngram.core.model_file import (
     load_model,
 )
 from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import Stopwatch, to_device, to_device_fast, to_host_fast
 from mgpu_ngram.engine.trie import FANOUT, BadNgram, build_trie
 from mgpu_ngram.kernels.compile import import_early
+from mgpu_ngram.kernels.score.score_by_keys import KeyTables
 
 
 def open_model(
@@ -84,6 +87,35 @@ def _open_kenlm(path: str | Path, device: str, threads: int, fanout: int, watch:
     model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
     watch.lap("build")
     return model
+
+
+@dataclass(frozen=True)
+class KeyedModel:
+    """A probing model as it lies in KenLM's file: it scores text, but the words of its n-grams are unknown.
+
+    tables  views of the file, which is memory-mapped
+    words   V words
+    ngrams  number of n-grams, without those that KenLM filled in
+    """
+
+    path: str | Path
+    tables: KeyTables
+    words: Words
+    ngrams: int
+
+    @property
+    def order(self) -> int:
+        return len(self.tables.slots_N)
+
+
+def open_keyed(path: str | Path) -> KeyedModel:
+    """Return the model of a KenLM probing file.
+
+    Raises InputError for a damaged header, damaged words, or a file that is too short.
+    """
+    file = KenlmFile(path)
+    probing = KenlmProbing(file)
+    return KeyedModel(path, probing.tables(), file.read_words(probing.end), sum(file.header.counts))
 
 
 def _open_intermediate(path: str | Path, device: str, fanout: int, watch: Stopwatch) -> BackoffModel:

@@ -41,11 +41,30 @@ def held_replica(
     verify: bool,
     way_out: str = LESS_MEMORY,
 ) -> R:
-    """Return this process's replica of a model file, loaded at its first use.
+    """As `held_object`, of what `make` returns for the model of a file.
 
-    kind      names the objects that `make` returns
-    identity  the result of `identify` for the file; RunError if the file is a different one now
     threads   threads that parse an ARPA file
+    """
+
+    def load() -> R:
+        return make(open_model(path, device, threads, verify=verify))
+
+    return held_object(kind, load, path, identity, device, verify, way_out)
+
+
+def held_object(
+    kind: Hashable,
+    load: Callable[[], R],
+    path: str,
+    identity: str,
+    device: str,
+    verify: bool,
+    way_out: str = LESS_MEMORY,
+) -> R:
+    """Return this process's replica of a model file, which `load` returns at its first use.
+
+    kind      names the objects that `load` returns
+    identity  the result of `identify` for the file; RunError if the file is a different one now
     verify    compare the checksums of a model file
     way_out   advice for the error if memory is too small
 
@@ -66,7 +85,7 @@ def held_replica(
             del _held[other]
         del held  # the only reference to a dropped replica
         with memory_guard("loading a model", device, way_out):
-            replica = _loaded(lambda: make(open_model(path, device, threads, verify=verify)), path, device)
+            replica = _loaded(load, path, device)
         _held[key] = _Held(replica, identity, verify)
         return replica
 

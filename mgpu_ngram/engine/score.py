@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, move_to, to_device_fast
-from mgpu_ngram.engine.replicas import held_replica
+from mgpu_ngram.engine.open_model import KeyedModel, open_keyed
+from mgpu_ngram.engine.replicas import held_object, held_replica
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
 from mgpu_ngram.engine.trie import edges_of, index_of, values_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
@@ -23,6 +24,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
 from mgpu_ngram.kernels.score.ids_to_codes import BAD_IDS, BAD_OFFSETS, ID, ids_to_codes
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
+from mgpu_ngram.kernels.score.score_by_keys import KeyTables, score_by_keys
 from mgpu_ngram.kernels.score.score_tokens import MAX_ORDER, score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 from mgpu_ngram.kernels.trie.edges import EdgeTable
@@ -39,7 +41,7 @@ class ScoreOptions:
 
     model     the path of the model's file
     identity  the result of `identify` for that file; a worker's file must have the same
-    index     "edge": the edge table, faster; "btree": the trie alone, smaller
+    index     "edge": the edge table, faster; "btree": the trie alone, smaller; "keys": a KenLM probing file
     words     "": only sentences; "lines": also every word, as KenLM's query prints it; "columns": as arrays;
               "numbers": the same without the words' bytes
     totals    whether a line of words ends with the total of its sentence
@@ -102,7 +104,7 @@ class ChunkScores:
 
 
 def check_index(index: str) -> None:
-    """Raise InputError for an unknown index."""
+    """Raise InputError for an unknown index of a trie."""
     if index not in ("edge", "btree"):
         raise InputError(f"index is {index!r} but must be edge or btree")
 
@@ -110,32 +112,38 @@ def check_index(index: str) -> None:
 class Replica:
     """A model on a device, ready to score. Raises InputError if it has no backoffs or an order above 96.
 
+    model    a KeyedModel is scored by its keys, without an index
     index    "edge" or "btree", as in `ScoreOptions`
     threads  threads that share long streams of codes on a CPU
-    edges    the edge table on the device; None with the index "btree"
+    edges    the edge table on the device; None without one
     """
 
     edges: EdgeTable | None = None
 
-    def __init__(self, model: BackoffModel, device: str, index: str = "edge", threads: int = 1):
+    def __init__(self, model: BackoffModel | KeyedModel, device: str, index: str = "edge", threads: int = 1):
         check_index(index)
-        model.check_scores()
-        if model.trie.order > MAX_ORDER:
+        if isinstance(model, BackoffModel):
+            model.check_scores()
+        self.order = model.order
+        if self.order > MAX_ORDER:
             raise InputError(
-                f"the model has order {model.trie.order} but text is scored up to order {MAX_ORDER}; "
+                f"the model has order {self.order} but text is scored up to order {MAX_ORDER}; "
                 "make it of a lower order, or use mgpu_ngram.kenlm, which takes any"
             )
-        self.words, self.order, self.device, self.threads = model.words, model.trie.order, device, threads
+        self.words, self.device, self.threads = model.words, device, threads
         self.begin, self.end = model.words.id("<s>"), model.words.id("</s>")
         move = partial(to_device_fast, device=device)
         offsets_V, data, slots_C = self.words.table
         self._words = [move(array) for array in (slots_C, offsets_V, data)]
-        if index == "btree":
+        if isinstance(model, KeyedModel):
+            tables_U, slots_N, rest = model.tables
+            self._score: Callable[..., Any] = partial(score_by_keys, KeyTables(move(tables_U), move(slots_N), rest))
+        elif index == "btree":
             trie = model.trie.map_arrays(move)
             self._score = partial(score_tokens, index_of(trie), values_of(trie), self.order)
-            return
-        self.edges = model.edges.map_arrays(move) if model.edges else edges_of(model.trie.map_arrays(move))
-        self._score = partial(score_by_edges, self.edges, self.order)
+        else:
+            self.edges = model.edges.map_arrays(move) if model.edges else edges_of(model.trie.map_arrays(move))
+            self._score = partial(score_by_edges, self.edges, self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True, ends_S: Any = None) -> BlockScores:
         """Score sentences of word codes, each ended by a 0. Codes after the last 0 are no sentence.
@@ -265,8 +273,13 @@ def _columns(text: TextScores, spelled: bool) -> Columns:
 
 def replica_of(options: ScoreOptions) -> Replica:
     """Return this process's replica of a model."""
-    index, device = options.index, options.device
+    index, device, kind = options.index, options.device, ("score", options.index)
+    if index == "keys":
+        return held_object(
+            kind, lambda: Replica(open_keyed(options.model), device), options.model, options.identity, device,
+            options.verify, LESS_TO_SCORE,
+        )  # fmt: skip
     return held_replica(
-        ("score", index), lambda model: Replica(model, device, index), options.model, options.identity, device,
+        kind, lambda model: Replica(model, device, index), options.model, options.identity, device,
         options.read_threads, options.verify, LESS_TO_SCORE,
     )  # fmt: skip

@@ -95,7 +95,10 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
         return len(config.models) * super().work_bytes(config, inputs)
 
     def cpu_seconds(self, config: CompareConfig, inputs: Corpus | None) -> float:
-        return sum(map(opening_seconds, config.models)) + self.work_bytes(config, inputs) / SCORE_BYTES
+        return (
+            sum(opening_seconds(model, scores_only=True) for model in config.models)
+            + self.work_bytes(config, inputs) / SCORE_BYTES
+        )
 
     def plan(self, config: CompareConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.compare.run import plan

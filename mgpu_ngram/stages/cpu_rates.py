@@ -21,16 +21,18 @@ DECODE_PRODUCTS = 1e10  # words x beam x parameters a second: 2.1e10 with 2 mode
 ROW_BYTES = 200e6  # of rows a second, to compute and write them
 
 
-def opening_seconds(model: str) -> float:
+def opening_seconds(model: str, scores_only: bool = False) -> float:
     """Return how much longer 2 cores take than a GPU to open a model; inf for a model that does not exist yet.
+
+    scores_only  whether the model only scores text, which a probing model does as it lies in its file
 
     0 for a model file of any size: it is mapped, and its checksums are compared on the CPU also for a GPU.
     """
-    from mgpu_ngram.core.model_file import is_kenlm_file, is_model_file
+    from mgpu_ngram.core.model_file import is_kenlm_file, is_model_file, is_probing_file
 
     if not os.path.isfile(model):
         return math.inf
-    if is_model_file(model):
+    if is_model_file(model) or (scores_only and is_probing_file(model)):
         return 0.0
     pairs = 0
     if is_kenlm_file(model):

@@ -114,7 +114,7 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         return open_inputs(config)
 
     def cpu_seconds(self, config: FilterConfig, inputs: Corpus | None) -> float:
-        opening = math.inf if config.by_language else opening_seconds(config.model)
+        opening = math.inf if config.by_language else opening_seconds(config.model, scores_only=True)
         return opening + self.work_bytes(config, inputs) / FILTER_BYTES
 
     def plan(self, config: FilterConfig, context: PlanContext) -> dict[str, Any]:

@@ -177,7 +177,8 @@ def once_each(flag: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 def scoring_seconds(config: ListsConfig, size_bytes: int) -> float:
     """Return about how long 2 CPU cores work on lists of a size."""
-    return size_bytes / RESCORE_BYTES * max(1, len(config.lm)) + sum(map(opening_seconds, config.lm))
+    opening = sum(opening_seconds(model, scores_only=True) for model in config.lm)
+    return opening + size_bytes / RESCORE_BYTES * max(1, len(config.lm))
 
 
 def shown_lists_plan(plan: dict[str, Any]) -> str:

@@ -113,7 +113,7 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         return open_inputs(config)
 
     def cpu_seconds(self, config: ScoreConfig, inputs: Corpus | None) -> float:
-        return opening_seconds(config.model) + self.work_bytes(config, inputs) / SCORE_BYTES
+        return opening_seconds(config.model, scores_only=True) + self.work_bytes(config, inputs) / SCORE_BYTES
 
     def plan(self, config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.score.run import plan

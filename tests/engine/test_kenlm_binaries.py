@@ -7,6 +7,7 @@ import tarfile
 from functools import partial
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from mgpu_ngram.core.kenlm_probing import KenlmProbing, combine
 from mgpu_ngram.core.kenlm_sizes import probing_bytes, trie_bytes
 from mgpu_ngram.core.kenlm_trie import KenlmTrie, Packing
 from mgpu_ngram.core.model_file import identify, save_model
+from mgpu_ngram.document_filter import DocumentFilter
 from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.jobs.trie.run import TrieConfig, build
@@ -85,6 +87,56 @@ def test_keys_by_hand(binaries):
     key = combine(np.array([4], np.uint64), np.array([3], np.uint32))
     [found] = keys[keys["f0"] == key]
     assert (abs(found["f1"]), found["f2"]) == (0.375, -0.5)  # "a b"
+
+
+@pytest.fixture
+def no_search(monkeypatch):
+    """Let the test fail when the n-grams of a probing model are searched."""
+
+    def fail(*_):
+        raise AssertionError("the words of n-grams are not needed")
+
+    monkeypatch.setattr("mgpu_ngram.core.kenlm_probing.find_key_pairs", fail)
+
+
+@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize("kind", ["probing", "probing with rest costs"])
+def test_text_is_scored_with_the_tables_of_a_probing_file(binaries, put, tmp_path, device, no_search, kind, words):
+    content = binaries.BINARIES[kind]
+    if not words:
+        content = content[:100] + b"\0" + content[101 : content.rindex(b"<unk>\0")]
+    path, text = put(content), tmp_path / "text"
+    texts, expected = list(binaries.SCORES), list(binaries.SCORES.values())
+    totals = [sum(prob for prob, _ in scores) for scores in expected]
+    text.write_text("".join(line + "\n" for line in texts))
+    model = ng.Model.load(path, device)
+    assert [[(prob, n) for prob, n, _ in model.full_scores(line)] for line in texts] == expected
+    assert model.score(texts).tolist() == totals and model.order == 3
+    assert repr(model) == "<Model of order 3, 6 words, 15 n-grams>"
+    assert "naïve" in model and "c" not in model
+    table = pq.read_table(ng.score(path, text, tmp_path / "scores.parquet", device=device).path)
+    assert table["prob_log10"].to_pylist() == totals
+    documents = DocumentFilter(path, keep="log10", device=device)(texts)
+    assert documents.columns["log10"] == [total if line else None for line, total in zip(texts, totals, strict=True)]
+
+
+def test_other_work_finds_the_ngrams_of_a_probing_file(binaries, put, no_search):
+    model = ng.Model.load(put(binaries.BINARIES["probing"]), "cpu")
+    with pytest.raises(AssertionError, match="the words of n-grams are not needed"):
+        model.distribution("a")
+
+
+def test_a_table_without_an_empty_slot_is_refused(binaries, put):
+    """A search for a key that it lacks would not end."""
+    path = put(binaries.BINARIES["probing"])
+    sections = KenlmProbing(KenlmFile(path))._sections
+    for n in (2, 3):
+        at = KenlmFile(path).search + sum(section.nbytes for section in sections[: n - 1])
+        content = bytearray(path.read_bytes())
+        for slot in range(len(sections[n - 1])):
+            content[at + slot * sections[n - 1][0].nbytes] |= 1
+        with pytest.raises(InputError, match=f"damaged KenLM binary model: its table of {n}-grams has no empty slot"):
+            ng.Model.load(put(bytes(content), "damaged.binary"), "cpu")
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(2, 4))

@@ -21,7 +21,7 @@ from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.model_file import describe_model, identify, is_model_file
+from mgpu_ngram.core.model_file import describe_model, identify, is_model_file, is_probing_file
 from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, write_manifest
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.version import VERSION
@@ -326,6 +326,8 @@ def _index(config: ScoreConfig, text_bytes: int, device: str) -> str:
 
 def fastest_index(path: str, text_bytes: int, device: str) -> str:
     """Return the index of a model that scores a text soonest."""
+    if is_probing_file(path):  # to find the words of its n-grams would take longer
+        return "keys"
     if device == "gpu" or not is_model_file(path):  # a GPU builds the edge table within 0.1 s
         return "edge"
     model = describe_model(path)
