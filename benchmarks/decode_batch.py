@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.benchmarks import decode_amun
 from mgpu_ngram.benchmarks.decode_oracle import EOS
 from mgpu_ngram.benchmarks.decode_whole import Work, decode_row
 from mgpu_ngram.benchmarks.decode_work import (
@@ -51,6 +52,7 @@ def batch(bench: DecodeBench) -> None:
     """Rows by sentences at once, the paper's Figure 3: batches in the order of the text, and refilled ones."""
     suite, system, translation = bench.suite, bench.system, bench.translation()
     first: dict[str, float] = {}
+    has_amun = decode_amun.is_there(bench, decode_amun.BATCH)
     for size in BATCHES[suite.device]:
         count = min(bench.sentences, max(LEAST_SENTENCES, 4 * size))
         sources = random_sources(lengths(count), system.shape.vocab_size)
@@ -63,6 +65,8 @@ def batch(bench: DecodeBench) -> None:
                 row.baseline, row.speedup = "batch=1", row.rate / first[kind]
                 is_target = bench.is_full and kind == "refill" and size == max(BATCHES["gpu"])
                 row.target = BATCH_TARGET * first[kind] if is_target else None
+        if has_amun:
+            decode_amun.add_row(bench, decode_amun.BATCH, sources, 1, size)
 
 
 @dataclass(frozen=True)

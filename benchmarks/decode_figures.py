@@ -110,11 +110,13 @@ def _figure3(rows: Sequence[Row]) -> None:
 
 def _figure4(rows: Sequence[Row]) -> None:
     beams = sorted({size_of(row, "beam") for row in rows})
-    for shift, kernel in enumerate(dict.fromkeys(row.kernel for row in rows)):
+    kernels = list(dict.fromkeys(row.kernel for row in rows))
+    width = 0.7 / len(kernels)
+    for shift, kernel in enumerate(kernels):
         found = {size_of(row, "beam"): row.rate or 0.0 for row in rows if row.kernel == kernel}
-        x = [place + 0.35 * shift for place in range(len(beams))]
-        plt.bar(x, [found.get(k, 0.0) for k in beams], 0.35, label=kernel.removeprefix(PREFIX + "fusion "))
-    plt.xticks([place + 0.175 for place in range(len(beams))], [f"beam {k}" for k in beams])
+        x = [place + width * shift for place in range(len(beams))]
+        plt.bar(x, [found.get(k, 0.0) for k in beams], width, label=kernel.removeprefix(PREFIX + "fusion "))
+    plt.xticks([place + 0.35 - width / 2 for place in range(len(beams))], [f"beam {k}" for k in beams])
     plt.ylabel(WORDS_PER_SECOND)
     plt.title(f"Figure 4: whole decodes with and without the fused pass, {rows[0].device}")
     plt.legend()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.benchmarks import decode_amun
 from mgpu_ngram.benchmarks import decode_peers as peers
 from mgpu_ngram.benchmarks.decode_work import (
     SENTENCE_WORDS,
@@ -53,7 +54,7 @@ class UnfusedEnsemble(Ensemble):
 
 
 def fusion(bench: DecodeBench) -> None:
-    """Rows by beam size: unfused, then fused."""
+    """Rows by beam size: unfused, then fused; on a GPU also of Amun's program where it is on the PATH."""
     suite, system = bench.suite, bench.system
     sources = random_sources([SENTENCE_WORDS] * bench.sentences, system.shape.vocab_size)
     batching = Batching(SENTENCES_AT_ONCE[suite.device])
@@ -70,6 +71,10 @@ def fusion(bench: DecodeBench) -> None:
         )  # fmt: skip
         if unfused.rate and fused.rate:
             fused.baseline, fused.speedup, fused.notes = UNFUSED, fused.rate / unfused.rate, PUBLISHED
+    if decode_amun.is_there(bench, decode_amun.FUSED):
+        for k in BEAMS:
+            decode_amun.add_row(bench, decode_amun.UNFUSED, sources, k, batching.sentences, decode_amun.NO_FUSION)
+            decode_amun.add_row(bench, decode_amun.FUSED, sources, k, batching.sentences)
 
 
 def decoded(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_ngram.benchmarks import decode_cpu
+from mgpu_ngram.benchmarks import decode_amun
 from mgpu_ngram.benchmarks.decode_oracle import PlainSearch
 from mgpu_ngram.benchmarks.decode_paper import AMUN, AMUN_WORDS
 from mgpu_ngram.benchmarks.decode_peers import TorchModel, choose_threads, has_torch, release_torch
@@ -26,8 +25,7 @@ from mgpu_ngram.benchmarks.decode_work import (
     words_in,
 )
 from mgpu_ngram.benchmarks.rows import Row
-from mgpu_ngram.benchmarks.suite import Suite, WrongResult
-from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
+from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.engine.decode_batch import Batching, sentences_at_once
 from mgpu_ngram.engine.open_translation import Translation
 
@@ -39,9 +37,6 @@ TARGETS = {  # source words/s on one H200, at least
     "float16": {1: 700e3, 3: 370e3, 6: 220e3, 9: 150e3},
 }
 MANY_TARGETS = {1: 1.2e6, 6: 0.35e6}
-
-AMUN_WHOLE = "decode/whole Amun"
-AMUN_BATCH, AMUN_ROUNDS = 1024, 2  # sentences at once with beam 1
 
 
 @dataclass(frozen=True)
@@ -70,8 +65,10 @@ def whole(bench: DecodeBench) -> None:
         beams = [k for k in BEAMS if not is_many or (dtype, k) in MANY]
         beside = _torch_rows(bench, sources, beams, dtype) if has_torch() and not is_many else {}
         release_torch(suite.device)
-        if suite.device == "gpu" and not is_many:
-            _amun_rows(bench, sources, beams, dtype)
+        if not is_many and decode_amun.is_there(bench, f"{decode_amun.WHOLE}, {dtype}"):
+            for k in beams:
+                settings = decode_amun.TENSOR_CORES if dtype == "float16" else ""
+                decode_amun.add_row(bench, f"{decode_amun.WHOLE}, {dtype}", sources, k, settings=settings)
         for k in beams:
             suite.say(f"whole decode, {dtype}, beam {k}")
             work = Work(f"decode/whole {dtype}", system, bench.translation(dtype), system.plain, k, dtype)
@@ -80,38 +77,6 @@ def whole(bench: DecodeBench) -> None:
             if row.rate and rate:
                 row.baseline, row.speedup = name, row.rate / rate
             row.target = (MANY_TARGETS if is_many else TARGETS[dtype])[k] if bench.is_full else None
-
-
-def _amun_rows(bench: DecodeBench, sources: Sequence[np.ndarray], beams: Sequence[int], dtype: str) -> None:
-    """Rows of Amun's GPU program, with tensor cores for float16; a note where it is not on the PATH."""
-    suite, kernel = bench.suite, f"{AMUN_WHOLE}, {dtype}"
-    if shutil.which(decode_cpu.PROGRAM) is None:
-        suite.add_note(kernel, str(bench.system.shape), f"not measured: {decode_cpu.PROGRAM} is not on the PATH")
-        return
-    files, text, config = bench.system.files, bench.folder / "amun.txt", bench.folder / "amun.yml"
-    words = load_nmt_vocabulary(files.target_vocab)
-    text.write_text("".join(f"{' '.join(words.decode(ids))}\n" for ids in sources))
-    config.write_text(
-        decode_cpu.CONFIG.format(model=files.models[0], source=files.target_vocab, target=files.target_vocab)
-    )
-    for k in beams:
-        suite.say(f"Amun, {dtype}, beam {k}")
-        batch = max(AMUN_BATCH // k, 1)
-        command = [
-            decode_cpu.PROGRAM, "-c", str(config), "-i", str(text), "--beam-size", str(k), "--max-length-multiple", "1",
-            "--mini-batch", str(batch), "--maxi-batch", str(len(sources)), "--log-progress", "off",
-            *(["--tensor-cores", "true"] if dtype == "float16" else []),
-        ]  # fmt: skip
-        seconds = []
-        for _ in range(AMUN_ROUNDS):
-            lines, taken = decode_cpu.run_amun(command)
-            if lines.count("\n") != len(sources):
-                raise WrongResult(f"Amun gives {lines.count(chr(10)):,} lines for {len(sources):,}; not timed")
-            seconds.append(taken)
-        suite.add(
-            kernel, sizes_of(bench.system.shape, sources, k, Batching(batch, kind="drain")), seconds,
-            items=words_in(sources), unit=WORDS_PER_SECOND, notes="its own time, without the loading of the model",
-        )  # fmt: skip
 
 
 def decode_row(

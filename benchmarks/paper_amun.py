@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mgpu_ngram.benchmarks import decode_amun
+from mgpu_ngram.benchmarks.decode_amun import WHOLE
 from mgpu_ngram.benchmarks.decode_cpu import AMUN as AMUN_CPU
 from mgpu_ngram.benchmarks.decode_paper import (
     AMUN_STEP,
@@ -15,7 +17,6 @@ from mgpu_ngram.benchmarks.decode_paper import (
     UNFUSED_SECONDS,
     UNFUSED_STEPS,
 )
-from mgpu_ngram.benchmarks.decode_whole import AMUN_WHOLE
 from mgpu_ngram.benchmarks.decode_work import WORDS_PER_SECOND
 from mgpu_ngram.benchmarks.paper import (
     FAILS,
@@ -63,17 +64,34 @@ def _like_the_bias(found: Found) -> Verdict:
 
 
 def _tensor_cores(found: Found) -> Verdict:
-    float32, float16 = (found.by(f"decode/whole {dtype}", "beam") for dtype in ("float32", "float16"))
-    saved = {k: 1 - float32[k] / float16[k] for k in SAVED_BY_TENSOR_CORES if k in float32 and k in float16}
+    theirs = SAVED_BY_TENSOR_CORES
+    gains = _gains(found, "decode/whole float16", "decode/whole float32")
+    saved = {k: 1 - 1 / (1 + gains[k]) for k in theirs if k in gains}
     if not saved:
         raise NoFigure("no beam size was measured in both types")
-    theirs = SAVED_BY_TENSOR_CORES
     listed = ", ".join(f"{percent(saved[k])} with beam {k} ({percent(theirs[k])} published)" for k in saved)
     why = (
         f"float16 saves {listed} of the time of whole decodes. Weights and logits are stored in float16, too, where "
-        "Amun rounds the inputs of products alone"
+        f"Amun rounds the inputs of products alone{_amun_gains(found, f'{WHOLE}, float16', f'{WHOLE}, float32')}"
     )
-    return Verdict(result_of([saved[k] >= SAVED_BY_TENSOR_CORES[k] for k in saved]), why)
+    return Verdict(result_of([saved[k] >= theirs[k] for k in saved]), why)
+
+
+def _gains(found: Found, fast: str, slow: str) -> dict[int, float]:
+    """Return by what share a kernel is faster than another, by beam size."""
+    rates, others = (found.by(kernel, "beam") for kernel in (fast, slow))
+    return {k: rates[k] / others[k] - 1 for k in rates if k in others}
+
+
+def _amun_gains(found: Found, fast: str, slow: str) -> str:
+    """Return a clause about Amun's program; nothing where it was not measured."""
+    try:
+        gains = _gains(found, fast, slow)
+    except NoFigure:
+        return ""
+    return (
+        "; Amun's program gains " + ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items()) + " here"
+    )
 
 
 def _falls(found: Found) -> Verdict:
@@ -94,6 +112,11 @@ def _gains_by_batch(found: Found) -> Verdict:
     rates = found.by(f"decode/batch {DRAINED}", "batch")
     gain = max(rates.values()) / rates[min(rates)]
     why = f"batches whose rows leave gain {times(gain)} times from 1 sentence to {max(rates, key=rates.__getitem__):,}"
+    try:
+        theirs = found.by(decode_amun.BATCH, "batch")
+        why += f"; Amun's program gains {times(max(theirs.values()) / theirs[min(theirs)])} times here"
+    except NoFigure:
+        pass  # it is not on the PATH
     return Verdict(HOLDS if gain > BATCH_GAIN else FAILS, why)
 
 
@@ -107,21 +130,17 @@ def _keeps_rate(found: Found) -> Verdict:
 
 
 def _fusion(found: Found) -> Verdict:
-    gains = _fusion_gains(found)
+    gains = _gains(found, "decode/fusion fused", "decode/fusion unfused")
     listed = ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items())
     why = f"whole decodes gain {listed}, over bias, softmax and k-best one after another in array code"
-    return Verdict(result_of([gain >= 0.8 * FUSION_GAIN for gain in gains.values()]), why)
+    is_so = [gain >= 0.8 * FUSION_GAIN for gain in gains.values()]
+    return Verdict(result_of(is_so), why + _amun_gains(found, decode_amun.FUSED, decode_amun.UNFUSED))
 
 
 def _gains_fall(found: Found) -> Verdict:
-    gains = _fusion_gains(found)
+    gains = _gains(found, "decode/fusion fused", "decode/fusion unfused")
     listed = ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items())
     return Verdict(HOLDS if gains[max(gains)] <= gains[min(gains)] else FAILS, f"the gains are {listed}")
-
-
-def _fusion_gains(found: Found) -> dict[int, float]:
-    fused, unfused = (found.by(f"decode/fusion {kind}", "beam") for kind in ("fused", "unfused"))
-    return {k: fused[k] / unfused[k] - 1 for k in fused if k in unfused}
 
 
 def _table3() -> tuple[Figure, ...]:
@@ -236,7 +255,7 @@ PAPER = Paper(
     (
         Program(
             "Amun",
-            (AMUN_WHOLE, AMUN_CPU),
+            (WHOLE, decode_amun.UNFUSED, decode_amun.FUSED, decode_amun.BATCH, AMUN_CPU),
             "`cmake -DCMAKE_BUILD_TYPE=Release` and `make` in github.com/marian-nmt/amun, on a GPU with "
             "`-DCUDA_ARCH_BIN=90`; `amun` is put on the PATH.",
         ),

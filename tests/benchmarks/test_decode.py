@@ -9,6 +9,7 @@ import pytest
 
 from mgpu_ngram.benchmarks import (
     decode,
+    decode_amun,
     decode_batch,
     decode_cpu,
     decode_fusion,
@@ -207,24 +208,49 @@ def test_a_cpu_is_measured_beside_amun(bench, amun, monkeypatch):
     assert rows[1].notes == "100.00% of the lines equal" and rows[1].speedup == 0.25 / rows[1].median_seconds
 
 
-def test_whole_decodes_beside_amun_s_gpu_program(bench, amun):
+def test_whole_decodes_of_amun(bench, amun):
     sources = random_sources([25] * 3, bench.system.shape.vocab_size)
     before = len(bench.suite.rows)
     amun.write_text("a\n" * 3)
-    decode_whole._amun_rows(bench, sources, (1, 3), "float16")
+    decode_amun.add_row(bench, decode_amun.WHOLE, sources, 3)
+    decode_amun.add_row(bench, decode_amun.FUSED, sources, 3, 7, decode_amun.NO_FUSION)
     rows = bench.suite.rows[before:]
-    assert [row.kernel for row in rows] == [f"{decode_whole.AMUN_WHOLE}, float16"] * 2
-    assert [row.sizes.split()[-2:] for row in rows] == [["beam=1", "batch=1024"], ["beam=3", "batch=341"]]
-    assert all(row.rate == 3 * 25 / 0.25 and row.runs == decode_whole.AMUN_ROUNDS for row in rows)
+    assert [row.sizes.split()[-2:] for row in rows] == [["beam=3", "batch=341"], ["beam=3", "batch=7"]]
+    assert all(row.rate == 3 * 25 / 0.25 and row.runs == decode_amun.ROUNDS for row in rows)
+    config = (bench.folder / "amun.yml").read_text().splitlines()
+    assert config[-1] == "use-fused-softmax: false" and f"    path: {bench.system.files.models[0]}" in config
+    assert len((bench.folder / "amun.txt").read_text().splitlines()) == 3
     amun.write_text("a\n")
     with pytest.raises(WrongResult, match="Amun gives 1 lines for 3; not timed"):
-        decode_whole._amun_rows(bench, sources, (1,), "float32")
+        decode_amun.add_row(bench, decode_amun.WHOLE, sources, 1)
 
 
-def test_amun_that_is_not_there_has_a_note(bench):
-    decode_whole._amun_rows(bench, [], (1,), "float32")
-    row = bench.suite.rows[-1]
-    assert row.rate is None and row.notes == "not measured: no program of this name is not on the PATH"
+def test_amun_is_looked_for_on_a_gpu(bench, monkeypatch, amun):
+    assert not decode_amun.is_there(bench, "a")
+    on_gpu = replace(bench, suite=Suite("cpu"))
+    on_gpu.suite.device = "gpu"
+    assert decode_amun.is_there(on_gpu, "a") and not on_gpu.suite.rows
+    monkeypatch.setattr(decode_cpu, "PROGRAM", "no program of this name")
+    assert not decode_amun.is_there(on_gpu, "a")
+    [row] = on_gpu.suite.rows
+    assert (row.kernel, row.rate, row.notes) == ("a", None, "not measured: no program of this name is not on the PATH")
+
+
+@pytest.mark.parametrize(
+    ("part", "kernels"),
+    [
+        (decode_whole.whole, [f"{decode_amun.WHOLE}, float32"] * 2),
+        (decode_fusion.fusion, [decode_amun.UNFUSED, decode_amun.FUSED] * 2),
+        (decode_batch.batch, [decode_amun.BATCH] * 2),
+    ],
+)
+def test_parts_have_rows_of_amun(bench, monkeypatch, part, kernels):
+    found = []
+    monkeypatch.setattr(decode_amun, "is_there", lambda *_: True)
+    monkeypatch.setattr(decode_amun, "add_row", lambda bench, kernel, *_, **__: found.append(kernel))
+    monkeypatch.setattr(decode_whole, "has_torch", lambda: False)
+    part(bench)
+    assert found == kernels
 
 
 def test_lines_that_are_not_amuns_are_not_timed(bench, amun):

@@ -13,6 +13,7 @@ from mgpu_ngram import cli
 from mgpu_ngram.benchmarks import (
     PAPERS,
     byte_ngrams,
+    decode_amun,
     decode_batch,
     decode_fusion,
     decode_step,
@@ -362,6 +363,8 @@ def test_gains_of_fusion():
         "array code",
     )
     assert paper_amun._gains_fall(found).result == HOLDS
+    rows += of_size(decode_amun.UNFUSED, "beam", {1: 10.0}) + of_size(decode_amun.FUSED, "beam", {1: 12.0})
+    assert paper_amun._fusion(Found(rows)).why.endswith("code; Amun's program gains 20 % with beam 1 here")
 
 
 def test_several_gpus():
