@@ -11,7 +11,8 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -27,6 +28,7 @@ SUFFIXES = (  # that other formats use, or ours
 )  # fmt: skip
 DISCARD_TRIES = 20
 TEMPORARY = ".tmp"  # suffix of a file that is being written
+SYNC_BYTES = 32 << 20  # of a durable file that are written before the disk is told to take them
 
 
 def open_file(path: str | Path) -> BinaryIO:
@@ -40,14 +42,20 @@ def write_at(file: int, data: Any, offset: int) -> int:
 
 
 class Sink:
-    """A file being written, with its current size and CRC-32."""
+    """A file being written, with its current size and CRC-32.
+
+    pool  a thread of a durable file, where the disk takes bytes while further ones are appended
+    """
 
     closed = False  # pyarrow reads it
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO, pool: ThreadPoolExecutor | None = None):
         self.file = file
         self.size_bytes = 0
         self.crc32 = 0
+        self._pool, self._syncing = pool, Future[None]()
+        self._syncing.set_result(None)
+        self._synced_bytes = 0  # that the disk has or takes
 
     def write(self, data: Any) -> int:
         self.append(data)
@@ -58,6 +66,17 @@ class Sink:
         """Write data that has its own checksums; twice as fast as `write`."""
         self.file.write(data)
         self.size_bytes += len(data)
+        if self._pool and self.size_bytes - self._synced_bytes >= SYNC_BYTES and self._syncing.done():
+            self._syncing.result()  # raises what went wrong
+            self.flush()
+            self._syncing = self._pool.submit(os.fsync, self.file.fileno())
+            self._synced_bytes = self.size_bytes
+
+    def sync(self) -> None:
+        """Wait until the disk has all."""
+        self._syncing.result()
+        self.flush()
+        os.fsync(self.file.fileno())
 
     def write_at(self, offset: int, data: Any) -> None:
         """Write data that has its own checksums at an offset; several threads may do so at once."""
@@ -87,13 +106,12 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     size_bytes = 0
     try:
-        with open_file(temporary) as file:
-            sink = Sink(file)
+        with open_file(temporary) as file, ThreadPoolExecutor(1) if durable else nullcontext() as pool:
+            sink = Sink(file, pool)
             try:
                 yield sink
                 if durable:
-                    sink.flush()
-                    os.fsync(file.fileno())
+                    sink.sync()
             finally:
                 size_bytes = sink.size_bytes
         os.replace(temporary, path)

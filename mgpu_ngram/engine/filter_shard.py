@@ -37,6 +37,7 @@ from mgpu_ngram.engine.subwords import SubwordCodes, replica_codes
 T = TypeVar("T")
 
 SCORES, SHARD = "scores", "shard"  # kinds of checkpoint entries
+GPU_BLOCKS = 2  # at once on a GPU: one is copied while the other is scored
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ class Scorers:
         self._options = options
         self._scorers: dict[str, DocumentScorer] = {}
         self._opening = threading.Lock()
-        self._device = threading.Lock() if options.device == "gpu" else nullcontext()  # one block at a time on a GPU
+        self._device = threading.BoundedSemaphore(GPU_BLOCKS) if options.device == "gpu" else nullcontext()
 
     def score(self, texts: Sequence[str], languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
         """Return the scores of some texts. `watch` gets the seconds to wait for a GPU, to load models and to score."""

@@ -179,7 +179,7 @@ class Replica:
                 ids_T = ids_T.astype(np.int64)
             codes_T, ends_S, status_1 = ids_to_codes(ids_T, offsets_S, V)
             scores = self.score_codes(codes_T, bos, eos, ends_S)
-            status = int(status_1[0])  # last, because the host waits here
+            status = int(to_host(status_1)[0])  # last, because the host waits here
         if status & BAD_OFFSETS:
             raise InputError(f"offsets are {offsets_S} but must rise from 0 to the number of ids, {T:,}")
         if status & BAD_IDS:

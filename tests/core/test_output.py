@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -185,6 +186,34 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, full_disk):
         sink.write(b"12345678")
         sink.write(b"12345678")
     assert names(tmp_path) == []
+
+
+def test_the_disk_takes_a_durable_file_while_it_is_written(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(output_module, "SYNC_BYTES", 1000)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    with new_file(tmp_path / "plain") as sink:
+        sink.append(bytes(5000))
+    assert synced == []
+    with new_file(tmp_path / "durable", durable=True) as sink:
+        sink.append(bytes(1500))
+        deadline = time.monotonic() + 60
+        while not synced and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert synced == [1500]  # before the block ends
+        sink.append(bytes(100))
+    assert synced == [1500, 1600]
+
+    def fails(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with (
+        pytest.raises(RunError, match="cannot write .*bad after 1,500 bytes: Input/output error"),
+        new_file(tmp_path / "bad", durable=True) as sink,
+    ):
+        sink.append(bytes(1500))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["durable", "plain"]
 
 
 @pytest.mark.parametrize(("folder", "why"), [("no", "No such file or directory"), ("file", "Not a directory")])
