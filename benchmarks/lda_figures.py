@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 
 from mgpu_ngram.benchmarks.figures import draw_each, size_of
-from mgpu_ngram.benchmarks.lda_paper import CULDA, ON_H200, PUBLISHED, SHARES, SPEEDUP
+from mgpu_ngram.benchmarks.lda_paper import CULDA, ON_H200, PUBLISHED, SHARES, SPEEDUP, WARPLDA
 from mgpu_ngram.benchmarks.rows import Row
 
 
@@ -23,7 +23,7 @@ def _table4(rows: Sequence[Row]) -> None:
     for row in rows:
         name = row.kernel.rsplit(" ", 1)[1]
         bars |= {f"{name}, here": row.rate or 0.0}
-        if row.kernel == CULDA:
+        if row.kernel in (CULDA, WARPLDA):
             colors.append("C1")
             continue
         bars |= {f"{name}, CuLDA_CGS on an H200": ON_H200[1]} if name == "NYTimes" else {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 from mgpu_ngram.api import open_executor
+from mgpu_ngram.benchmarks import lda_peers
 from mgpu_ngram.benchmarks.lda_corpus import Shape
 from mgpu_ngram.benchmarks.lda_gpus import gang
-from mgpu_ngram.benchmarks.lda_peers import CULDA_PROGRAMS, CULDA_TOPICS, culda_rates
 from mgpu_ngram.benchmarks.lda_work import (
     ALONE,
     TOKENS_PER_SECOND,
@@ -20,12 +20,14 @@ from mgpu_ngram.benchmarks.lda_work import (
     timed_sweeps,
 )
 from mgpu_ngram.benchmarks.rows import Row
+from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.lda import Sampler
 from mgpu_ngram.engine.lda_metrics import plugin
 
-CULDA = "lda/table4 CuLDA_CGS"
+CULDA, WARPLDA = "lda/table4 CuLDA_CGS", "lda/table4 WarpLDA"
+WARPLDA_SWEEPS = 10
 TOPICS = {"gpu": 1024, "cpu": 64}
 SWEEPS = {"gpu": 100, "cpu": 10}
 POINTS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)  # sweeps that have a row
@@ -82,7 +84,7 @@ def _check(sampler: Sampler, bags: Bags, name: str) -> None:
 
 
 def table4(bench: LdaBench) -> None:
-    """Rows: tokens/s of the first 100 sweeps; on a GPU, of the paper's program where it is on the PATH."""
+    """Rows: tokens/s of the first 100 sweeps; of WarpLDA and, on a GPU, of the paper's program, where they are."""
     for name, published in PUBLISHED.items():
         shape, seconds = by_sweep(bench, name)
         items = shape.tokens * len(seconds)
@@ -93,19 +95,34 @@ def table4(bench: LdaBench) -> None:
             baseline_seconds=items / published["V100"],
             notes=f"tokens over seconds of sweeps 1 to {len(seconds)}; published: {notes}",
         )  # fmt: skip
+    if lda_peers.is_there("WarpLDA"):
+        _warplda(bench, bench.shape("NYTimes"))
     if bench.suite.device == "gpu":
         _culda(bench, bench.shape("NYTimes"))
 
 
+def _warplda(bench: LdaBench, shape: Shape) -> None:
+    """A row of WarpLDA on the cores of this host, on the same corpus."""
+    suite, Z = bench.suite, TOPICS[bench.suite.device]
+    suite.say("WarpLDA reads the corpus")
+    folder = bench.folder / "warplda"
+    lda_peers.warplda_texts(bench.corpus(shape), folder)
+    _, seconds = lda_peers.warplda_counts(shape.words, Z, WARPLDA_SWEEPS, folder)
+    suite.add(
+        WARPLDA, f"{shape} K={Z}", [seconds], items=shape.tokens * WARPLDA_SWEEPS, unit=TOKENS_PER_SECOND,
+        notes=f"{cpu_cores()} cores, sweeps 1 to {WARPLDA_SWEEPS}, its likelihood included",
+    )  # fmt: skip
+
+
 def _culda(bench: LdaBench, shape: Shape) -> None:
     """A row of CuLDA_CGS on the same corpus; a note without its programs."""
-    suite, sizes = bench.suite, f"{shape} K={CULDA_TOPICS}"
-    missing = [name for name in CULDA_PROGRAMS if shutil.which(name) is None]
+    suite, sizes = bench.suite, f"{shape} K={lda_peers.CULDA_TOPICS}"
+    missing = [name for name in lda_peers.CULDA_PROGRAMS if shutil.which(name) is None]
     if missing:
         suite.add_note(CULDA, sizes, f"not measured: {' and '.join(missing)} not on the PATH")
         return
     suite.say("CuLDA_CGS reads the corpus")
-    rates = culda_rates(bench.corpus(shape), SWEEPS[suite.device], bench.folder)
+    rates = lda_peers.culda_rates(bench.corpus(shape), SWEEPS[suite.device], bench.folder)
     suite.add(
         CULDA, sizes, [sum(shape.tokens / rate for rate in rates)], items=shape.tokens * len(rates),
         unit=TOKENS_PER_SECOND, notes=f"as it prints them, sweeps 1 to {len(rates)}",

@@ -256,8 +256,8 @@ PAPER = Paper(
         Program(
             "Amun",
             (WHOLE, decode_amun.UNFUSED, decode_amun.FUSED, decode_amun.BATCH, AMUN_CPU),
-            "`cmake -DCMAKE_BUILD_TYPE=Release` and `make` in github.com/marian-nmt/amun, on a GPU with "
-            "`-DCUDA_ARCH_BIN=90`; `amun` is put on the PATH.",
+            "`cmake` and `make` in github.com/marian-nmt/amun, on a GPU with `-gencode=arch=compute_90,code=sm_90` "
+            "among the `CUDA_NVCC_FLAGS` of its CMakeLists.txt, on a CPU with `-DCUDA=OFF`; `amun` is put on the PATH.",
         ),
     ),
     {

@@ -165,6 +165,35 @@ def test_culda_is_compared(bags, tmp_path, monkeypatch):
     assert next(tmp_path.glob("lda_table4_*.png")).read_bytes().startswith(b"\x89PNG")
 
 
+# Stands in for WarpLDA's programs: a sweep takes half a second.
+FAKE_WARPLDA = """#!{python}
+import sys
+if sys.argv[0].endswith("format"):
+    assert sys.argv[1:] == ["-input", "train.txt", "-prefix", "train"] and open("train.txt").read(5) == "d0 d0"
+else:
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    for i in range(int(options["--niter"])):
+        print(f"Iteration {{i}}, 0.5 s, 1.0 Mtoken/s")
+    open("train.vocab", "w").write("0\\n2\\n")
+    open("train.model", "w").write("2 8 0.1 0.01\\n2 1:5 3:2\\n1 0:4\\n")
+"""
+
+
+def test_warplda_is_compared(tmp_path, monkeypatch):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    bench = LdaBench(Suite("cpu"), TOKENS, [1], None, tmp_path)
+    for name in "warplda", "format":
+        (programs / name).write_text(FAKE_WARPLDA.format(python=sys.executable))
+        (programs / name).chmod(0o755)
+    lda_paper._warplda(bench, bench.shape("NYTimes"))
+    [row] = bench.suite.rows
+    assert row.kernel == lda_paper.WARPLDA and row.rate == pytest.approx(TOKENS / 0.5) and " K=8" in row.sizes
+    counts_VZ, seconds = lda_peers.warplda_counts(3, 8, 2, tmp_path / "warplda")
+    assert counts_VZ[0, [1, 3]].tolist() == [5, 2] and counts_VZ[2, 0] == 4 and counts_VZ.sum() == 11 and seconds == 1
+
+
 def test_words_of_a_corpus_follow_their_law():
     shape = SHAPES["KOS"].scaled(200_000)
     known, bags = language(shape.words, 1), generate(shape)

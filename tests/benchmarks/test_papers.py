@@ -23,6 +23,7 @@ from mgpu_ngram.benchmarks import (
     distribution_steps,
     distribution_thesis,
     lda_paper,
+    lda_peers,
     open_bench,
     open_paper,
     paper_amun,
@@ -101,6 +102,7 @@ def small():
         patch.setattr(score_ceilings, "READS", 1 << 20)
         patch.setattr(distribution_thesis, "SENTENCES", (1, 5, 20))
         patch.setattr(lda_paper, "open_executor", lambda cluster: threads(cluster.device, cluster.workers))
+        patch.setattr(lda_peers, "is_there", lambda program: False)
         patch.setattr(decode_whole, "BEAMS", (1, 3))
         patch.setattr(decode_whole, "has_torch", lambda: False)
         patch.setattr(decode_fusion, "BEAMS", (1, 3))
