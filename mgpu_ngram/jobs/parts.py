@@ -1,10 +1,13 @@
-"""Cut chunks that are too large for one task, such as a large compressed file."""
+"""Call tasks for chunks of text, and cut chunks that are too large for one task, such as a large compressed file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
+from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Piece
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source
@@ -28,3 +31,23 @@ def in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int
             yield Chunk(chunk.index, (Piece(0, source, at, end, end - at),), end - at), 0
             at = end
         yield replace(chunk, pieces=()), 1
+
+
+def results_of(
+    executor: Executor, chunks: list[Chunk], chunk_bytes: int, ahead: int, doing: str, task: Callable[..., Any],
+    *arguments: Any,
+) -> Iterator[tuple[Any, int]]:  # fmt: skip
+    """Yield (what a task makes of a chunk or a part of one, number of chunks that it completes), in order.
+
+    ahead  the most calls in flight or buffered
+    doing  what a task does, such as "scoring", for messages
+    """
+    counts: deque[int] = deque()
+
+    def calls() -> Iterator[Handle]:
+        for chunk, chunks_done in in_parts(chunks, chunk_bytes):
+            counts.append(chunks_done)
+            yield executor.call(task, chunk, *arguments, label=f"{doing} {chunk}")
+
+    for found in in_order(executor, calls(), ahead):
+        yield found, counts.popleft()

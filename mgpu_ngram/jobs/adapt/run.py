@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.output import Output, find_manifest, write_manifest
-from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count.config import CountConfig
@@ -21,7 +20,7 @@ from mgpu_ngram.jobs.count.plan import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountResult, counted, without_checksums
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import check_counts
-from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, model_file, saved, settings_of
+from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, model_file, saved, settings_of
 
 FORMAT = "mgpu_ngram adapted model"
 COUNTS = "counts"
@@ -117,17 +116,8 @@ def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) 
             with estimated(made, read_counts(folder), within, path) as (model, result):
                 result = saved(made, context.executor, model, result, path)
             result = replace(result, wall_seconds=time.perf_counter() - start, path=out.path / path.name)
-            manifest = {
-                "inputs": count.manifest["inputs"],
-                "options": settings_of(estimating),
-                "order": result.order,
-                "tokens": result.tokens,
-                "types": result.types,
-                "statistics": asdict(result.statistics),
-                "fingerprint": result.fingerprint,
-                "versions": {"mgpu-ngram": VERSION},
-            }
-            write_manifest(out.folder, manifest, FORMAT)
+            made_of = {"inputs": count.manifest["inputs"], "options": settings_of(estimating)}
+            write_manifest(out.folder, made_of | figures_of(result), FORMAT)
             out.commit()
     count = replace(count, path=out.path / COUNTS)
     before = counts.manifest["tokens"] - 2 * counts.manifest["lines"]

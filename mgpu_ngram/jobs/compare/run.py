@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -14,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Handle, in_order
-from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.file_kind import identify_file
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.model_file import identify
-from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.compare import ChunkComparison, Paired, compare_chunk, extremes, paired
 from mgpu_ngram.engine.comparison_figure import draw_comparison
@@ -29,14 +25,14 @@ from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import ScoreOptions
 from mgpu_ngram.jobs.compare.config import CompareConfig
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.parts import in_parts
+from mgpu_ngram.jobs.parquet_table import ParquetTable
+from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.score.run import (
-    BYTES_PER_TOKEN,
     Totals,
     added,
     fastest_index,
     perplexity,
-    text_per_task,
+    plan_text,
     totals_of,
     within_memory,
 )
@@ -130,20 +126,8 @@ def open_inputs(config: CompareConfig) -> Corpus:
 
 def plan(config: CompareConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do, from the sizes of the inputs alone."""
-    corpus = open_inputs(config)
-    size = config.chunk_bytes or text_per_task(corpus, context.workers, context.device, words=True)
-    chunks = corpus.chunks(size)
-    return {
-        "job": config.name,
-        "inputs": len(corpus.sources),
-        "input_bytes": corpus.size_bytes,
-        "tokens_about": int(corpus.text_bytes / BYTES_PER_TOKEN),
-        "chunks": len(chunks),
-        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
-        "workers": context.workers,
-        "device": context.device,
-        "models": config.models,
-    }
+    planned = plan_text(open_inputs(config), context, config.chunk_bytes, words=True)
+    return {"job": config.name, **planned, "models": config.models}
 
 
 def changed_since(config: CompareConfig, manifest: dict[str, Any]) -> str:
@@ -206,16 +190,11 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
     sentences = 0
     chunks = corpus.chunks(chunk_bytes)
     progress.start("compare", len(chunks), "chunks", "tokens")
-    counts: deque[int] = deque()  # number of chunks that each call completes
-
-    def calls() -> Iterator[Handle]:
-        for chunk, chunks_done in in_parts(chunks, chunk_bytes):
-            counts.append(chunks_done)
-            yield executor.call(compare_chunk, chunk, models, config.shown, label=f"scoring {chunk}")
 
     with ExitStack() as stack:
-        table = stack.enter_context(_Table(out.folder / SENTENCES, M)) if out else None
-        for found in in_order(executor, calls(), ahead):
+        table = stack.enter_context(ParquetTable(out.folder / SENTENCES, _columns(M))) if out else None
+        compared = results_of(executor, chunks, chunk_bytes, ahead, "scoring", compare_chunk, models, config.shown)
+        for found, chunks_done in compared:
             for m in range(M):
                 totals[m].append(totals_of(found.sentences[m]))
                 lengths[m].append(found.lengths[m])
@@ -224,9 +203,9 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
             seconds.append(found.seconds)
             lines |= {sentences + s: text for s, text in found.lines.items()}
             sentences += len(found.known_S)
-            if table:
-                table.write(found)
-            progress.advance(counts.popleft(), totals[0][-1].tokens)
+            if table and len(found.known_S):
+                table.write(_rows(found))
+            progress.advance(chunks_done, totals[0][-1].tokens)
     progress.finish()
     known_S, log10_MS = np.concatenate([*known, np.zeros(0, np.int32)]), np.concatenate([*log10, np.zeros((M, 0))], 1)
     words = int(known_S.sum())
@@ -259,32 +238,17 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
     )  # fmt: skip
 
 
-class _Table:
-    """A Parquet file with a row for each sentence, which grows chunk by chunk.
+def _columns(models: int) -> dict[str, str]:
+    """Return the types of the columns of the table of sentences; models have numbers from 1 on."""
+    columns = {"words": "int32", "known_words": "int32"}
+    for m in range(1, models + 1):
+        columns |= {f"prob_log10_{m}": "float32", f"oovs_{m}": "int32", f"known_log10_{m}": "float64"}
+    return columns
 
-    Columns: words, known_words, and for model m = 1, 2, ...: prob_log10_m, oovs_m, known_log10_m.
-    """
 
-    def __init__(self, path: Path, models: int):
-        columns = {"words": pa.int32(), "known_words": pa.int32()}
-        for m in range(1, models + 1):
-            columns |= {f"prob_log10_{m}": pa.float32(), f"oovs_{m}": pa.int32(), f"known_log10_{m}": pa.float64()}
-        self.path, self.schema = path, pa.schema(list(columns.items()))
-
-    def __enter__(self) -> _Table:
-        self.stack = ExitStack()
-        sink = self.stack.enter_context(new_file(self.path))
-        self.file = self.stack.enter_context(pq.ParquetWriter(sink, self.schema))
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.stack.__exit__(*error)
-
-    def write(self, found: ChunkComparison) -> None:
-        if not len(found.known_S):
-            return
-        columns = [found.sentences[0]["words"], found.known_S]
-        for sentences, log10_S in zip(found.sentences, found.log10_MS, strict=True):
-            columns += [sentences["prob_log10"], sentences["oovs"], log10_S]
-        arrays = [numbers_to_arrow(column) for column in columns]
-        self.file.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
+def _rows(found: ChunkComparison) -> list[np.ndarray]:
+    """Return the columns of the sentences of a chunk."""
+    columns = [found.sentences[0]["words"], found.known_S]
+    for sentences, log10_S in zip(found.sentences, found.log10_MS, strict=True):
+        columns += [sentences["prob_log10"], sentences["oovs"], log10_S]
+    return columns

@@ -127,7 +127,7 @@ def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = Non
         path = out.folder / model_file(config)
         with estimated(config, source, context, out.path) as (model, result):
             result = saved(config, context.executor, model, result, path)
-            write_manifest(out.folder, _manifest(config, source, result), FORMAT)
+            write_manifest(out.folder, _made_of(config, source) | figures_of(result), FORMAT)
             out.commit()
     return replace(result, path=out.path / path.name)
 
@@ -294,8 +294,9 @@ def _identity(config: EstimateConfig, source: Corpus | Counts | SrilmCounts) -> 
     return {"corpus": {"inputs": inputs}, "settings": settings, "versions": {"mgpu-ngram": VERSION}}
 
 
-def _manifest(config: EstimateConfig, source: Corpus | Counts | SrilmCounts, result: EstimateResult) -> dict[str, Any]:
-    return _made_of(config, source) | {
+def figures_of(result: EstimateResult) -> dict[str, Any]:
+    """Return what the manifest of a model says about the model itself."""
+    return {
         "order": result.order,
         "tokens": result.tokens,
         "types": result.types,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Executor, Handle, in_order
+from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.errors import InputError
@@ -29,7 +28,7 @@ from mgpu_ngram.engine.rescore_lines import LineFormat, ListJoiner
 from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ScoreOptions
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.parts import in_parts
+from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.rescore.config import ListsConfig, RescoreConfig
 from mgpu_ngram.jobs.rescore.lattices import lattice_lists
@@ -213,16 +212,10 @@ class Work:
     def results(self, task: Callable[[Chunk, RescoreOptions], Any], doing: str, progress: Progress) -> Iterator[Any]:
         """Yield the result of task(chunk, options) for each chunk, in order. Results have `lines`, a number."""
         chunks = self.corpus.chunks(self.chunk_bytes)
-        counts: deque[int] = deque()  # number of chunks that each call completes
-
-        def calls() -> Iterator[Handle]:
-            for chunk, chunks_done in in_parts(chunks, self.chunk_bytes):
-                counts.append(chunks_done)
-                yield self.executor.call(task, chunk, self.options, label=f"{doing} {chunk}")
-
-        for made in in_order(self.executor, calls(), self.ahead):
+        given = chunks, self.chunk_bytes, self.ahead
+        for made, chunks_done in results_of(self.executor, *given, doing, task, self.options):
             yield made
-            progress.advance(counts.popleft(), made.counts.lines)
+            progress.advance(chunks_done, made.counts.lines)
 
 
 def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool = False) -> Work:

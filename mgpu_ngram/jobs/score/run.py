@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -14,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Executor, Handle, in_order
-from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
+from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import describe_model, identify, is_model_file, is_probing_file
-from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, write_manifest
+from mgpu_ngram.core.output import Output, check_free, check_suffix, write_manifest
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.blocks import RING_SLOTS
@@ -30,7 +28,8 @@ from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ChunkScores, Columns, ScoreOptions, score_chunk
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.parts import in_parts
+from mgpu_ngram.jobs.parquet_table import ParquetTable
+from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.score.config import ScoreConfig
 
 if TYPE_CHECKING:
@@ -123,21 +122,21 @@ def open_inputs(config: ScoreConfig) -> Corpus:
 
 def plan(config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do, from the sizes of the inputs alone."""
-    workers, device = context.workers, context.device
-    corpus = open_inputs(config)
-    size = config.chunk_bytes or text_per_task(corpus, workers, device, config.level == "word")
-    chunks = corpus.chunks(size)
+    planned = plan_text(open_inputs(config), context, config.chunk_bytes, config.level == "word")
+    return {"job": config.name, **planned, "model": config.model, "index": config.index}
+
+
+def plan_text(corpus: Corpus, context: PlanContext, chunk_bytes: int | None, words: bool) -> dict[str, Any]:
+    """Return the plan of scoring a text, as for `within_memory`."""
+    chunks = corpus.chunks(chunk_bytes or text_per_task(corpus, context.workers, context.device, words))
     return {
-        "job": config.name,
         "inputs": len(corpus.sources),
         "input_bytes": corpus.size_bytes,
         "tokens_about": int(corpus.text_bytes / BYTES_PER_TOKEN),
         "chunks": len(chunks),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
-        "workers": workers,
-        "device": device,
-        "model": config.model,
-        "index": config.index,
+        "workers": context.workers,
+        "device": context.device,
     }
 
 
@@ -245,26 +244,18 @@ def score(
     found: list[Totals] = []
     seconds: list[dict[str, float]] = []
     with ExitStack() as stack:
-        write = stack.enter_context(_Table(file, config.level)).write if file is not None else None
-
-        def collect(scores: ChunkScores, chunks_done: int) -> None:
+        table = None if file is None else _Table(file, config.level)
+        write = None if table is None else table.write_scores
+        if table is not None:
+            stack.enter_context(table)
+        progress.start("score", len(chunks), "chunks", "tokens")
+        for scores, chunks_done in results_of(executor, chunks, chunk_bytes, ahead, "scoring", score_chunk, options):
             found.append(totals_of(scores.sentences))
             seconds.append(scores.seconds)
             for use in (write, take):
                 if use is not None:
                     use(scores)
             progress.advance(chunks_done, found[-1].tokens)
-
-        progress.start("score", len(chunks), "chunks", "tokens")
-        counts: deque[int] = deque()  # number of chunks that each call completes
-
-        def calls() -> Iterator[Handle]:
-            for chunk, chunks_done in in_parts(chunks, chunk_bytes):
-                counts.append(chunks_done)
-                yield executor.call(score_chunk, chunk, options, label=f"scoring {chunk}")
-
-        for scores in in_order(executor, calls(), ahead):
-            collect(scores, counts.popleft())
         progress.finish()
     whole = added(found)
     path = None if file is None else Path(file)
@@ -347,32 +338,19 @@ WORD_COLUMNS = {
 }  # fmt: skip
 
 
-class _Table:
-    """A Parquet file that grows chunk by chunk; it gets its name when it is complete."""
+class _Table(ParquetTable):
+    """A table of the scores of sentences or of words."""
 
     def __init__(self, path: str | Path, level: str):
-        self.path, self.words = path, level == "word"
-        columns = WORD_COLUMNS if self.words else SENTENCE_COLUMNS
-        self.schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in columns.items()])
-        self.sentences = 0
+        self.words, self.sentences = level == "word", 0
+        super().__init__(path, WORD_COLUMNS if self.words else SENTENCE_COLUMNS)
 
-    def __enter__(self) -> _Table:
-        self.stack = ExitStack()
-        sink = self.stack.enter_context(new_file(self.path))
-        self.file = self.stack.enter_context(pq.ParquetWriter(sink, self.schema))
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.stack.__exit__(*error)
-
-    def write(self, scores: ChunkScores) -> None:
+    def write_scores(self, scores: ChunkScores) -> None:
         columns = scores.words if self.words else scores.sentences
         if not columns:
             return
         if self.words:
             words = strings(np.concatenate([np.zeros(1, np.int64), columns["end"]]), columns["data"])
             columns = columns | {"sentence": columns["sentence"] + self.sentences, "word": words}
-        arrays = [columns[name] for name in self.schema.names]
-        arrays = [numbers_to_arrow(array) if isinstance(array, np.ndarray) else array for array in arrays]
-        self.file.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
+        self.write([columns[name] for name in self.schema.names])
         self.sentences += len(scores.sentences["words"])
