@@ -6,6 +6,7 @@
 
 #define TILE 4096
 #define WORDS (TILE / 32)
+#define LOADS 4  // of a thread, before it writes
 #define BAD_IDS 1
 #define BAD_OFFSETS 2
 
@@ -57,18 +58,23 @@ extern "C" __global__ void ids_to_codes(const ID* ids_T, i64 T, const i64* offse
       }
     }
     __syncthreads();
-    for (i64 c = base + tid; c <= last; c += blockDim.x) {
-      const int i = (int)(c - base);
-      const u32 mask = ends[i / 32], bit = 1u << (i & 31);
-      const i64 t = c - first - ends_before[i / 32] - __popc(mask & (bit - 1));
-      u32 code = 0;
-      if (!(mask & bit) && t >= 0 && t < T) {
-        const i64 id = (i64)ids_T[t];
+    const int codes = (int)(last - base) + 1;
+    for (int tile = tid; tile < codes; tile += LOADS * blockDim.x) {
+      u32 made[LOADS];
+#pragma unroll
+      for (int k = 0; k < LOADS; ++k) {
+        const int i = min(tile + k * (int)blockDim.x, codes - 1);
+        const u32 mask = ends[i / 32], bit = 1u << (i & 31);
+        const i64 t = base + i - first - ends_before[i / 32] - __popc(mask & (bit - 1));
+        const bool is_word = !(mask & bit) && t >= 0 && t < T;
+        const i64 id = is_word ? (i64)ids_T[t] : 0;
         const bool known = id >= 0 && id < num_words;
-        code = known ? (u32)id + 1 : 1;
-        if (!known) wrong |= BAD_IDS;
+        made[k] = !is_word ? 0 : known ? (u32)id + 1 : 1;
+        if (is_word && !known) wrong |= BAD_IDS;
       }
-      codes_C[c] = code;
+#pragma unroll
+      for (int k = 0; k < LOADS; ++k)
+        if (tile + k * blockDim.x < codes) codes_C[base + tile + k * blockDim.x] = made[k];
     }
     __syncthreads();
   }
