@@ -1,7 +1,8 @@
-"""`mgpu-ngram bench tools`: models that are mixed and pruned on the device."""
+"""`mgpu-ngram bench tools`: models that are mixed and pruned on the device, and KenLM binaries that it reads."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -12,32 +13,42 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
-from mgpu_ngram.benchmarks.tools_models import BEGIN, END, node_of, row_of, sparse_model, word_names
+from mgpu_ngram.benchmarks.tools_models import BEGIN, END, SKEW, node_of, row_of, sparse_model, word_names
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import nodes_of
+from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.mix import mix, mix_log_linear, tune_weights
+from mgpu_ngram.engine.open_model import open_keyed
 from mgpu_ngram.engine.prune import prune
 from mgpu_ngram.engine.restrict import AllowedWords, restrict
+from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.jobs.one_model import listed_counts
 from mgpu_ngram.kernels.dispatch import to_host
 
 NGRAMS = {"gpu": 100_000_000, "cpu": 500_000}  # of each model
 MIN_NGRAMS = 2_000
 NGRAMS_PER_WORD = 100
+BINARY_NGRAMS = {"gpu": 51_000_000, "cpu": 500_000}  # of a KenLM probing file; 1 GB
+QUERIES = {"gpu": 9_000_000, "cpu": 100_000}  # words that the file scores
 TUNE_TOKENS = {"gpu": 20_000_000, "cpu": 200_000}
-FLAGS = {"tokens", "only"}
+FLAGS = {"tokens", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {
     "ceiling/": (),
     "tools/": ("engine.mix", "engine.prune", "engine.restrict"),
     "tools/mix": ("engine.mix",),
     "tools/nodes": ("engine.backoff_nodes",),
+    "tools/open": ("engine.open_model", "engine.score"),
     "tools/prune": ("engine.prune", "engine.restrict"),
+    "tools/score": ("engine.open_model", "engine.score"),
     "tools/sort": (),
     "tools/tune": ("engine.mix",),
 }
 WEIGHTS = [0.4, 0.6]
 TARGET_SECONDS = 5.0  # to mix two models of 100 M n-grams
+OPEN_SECONDS = 2.0  # to a replica, of a probing file of 1 GB
+WORDS_PER_SENTENCE = 20
 SAMPLED = 20  # histories whose whole rows are checked
 ROUNDING = 1e-5  # of sums of rows: values are float32 logarithms
 UNIT = "n-grams/s"
@@ -46,8 +57,8 @@ UNIT = "n-grams/s"
 class ToolsBench:
     """The rows, and two models that are made once, for all parts of the bench."""
 
-    def __init__(self, suite: Suite, ngrams: int):
-        self.suite, self.ngrams, self.xp = suite, ngrams, suite.xp
+    def __init__(self, suite: Suite, ngrams: int, folder: Path):
+        self.suite, self.ngrams, self.folder, self.xp = suite, ngrams, folder, suite.xp
 
     @cached_property
     def models(self) -> list[tuple[Trie, Words]]:
@@ -170,11 +181,47 @@ def _prune(bench: ToolsBench) -> None:
     suite.run("tools/prune by vocabulary", sizes, partial(restrict, trie, words, allowed, "single"), **how)
 
 
-PARTS: dict[str, Callable[[ToolsBench], None]] = {"mix": _mix, "tune": _tune, "prune": _prune}
+def _binary(bench: ToolsBench) -> None:
+    """A probing file in the page cache, which becomes a replica that scores with the file's own tables."""
+    suite, xp, device = bench.suite, bench.xp, bench.suite.device
+    ngrams = min(bench.ngrams, BINARY_NGRAMS[device])
+    V = max(16, ngrams // NGRAMS_PER_WORD)
+    suite.say(f"a KenLM probing file of {ngrams:,} n-grams of {V:,} words")
+    trie, path = sparse_model(ngrams, V, 0, xp), bench.folder / "model.binary"
+    model = BackoffModel.of(trie.map_arrays(to_host), word_names(V, reverse=False))
+    size_bytes = write_kenlm(path, model, "kenlm-probing")
+    sizes = f"bytes={size_bytes} ngrams={len(trie)} order={trie.order} V={V}"
+    rng = xp.random.default_rng(0)
+    codes_T = (1 + V * rng.random(QUERIES[device]) ** SKEW).astype(np.uint32)
+    codes_T[rng.random(len(codes_T)) < 1 / WORDS_PER_SENTENCE] = 0
+    codes_T[-1] = 0
+    expected = Replica(model, device).score_codes(codes_T).total_S
+
+    def opened() -> Replica:
+        return Replica(open_keyed(path), device)
+
+    def check(replica: Replica) -> None:
+        if not xp.array_equal(replica.score_codes(codes_T).total_S, expected):
+            raise WrongResult("a probing file gives other scores than the model that was written; not timed")
+
+    target = 1e9 / OPEN_SECONDS if ngrams == BINARY_NGRAMS["gpu"] else None
+    suite.run(
+        "tools/open a probing file", sizes, opened, check=check, items=size_bytes, unit="B/s", target=target,
+        notes="from the page cache, ready to score",
+    )  # fmt: skip
+    replica = opened()
+    suite.run(
+        "tools/score by a probing file", f"{sizes} T={len(codes_T)}", partial(replica.score_codes, codes_T),
+        items=len(codes_T), unit="n-gram queries/s",
+    )  # fmt: skip
+
+
+PARTS: dict[str, Callable[[ToolsBench], None]] = {"mix": _mix, "tune": _tune, "prune": _prune, "binary": _binary}
 
 
 def bench(options: BenchOptions) -> list[dict[str, Any]]:
-    """Measure mixing and pruning of models in memory, write tools.csv to the folder of results, and return the rows.
+    """Measure mixing and pruning of models in memory, and reading of a KenLM binary; write tools.csv to the folder of
+    results, and return the rows.
 
     tokens  n-grams of each model
 
@@ -187,7 +234,8 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
     suite.say(f"{suite.name}; {suite.version}")
     suite.measure_ceilings()
     suite.release()
-    shared = ToolsBench(suite, ngrams)
-    for part in parts:
-        suite.measure_part(PARTS[part], shared)
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
+        shared = ToolsBench(suite, ngrams, Path(place))
+        for part in parts:
+            suite.measure_part(PARTS[part], shared)
     return [asdict(row) for row in suite.rows]

@@ -18,6 +18,7 @@ def small():
     """Run with few tokens and rounds: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tools.TUNE_TOKENS, "cpu", 100)
+        patch.setitem(tools.QUERIES, "cpu", 100)
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
         patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
         patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
@@ -31,7 +32,7 @@ def test_every_part_has_rows(tmp_path, stored_rows):
     assert kernels == dict.fromkeys(
         [
             "sort of the keys", "mix", "mix log-linear", "nodes of a trie", "tune", "prune to a size",
-            "prune by entropy", "prune by vocabulary",
+            "prune by entropy", "prune by vocabulary", "open a probing file", "score by a probing file",
         ],
         1,
     )  # fmt: skip
@@ -54,7 +55,7 @@ def test_a_model_has_the_size_and_its_suffixes():
 
 
 def test_wrong_results_are_not_timed(tmp_path):
-    shared = tools.ToolsBench(Suite("cpu"), 3000)
+    shared = tools.ToolsBench(Suite("cpu"), 3000, tmp_path)
     trie, words, overfull = mix(shared.models, tools.WEIGHTS)
     shared.check_mixture((trie, words, overfull))
     wrong = trie.prob_G.copy()
