@@ -95,7 +95,9 @@ def _measured(paper: Paper, item: Item, device: str, rows: Sequence[Row], folder
     """The figures of one device, the picture and the verdicts."""
     hosts = ", ".join(sorted({row.host for row in rows if row.host}))
     smaller = "" if "cores" not in device else " Sizes are smaller than on a GPU, and the kernels' CPU twins run."
-    where = f"Measured on {hosts or device}, {_dates(rows)}, commit {_commits(rows)}: `{command(paper, item)}`."
+    where = f"Measured on {hosts or device}, {_dates(rows)}, commit {_commits(rows)}: `{command(paper, item)}`"
+    ran = ", ".join(f"`{line}`" for line in sorted({row.command for row in rows if row.command}))
+    where += f", which ran {ran}." if ran else "."
     lines = [f"### {device}", "", where + smaller, ""]
     if item.parts:
         lines += _table(["here", "sizes", "figure", "seconds", "of the ceiling", "notes"])

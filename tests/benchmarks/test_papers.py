@@ -146,6 +146,7 @@ def test_a_paper_is_made_whole(name, device, tmp_path):
             rows = read_rows(tmp_path / name / f"{item.name}.csv")
             assert [row for row in rows if row.rate is not None or row.notes]
             assert all(row.commit in page and row.date in page and row.host in page for row in rows)
+            assert all(f"which ran `{row.command}`" in page for row in rows)
             for picture in paper_page.pictures_of(item):
                 assert f"]({paper_page.with_device(picture, rows[0].device)})" in page
     made = {n for item in paper.items for n in item.names}
