@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy import uint64
 
 from .. import check
 from ..compile import njit, read_only
@@ -79,32 +80,74 @@ def _cpu(tables):
 
 @njit(nogil=True, cache=True)
 def _merge_two(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
-    room = len(counts_a) + len(counts_b)
-    keys, counts = np.empty((len(keys_a), room), np.uint64), np.empty(room, np.int64)
+    C, room = len(keys_a), len(counts_a) + len(counts_b)
+    keys, counts = np.empty((C, room), np.uint64), np.empty(room, np.int64)
     ends_S = np.empty(len(ends_a), np.int64)
-    a, b, g = np.int64(0), np.int64(0), 0  # int64: Numba would compile what they are passed to for the literal 0 too
+    a, b, g = np.int64(0), np.int64(0), np.int64(0)  # Numba would compile what they are passed to for the literal 0 too
     for s in range(len(ends_S)):
-        while a < ends_a[s] and b < ends_b[s]:
-            order = _compare_rows(keys_a, a, keys_b, b)
-            if order <= 0:
-                _copy_row(keys_a, counts_a, a, keys, counts, g)
-                a += 1
-                if order == 0:
-                    counts[g] += counts_b[b]
-                    b += 1
-            else:
-                _copy_row(keys_b, counts_b, b, keys, counts, g)
-                b += 1
-            g += 1
-        for r in range(a, ends_a[s]):
-            _copy_row(keys_a, counts_a, r, keys, counts, g)
-            g += 1
-        for r in range(b, ends_b[s]):
-            _copy_row(keys_b, counts_b, r, keys, counts, g)
-            g += 1
+        rows = (a, ends_a[s], b, ends_b[s], g)
+        if C <= 2:
+            a, b, g = _merge_narrow((keys_a, counts_a), (keys_b, counts_b), (keys, counts), rows)
+        else:
+            a, b, g = _merge_wide((keys_a, counts_a), (keys_b, counts_b), (keys, counts), rows)
+        g = _append(keys_a, counts_a, (a, ends_a[s]), keys, counts, g)
+        g = _append(keys_b, counts_b, (b, ends_b[s]), keys, counts, g)
         a, b = ends_a[s], ends_b[s]
         ends_S[s] = g
     return keys, counts, ends_S
+
+
+@njit(nogil=True, cache=True)
+def _merge_narrow(table_a, table_b, merged, rows):
+    """Merge rows of one or two key columns until one table ends; return the next rows of both and of the output.
+
+    No branch depends on a key, because no processor could predict it.
+    """
+    (keys_a, counts_a), (keys_b, counts_b), (keys, counts) = table_a, table_b, merged
+    a, end_a, b, end_b, g = rows
+    last = len(keys) - 1  # of one column, both halves of a key are that column
+    high_a, low_a, high_b, low_b, high, low = keys_a[0], keys_a[last], keys_b[0], keys_b[last], keys[0], keys[last]
+    while a < end_a and b < end_b:
+        x, y, p, q = high_a[a], high_b[b], low_a[a], low_b[b]
+        from_a = np.int64((x < y) | ((x == y) & (p <= q)))
+        from_b = np.int64((y < x) | ((x == y) & (q <= p)))
+        mask = -uint64(from_a)
+        high[g] = (x & mask) | (y & ~mask)
+        low[g] = (p & mask) | (q & ~mask)
+        counts[g] = (counts_a[a] & -from_a) + (counts_b[b] & -from_b)
+        a, b, g = a + from_a, b + from_b, g + 1
+    return a, b, g
+
+
+@njit(nogil=True, cache=True)
+def _merge_wide(table_a, table_b, merged, rows):
+    """As `_merge_narrow`, for any number of key columns."""
+    (keys_a, counts_a), (keys_b, counts_b), (keys, counts) = table_a, table_b, merged
+    a, end_a, b, end_b, g = rows
+    while a < end_a and b < end_b:
+        order = _compare_rows(keys_a, a, keys_b, b)
+        if order <= 0:
+            _copy_row(keys_a, counts_a, a, keys, counts, g)
+            a += 1
+            if order == 0:
+                counts[g] += counts_b[b]
+                b += 1
+        else:
+            _copy_row(keys_b, counts_b, b, keys, counts, g)
+            b += 1
+        g += 1
+    return a, b, g
+
+
+@njit(nogil=True, cache=True)
+def _append(from_keys, from_counts, rows, keys, counts, g):
+    """Copy rows from rows[0] to rows[1] - 1 to row g and on; return the end of the output."""
+    begin, end = rows
+    after = g + end - begin
+    for c in range(len(keys)):
+        keys[c, g:after] = from_keys[c, begin:end]
+    counts[g:after] = from_counts[begin:end]
+    return after
 
 
 @njit(nogil=True, cache=True)
