@@ -35,18 +35,18 @@ def _cpu(values):
     return out
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")  # without a test for a divisor of 0, LLVM makes SIMD code
 def _log10(bits_R, out):
     for r in range(len(bits_R)):
-        exponent = np.int64(bits_R[r] >> 23) - 127
-        fraction = 1.0 + np.float64(bits_R[r] & np.uint32(0x7FFFFF)) * 2.0**-23
-        if fraction > 1.4142135623730951:
-            fraction, exponent = 0.5 * fraction, exponent + 1
+        exponent = np.int32(bits_R[r] >> np.uint32(23)) - np.int32(127)  # AVX-512 converts int32, not int64, fast
+        fraction = 1.0 + np.float64(np.int32(bits_R[r] & np.uint32(0x7FFFFF))) * 2.0**-23
+        is_above = fraction > 1.4142135623730951
+        fraction = 0.5 * fraction if is_above else fraction
         s = (fraction - 1.0) / (fraction + 1.0)
         square, total = s * s, 0.0
         for k in range(TERMS - 1, -1, -1):
             total = total * square + 1.0 / (2 * k + 1)
-        log = np.float64(exponent) * LOG10_2 + 2.0 * s * total * LOG10_E
+        log = np.float64(exponent + np.int32(is_above)) * LOG10_2 + 2.0 * s * total * LOG10_E
         out[r] = min(log, 0.0) if bits_R[r] else -np.inf
 
 
