@@ -32,7 +32,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 BATCHES = {"gpu": (1, 4, 16, 64, 256, 1024), "cpu": (1, 8, 64)}
 BATCH_TARGET = 40  # times the rate of one sentence at once, on one H200
-LEAST_SENTENCES = 16  # of a measurement
+MIN_SENTENCES = 16  # of a measurement
 DRAINED = {"gpu": 1280, "cpu": 48}  # sentences of a batch, as in the paper's Figure 2
 DRAIN_BEAM, REFILL_BEAM = 5, 5
 REFILLED = {"gpu": 10_000, "cpu": 96}
@@ -54,7 +54,7 @@ def batch(bench: DecodeBench) -> None:
     first: dict[str, float] = {}
     has_amun = decode_amun.is_there(bench, decode_amun.BATCH)
     for size in BATCHES[suite.device]:
-        count = min(bench.sentences, max(LEAST_SENTENCES, 4 * size))
+        count = min(bench.sentences, max(MIN_SENTENCES, 4 * size))
         sources = random_sources(lengths(count), system.shape.vocab_size)
         for kind in BATCHINGS:
             suite.say(f"batches of {size}, {kind}")

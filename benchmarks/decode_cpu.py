@@ -36,7 +36,7 @@ SHAPE = Shape(8_000, 256, 512)
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "g2p"
 SENTENCES_OF_EACH = 4  # in the text of the generated model, for each sentence of the whole decode
 ROUNDS = 5
-LEAST_EQUAL = 0.99  # of the lines: Amun approximates exponentials and tangents, so that close words may change places
+MIN_EQUAL = 0.99  # of the lines: Amun approximates exponentials and tangents, so that close words may change places
 SECONDS = re.compile(r"Total time:\s*([0-9.]+)s wall")  # from the first line that it reads; models are loaded by then
 CONFIG = """scorers:
   F0:
@@ -160,11 +160,11 @@ def run_amun(command: list[str]) -> tuple[str, float]:
 
 
 def share_of_equal(theirs: str, ours: str) -> float:
-    """Return the share of equal lines; raise WrongResult below LEAST_EQUAL."""
+    """Return the share of equal lines; raise WrongResult below MIN_EQUAL."""
     lines, others = ours.splitlines(), theirs.splitlines()
     share = sum(a == b for a, b in zip(lines, others, strict=False)) / len(lines)
-    if share < LEAST_EQUAL or len(lines) != len(others):
+    if share < MIN_EQUAL or len(lines) != len(others):
         raise WrongResult(
-            f"{share:.2%} of {len(lines)} lines are as the {len(others)} of Amun; {LEAST_EQUAL:.0%} must be; not timed"
+            f"{share:.2%} of {len(lines)} lines are as the {len(others)} of Amun; {MIN_EQUAL:.0%} must be; not timed"
         )
     return share

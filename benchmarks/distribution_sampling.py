@@ -23,7 +23,7 @@ BEST, SHARE, WARM = 50, 0.9, 0.7  # words, a share of the probability, a tempera
 TARGET = 10e6  # words a second on an H200, of all words and of the best
 NODE_BYTES = 12  # a sum and a word
 FEWEST = 10  # expected draws of a word that chi-square counts alone; others are pooled
-MOST_DEVIATIONS = 6  # of chi-square
+MAX_DEVIATIONS = 6  # of chi-square
 
 
 def sampling(bench: DistributionBench) -> None:
@@ -88,7 +88,7 @@ def check_shares(expected_V: np.ndarray, id_H: Any) -> None:
     seen, wanted = (np.append(a[alone], a[~alone].sum()) for a in (seen_V, wanted_V))
     terms = (seen - wanted)[wanted > 0] ** 2 / wanted[wanted > 0]
     freedom = max(1, len(terms) - 1)
-    if seen[wanted == 0].any() or terms.sum() > freedom + MOST_DEVIATIONS * np.sqrt(2 * freedom):
+    if seen[wanted == 0].any() or terms.sum() > freedom + MAX_DEVIATIONS * np.sqrt(2 * freedom):
         raise WrongResult(
             f"chi-square of {draws:,} words that were drawn is {terms.sum():.1f}, of {freedom} degrees; not timed"
         )

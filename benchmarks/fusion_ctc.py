@@ -38,9 +38,9 @@ LABELS = 32
 UNSURE = 0.4  # share of tokens that may be another one as well
 NOISE = 0.002, 0.02, 0.1  # probability that is everywhere, in equally many frames
 LEAST = 1e-7
-MOST_ERRORS = 0.3  # words
+MAX_ERRORS = 0.3  # words
 TOLERANCE = 1e-3  # of scores
-LEAST_EQUAL = 0.9  # share of texts that must be pyctcdecode's
+MIN_EQUAL = 0.9  # share of texts that must be pyctcdecode's
 TARGET = 20.0  # times pyctcdecode's rate on 16 cores
 FRAMES_PER_SECOND = "frames/s"
 
@@ -170,7 +170,7 @@ def check_texts(found: list[Any], sounds: Sounds, plain: kenlm.Model) -> None:
             raise WrongResult(f"utterance {b} has the score {best.score} but {expected[0]} by KenLM; not timed")
         errors += distance(best.text.split(), text.split())
         words += len(text.split())
-    if errors > MOST_ERRORS * words:
+    if errors > MAX_ERRORS * words:
         raise WrongResult(f"{errors} of {words} words are wrong, which is too many; not timed")
 
 
@@ -206,7 +206,7 @@ class Peer:
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
         equal = sum(a == b for a, b in zip(texts, found["texts"], strict=False))
-        if equal < LEAST_EQUAL * cores:
+        if equal < MIN_EQUAL * cores:
             raise WrongResult(f"{equal} of {cores} texts are those of pyctcdecode; not timed")
         return suite.add(
             f"fusion/ctc pyctcdecode, {cores} processes", sizes.replace(f"batch={len(texts)}", f"batch={cores}"),

@@ -14,11 +14,11 @@ COEFFICIENTS = (  # ln(10) ** i / i!, of r ** i in 10 ** r; the next one adds un
     0.2069958486968681, 0.06808936507443707, 0.019597694626478524, 0.00501392883377544, 0.0011544997789984348,
     0.00024166672554424694, 4.6371516642572196e-05, 8.213412535439387e-06,
 )  # fmt: skip
-LEAST_LOG10 = -45.15449934959718  # log10(2 ** -150): the probability is 0 in float32
+MIN_LOG10 = -45.15449934959718  # log10(2 ** -150): the probability is 0 in float32
 EXPONENTS = 300.0  # weights are 10 ** -300 to 10 ** 300, or 0
 POWERS = {  # the definitions that powers.cuh needs
     "LOG2_10": LOG2_10, "LOG10_2_HIGH": LOG10_2_HIGH, "LOG10_2_LOW": LOG10_2_LOW, "DEGREE": len(COEFFICIENTS) - 1,
-    "COEFFICIENTS": ", ".join(map(repr, COEFFICIENTS)), "LEAST_LOG10": LEAST_LOG10, "EXPONENTS": EXPONENTS,
+    "COEFFICIENTS": ", ".join(map(repr, COEFFICIENTS)), "MIN_LOG10": MIN_LOG10, "EXPONENTS": EXPONENTS,
 }  # fmt: skip
 
 

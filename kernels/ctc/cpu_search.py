@@ -17,8 +17,8 @@ from .groups import BLANK, CLOSES, MAX_BEAMS, NAN, POSITIVE, SPACE, STARTS
 
 CLOSED, SCORED, HOT = 1, 2, 4  # flags of a beam, as in search_beams.cu
 ROOT, OFF = -1, -2  # nodes of tries: of the empty string, and of strings that a trie lacks
-LEAST_LOG_PROB = float32(math.log(1e-15))
-MOST_LOG_PROB = float32(1e-3)
+MIN_LOG_PROB = float32(math.log(1e-15))
+MAX_LOG_PROB = float32(1e-3)
 USUAL_LENGTH = 6  # symbols; longer unknown words cost more
 LOG10_E, LN_10 = math.log10(math.e), 1 / math.log10(math.e)
 UNIT = 2.0**52
@@ -190,9 +190,9 @@ def search_on_cpu(utterances, tokens, lexicon, hot_words, ngrams, rules, found):
                 argmax = 0
                 for v in range(V):
                     x = log_probs_BTV[b, t, v]
-                    if not x <= MOST_LOG_PROB:
+                    if not x <= MAX_LOG_PROB:
                         problems |= NAN if np.isnan(x) else POSITIVE
-                    row_V[v] = (x if x < 0 else float32(0)) if x > LEAST_LOG_PROB else LEAST_LOG_PROB
+                    row_V[v] = (x if x < 0 else float32(0)) if x > MIN_LOG_PROB else MIN_LOG_PROB
                     if row_V[v] > row_V[argmax]:
                         argmax = v
                 for v in range(V):

@@ -27,8 +27,8 @@
 #define LOG10_E 0.4342944819032518
 #define UNIT 4503599627370496.0  // 2^52
 #define SMALLEST (-40.0)
-#define LEAST_LOG_PROB (-34.538776394910684f)  // ln 1e-15
-#define MOST_LOG_PROB 1e-3f
+#define MIN_LOG_PROB (-34.538776394910684f)  // ln 1e-15
+#define MAX_LOG_PROB 1e-3f
 #define USUAL_LENGTH 6
 #define LEADER 0x8000
 
@@ -271,13 +271,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) search_beams(
       const float* row = log_probs_BTV + (b * T + t) * V;
       auto clipped = [&](i64 v) {
         const float x = row[v];
-        return x > LEAST_LOG_PROB ? (__float_as_int(x) < 0 ? x : 0.0f) : LEAST_LOG_PROB;  // keeps subnormal numbers
+        return x > MIN_LOG_PROB ? (__float_as_int(x) < 0 ? x : 0.0f) : MIN_LOG_PROB;  // keeps subnormal numbers
       };
       const i64 per = (V + THREADS - 1) / THREADS, from = min(tid * per, V), to = min(from + per, V);
       u64 top = 0;
       for (i64 v = from; v < to; ++v) {
         const float x = row[v];
-        if (!(x <= MOST_LOG_PROB)) atomicOr(&problems, x != x ? 1 : 2);
+        if (!(x <= MAX_LOG_PROB)) atomicOr(&problems, x != x ? 1 : 2);
         top = max(top, rank_key(clipped(v), (u32)v));
       }
 #pragma unroll

@@ -47,7 +47,7 @@ __device__ __forceinline__ u32 rank_of_nth(const float (&most)[LOADS], int n) {
 #define N (BATCH * PER)
 #define HELD (MIX ? 8 : 10)  // parts of a row that a warp holds in shared memory; of a mix, whole batches
 #define HELD_BYTES (HELD * 512 * (MIX ? PER / 4 : BIAS ? 1 + PER / 4 : 1))
-#define MOST_THREADS 512  // of a block; as in best_words.py
+#define MAX_THREADS 512  // of a block; as in best_words.py
 #define BLOCKS (MIX ? 1 : 2)  // of so many threads, of a multiprocessor: 64 registers without a mix
 #define QUEUE 64  // keys of a warp that wait
 
@@ -363,7 +363,7 @@ __device__ __forceinline__ void store_row(
   }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS) best_words(
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) best_words(
     LOGIT_ROWS, i64 num_words, const float* costs_R, const int* forbidden_F, i64 F, const u64* chunks_MRC,
     const float* tops_RP, const i64* starts_S1, const int* sizes_S, i64 S, int* rows_SK, int* words_SK, float* scores_SK,
     double* log_sums_MR) {

@@ -30,7 +30,7 @@ from .terms import LANES, LOADS, log_of_chunks
 
 MAX_K = 64
 # As in best_words.cu:
-MOST_WARPS = 16  # of a block
+MAX_WARPS = 16  # of a block
 HELD_BYTES, HELD_PARTS = 512, (10, 8)  # of a part of a row, 16 bytes a lane, and parts that a warp holds; of a mix
 QUEUE_BYTES, CANDIDATE_BYTES = 64 * 8, 16
 SENTENCES = 4  # of a block, if they have a warp each
@@ -228,7 +228,7 @@ def best_of_cuda(rows: CudaRows, k: int, costs_R: Any, forbidden_F: Any, starts_
     held = HELD_PARTS[mix] * HELD_BYTES * (per // 4 if mix else 1 + per // 4 * rows.defines["BIAS"])
     candidate_bytes = (1 if alone else k) * k * CANDIDATE_BYTES
     fitting = (current_limits()[1] - candidate_bytes) // (held + QUEUE_BYTES)
-    warps = 1 if alone else min(k, MOST_WARPS, fitting)
+    warps = 1 if alone else min(k, MAX_WARPS, fitting)
     sentences = SENTENCES if warps == 1 else 1
     shared_bytes = sentences * (warps * (held + QUEUE_BYTES) + candidate_bytes)
     args = (

@@ -5,7 +5,7 @@
 
 __device__ __forceinline__ double weight_of(float value, double best, double inverse) {
   double log10 = to_double(value);
-  return log10 > LEAST_LOG10 ? raised(__dadd_rn(log10, -best), inverse) : 0;
+  return log10 > MIN_LOG10 ? raised(__dadd_rn(log10, -best), inverse) : 0;
 }
 
 // id_HK (H, K) i32 and value_HK (H, K) f32, log10, falling; numbers_H (H,) i64  ->  id_H (H,) i32. One thread per history.

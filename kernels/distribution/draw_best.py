@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.draws import stream_of, uniform_of
-from ..common.powers import LEAST_LOG10, POWERS, raised
+from ..common.powers import MIN_LOG10, POWERS, raised
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -43,7 +43,7 @@ def draw_best(id_HK: Any, value_HK: Any, numbers_H: Any, seed: int, inverse: flo
 @njit(nogil=True, cache=True)
 def _weight(value, best, inverse):
     log10 = np.float64(value)
-    return raised(log10 - np.float64(best), inverse) if log10 > LEAST_LOG10 else 0.0
+    return raised(log10 - np.float64(best), inverse) if log10 > MIN_LOG10 else 0.0
 
 
 @njit(nogil=True, cache=True)

@@ -22,7 +22,7 @@ struct Ranks {
 
   __device__ __forceinline__ double weight(float prob) const {
     double log10 = to_double(prob);
-    return log10 > LEAST_LOG10 ? raised(log10, levels.inverse) : 0;
+    return log10 > MIN_LOG10 ? raised(log10, levels.inverse) : 0;
   }
 
   // Return how many single words rank above a word, when their log10 is raised by `log10`; 32 lanes search together.

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.draws import stream_of
-from ..common.powers import LEAST_LOG10, raised
+from ..common.powers import MIN_LOG10, raised
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -149,7 +149,7 @@ def _is_above(value, word, other, other_word):
 @njit(nogil=True, cache=True)
 def _weight(prob, inverse):
     log10 = np.float64(prob)
-    return raised(log10, inverse) if log10 > LEAST_LOG10 else 0.0
+    return raised(log10, inverse) if log10 > MIN_LOG10 else 0.0
 
 
 @njit(nogil=True, cache=True)

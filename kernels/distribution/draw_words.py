@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.draws import stream_of, uniform_of
-from ..common.powers import LEAST_LOG10, POWERS, raised
+from ..common.powers import MIN_LOG10, POWERS, raised
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -117,7 +117,7 @@ def backed_off(backoff_K, log10, m):
 @njit(nogil=True, cache=True)
 def factor_of(log10, inverse):
     """Return the factor of the weights of a level whose backoffs have that log10."""
-    return raised(log10, inverse) if log10 > LEAST_LOG10 else 0.0
+    return raised(log10, inverse) if log10 > MIN_LOG10 else 0.0
 
 
 @njit(nogil=True, cache=True)

@@ -15,7 +15,7 @@ extern "C" __global__ void sum_children(const float* prob_G, const u32* word_G, 
       double weight = 0, upto = 0;
       if (g < end) {
         double log10 = to_double(prob_G[g]);
-        if (log10 > LEAST_LOG10 && (i64)word_G[g] != left_out) weight = raised(log10, inverse);
+        if (log10 > MIN_LOG10 && (i64)word_G[g] != left_out) weight = raised(log10, inverse);
       }
       int size = (int)min((i64)32, end - base);
       for (int i = 0; i < size; ++i) {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..common.powers import LEAST_LOG10, POWERS, raised
+from ..common.powers import MIN_LOG10, POWERS, raised
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -47,7 +47,7 @@ def _cpu(prob_G, word_G, first_child_M, inverse, left_out):
         end, total = np.int64(first_child_M[m]), 0.0
         for g in range(begin, end):
             log10 = np.float64(prob_G[g])
-            if log10 > LEAST_LOG10 and word_G[g] != left_out:
+            if log10 > MIN_LOG10 and word_G[g] != left_out:
                 total += raised(log10, inverse)
             sums_G[g] = total
         begin = end

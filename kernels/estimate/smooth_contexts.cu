@@ -2,7 +2,7 @@
 #include "floats.cuh"
 #include "logs.cuh"
 #include "powers.cuh"
-#define LEAST_MASS 3e-6  // as in smooth_contexts.py
+#define MIN_MASS 3e-6  // as in smooth_contexts.py
 #define NO_MASS -37.92977945366162f
 #define LOG10_E 0.4342944819032518
 
@@ -42,7 +42,7 @@ extern "C" __global__ void smooth_contexts(const bool* marked_R, const COUNT* co
 #pragma unroll
     for (int d = 16; d; d /= 2) total += __shfl_xor_sync(FULL_WARP, total, d);
     double Z = __dadd_rn(__dadd_rn((double)total, __dmul_rn(per_word, (double)size)), added);
-    double gamma = __ddiv_rn(__dmul_rn(lower, (double)size), Z), limit = 1 - LEAST_MASS;
+    double gamma = __ddiv_rn(__dmul_rn(lower, (double)size), Z), limit = 1 - MIN_MASS;
     if (reserves && size < words) {
       if (__dadd_rn(__ddiv_rn(mass, Z), __dmul_rn(gamma, share)) > limit) gamma = 0;
       if (gamma == 0 && __ddiv_rn(mass, Z) > limit) {
@@ -50,7 +50,7 @@ extern "C" __global__ void smooth_contexts(const bool* marked_R, const COUNT* co
       }
     }
     double lower_left = __dadd_rn(1, -share);
-    if (lower_left < LEAST_MASS && mass > 0) {
+    if (lower_left < MIN_MASS && mass > 0) {
       scale = __ddiv_rn(1, __dadd_rn(__ddiv_rn(mass, Z), __dmul_rn(gamma, share)));
     }
     for (i64 base = begin; base < end; base += 32) {
@@ -71,8 +71,8 @@ extern "C" __global__ void smooth_contexts(const bool* marked_R, const COUNT* co
     }
     if (lane == 0) {
       double left = __dadd_rn(1, -stored);
-      if (lower_left < LEAST_MASS) backoff_C[c] = 0;
-      else backoff_C[c] = left >= LEAST_MASS ? log10_of(__ddiv_rn(left, lower_left)) : NO_MASS;
+      if (lower_left < MIN_MASS) backoff_C[c] = 0;
+      else backoff_C[c] = left >= MIN_MASS ? log10_of(__ddiv_rn(left, lower_left)) : NO_MASS;
     }
   }
 }

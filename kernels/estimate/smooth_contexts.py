@@ -17,7 +17,7 @@ from ..launch import grid_for, kernel, launch
 TYPES = check.INTEGER.values()
 VARIANTS = tuple({"COUNT": count, "SUFFIX": suffix, **POWERS} for count in TYPES for suffix in TYPES)
 THREADS = 256  # 8 warps
-LEAST_MASS = 3e-6  # SRILM takes smaller masses for rounding errors of 0
+MIN_MASS = 3e-6  # SRILM takes smaller masses for rounding errors of 0
 NO_MASS = np.float32(math.log10(np.finfo(np.float32).tiny))  # log10 of a backoff of 0: no reader accepts -inf
 LOG10_E = math.log10(math.e)
 
@@ -100,10 +100,10 @@ def _weights(mass, total, size, share, rule):
     Z = total + rule.per_word * size + rule.added
     gamma = rule.lower * size / Z
     if rule.reserves and size < rule.words:
-        if mass / Z + gamma * share > 1 - LEAST_MASS:
+        if mass / Z + gamma * share > 1 - MIN_MASS:
             gamma = 0.0
-        if gamma == 0 and mass / Z > 1 - LEAST_MASS:
-            Z += max(1.0, math.ceil(mass / (1 - LEAST_MASS) - Z))
+        if gamma == 0 and mass / Z > 1 - MIN_MASS:
+            Z += max(1.0, math.ceil(mass / (1 - MIN_MASS) - Z))
     return Z, gamma
 
 
@@ -136,7 +136,7 @@ def _smooth(marked_R, count_R, suffix_R, lower_L, first_C1, rule, prob_R, backof
             continue
         Z, gamma = _weights(mass, total, end - begin, share, rule)
         scale, stored = 1.0, 0.0
-        if 1 - share < LEAST_MASS and mass > 0:
+        if 1 - share < MIN_MASS and mass > 0:
             scale = 1 / (mass / Z + gamma * share)
         for r in range(begin, end):
             if is_marked and marked_R[r]:
@@ -147,9 +147,9 @@ def _smooth(marked_R, count_R, suffix_R, lower_L, first_C1, rule, prob_R, backof
                 prob_R[r] = min(log_of(prob, 0) * LOG10_E, 0.0)
                 stored += power10(np.float64(prob_R[r]))
         backoff_C[c] = 0
-        if 1 - share >= LEAST_MASS:
+        if 1 - share >= MIN_MASS:
             left = 1 - stored
-            backoff_C[c] = log_of(left / (1 - share), 0) * LOG10_E if left >= LEAST_MASS else NO_MASS
+            backoff_C[c] = log_of(left / (1 - share), 0) * LOG10_E if left >= MIN_MASS else NO_MASS
 
 
 def _cuda(marked_R, count_R, suffix_R, lower_L, first_C1, rule):

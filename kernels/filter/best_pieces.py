@@ -22,7 +22,7 @@ from ..launch import grid_for, kernel, launch
 from .normalize_text import character_size
 
 ENDS = 256  # flag of a unit: a piece ends there
-MOST_UNITS = 1 << 23
+MAX_UNITS = 1 << 23
 SPELT = 0  # in code_P: the piece is no word, and is looked up in the text's own letters
 MOST = 100000.0  # of a sum; SentencePiece shifts greater ones
 OPEN_PAGES = 16  # pages of units that are searched for room
@@ -252,8 +252,8 @@ def index_pieces(
             piece_U = piece_U[:used].copy()
             return units_U[:used].copy(), piece_U, score_P[piece_U]
         room *= 4
-        if room > MOST_UNITS:
-            raise ValueError(f"{len(order):,} pieces need more than {MOST_UNITS:,} units; give a smaller model")
+        if room > MAX_UNITS:
+            raise ValueError(f"{len(order):,} pieces need more than {MAX_UNITS:,} units; give a smaller model")
 
 
 @njit(nogil=True, cache=True)

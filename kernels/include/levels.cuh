@@ -18,7 +18,7 @@ struct Levels {
   }
   // Return the factor of the weights of a level whose backoffs have that log10.
   __device__ __forceinline__ double factor(double log10) const {
-    return log10 > LEAST_LOG10 ? raised(log10, inverse) : 0;
+    return log10 > MIN_LOG10 ? raised(log10, inverse) : 0;
   }
   __device__ __forceinline__ void weigh() {
     double log10 = total = 0;

@@ -16,7 +16,7 @@ typedef float in_t;
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 #define FIRST (-(1 << 30))
-#define LEAST_REFERENCE (-3025551)  // LIMIT * LOG2_E, rounded
+#define MIN_REFERENCE (-3025551)  // LIMIT * LOG2_E, rounded
 #define MINUS_INFINITY __int_as_float(0xFF800000)
 
 // Maxima that keep subnormal numbers; `greater` drops a NaN, `not_below` keeps it.
@@ -242,6 +242,6 @@ __device__ __forceinline__ double log_of_chunks(const u64* chunk_C, i64 C) {
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total = __dadd_rn(total, __shfl_xor_sync(FULL_WARP, total, step));
-  if (reference <= LEAST_REFERENCE || total != total) return __longlong_as_double(0x7FF8000000000000LL);
+  if (reference <= MIN_REFERENCE || total != total) return __longlong_as_double(0x7FF8000000000000LL);
   return log_of(total, reference);
 }

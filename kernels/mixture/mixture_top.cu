@@ -13,9 +13,9 @@
 #define WARPS (THREADS / 32)
 #define OWN 8         // neighbouring words of a thread
 #define TILE (THREADS * OWN)
-#define MOST_MODELS 16  // as in mixture_top.py
-#define MOST_RANGES 256
-#define MOST_K 64
+#define MAX_MODELS 16  // as in mixture_top.py
+#define MAX_RANGES 256
+#define MAX_K 64
 #define FEW 8  // keys that are inserted one by one
 
 struct Model {
@@ -26,7 +26,7 @@ struct Model {
   i64 K, is_wide, range;  // range: number of its first history among those of all models
 };
 struct Models {
-  Model of[MOST_MODELS];
+  Model of[MAX_MODELS];
 };
 
 __device__ __forceinline__ i64 node_at(const void* nodes, i64 i, i64 is_wide) {
@@ -64,9 +64,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_top(
     const real* logits, i64 stride, i64 words, i64 N, i64 ranges, const Models models, i64 tiles, i64 num_words,
     const i64* starts, const double* log_sum_R, u64* bound_R, u64* keys_RTK) {
   alignas(16) __shared__ float tile[TILE];
-  __shared__ u64 lists[WARPS * MOST_K];  // of warps; before, room to sort
-  __shared__ i64 begins[MOST_RANGES], ends[MOST_RANGES];
-  __shared__ float rests[MOST_RANGES], products[MOST_MODELS], weights[MOST_MODELS];
+  __shared__ u64 lists[WARPS * MAX_K];  // of warps; before, room to sort
+  __shared__ i64 begins[MAX_RANGES], ends[MAX_RANGES];
+  __shared__ float rests[MAX_RANGES], products[MAX_MODELS], weights[MAX_MODELS];
   const int tid = threadIdx.x, lane = lane_id(), warp = tid / 32, k = (int)num_words;
   const i64 r = blockIdx.x, number = (i64)blockIdx.z * gridDim.y + blockIdx.y, start = number * TILE;
   const i64 own = start + tid * OWN;
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_top(
     if (key < least) key = 0;
     u32 mask = __ballot_sync(FULL_WARP, key > worst);
     if (e == 0 && __popc(mask) > FEW) {
-      sort_keys(best, key, lists + warp * MOST_K);
+      sort_keys(best, key, lists + warp * MAX_K);
       worst = key_at(best, k - 1, wide);
       mask = 0;
     }
@@ -166,20 +166,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_top(
   __syncwarp();
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
-    if (lane + 32 * q < k) lists[warp * MOST_K + lane + 32 * q] = best.key[q];
+    if (lane + 32 * q < k) lists[warp * MAX_K + lane + 32 * q] = best.key[q];
   }
   __syncthreads();
   const int top = 1 << (31 - __clz(k));
   for (int i = tid; i < WARPS * k; i += THREADS) {
     const int list = i / k;
-    const u64 key = lists[list * MOST_K + i % k];
+    const u64 key = lists[list * MAX_K + i % k];
     int place = key ? i % k : k;
     for (int other = 0; other < WARPS && place < k; ++other) {
       if (other == list) continue;
       int before = 0;
 #pragma unroll 1
       for (int step = top; step > 0; step /= 2) {
-        if (before + step <= k && lists[other * MOST_K + before + step - 1] > key) before += step;
+        if (before + step <= k && lists[other * MAX_K + before + step - 1] > key) before += step;
       }
       place += before;
     }

@@ -25,10 +25,10 @@ from .mixture_sums import softmax_sums, with_adjacent_columns
 VARIANTS = tuple({"VECTOR": vector} | form for vector in (0, 1) for form in FORMATS)
 # As in mixture_top.cu:
 THREADS, TILE = 256, 2048  # of a block, and its words
-MOST_MODELS, MOST_RANGES = 16, 256  # count distributions, and histories of a row in all of them
+MAX_MODELS, MAX_RANGES = 16, 256  # count distributions, and histories of a row in all of them
 LANES, MERGE_THREADS = 32, 128
 FIELDS = ("first_RK", "end_RK", "backoff_RK", "word_G", "value_G", "value_V", "histories", "is_wide", "range")
-TABLE = np.dtype([("models", np.dtype([(name, np.int64) for name in FIELDS]), MOST_MODELS)])
+TABLE = np.dtype([("models", np.dtype([(name, np.int64) for name in FIELDS]), MAX_MODELS)])
 
 
 def mixture_top(logits_RX: Any, words: int, k: int, counts: Sequence[NgramChildren]) -> tuple[Any, Any]:
@@ -58,9 +58,9 @@ def mixture_top(logits_RX: Any, words: int, k: int, counts: Sequence[NgramChildr
     ranges = sum(model.first_HK.shape[1] for model in counts)
     if not 1 <= k <= min(MAX_K, words):
         raise ValueError(f"k is {k} but must be 1 to {min(MAX_K, words)}; sort whole rows for more")
-    if N > MOST_MODELS or ranges > MOST_RANGES:
+    if N > MAX_MODELS or ranges > MAX_RANGES:
         raise ValueError(
-            f"got {N} models with {ranges} histories of a row but at most {MOST_MODELS} with {MOST_RANGES} fit; make "
+            f"got {N} models with {ranges} histories of a row but at most {MAX_MODELS} with {MAX_RANGES} fit; make "
             "whole rows"
         )
     for i, model in enumerate(counts):

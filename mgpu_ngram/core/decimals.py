@@ -20,7 +20,7 @@ _TENS = np.array([10**e for e in range(10)])
 _EIGHT = 10**8
 _LOW_BITS = uint64(0x0F0F0F0F0F0F0F0F)
 _ZERO_POINT, _POINT = (uint64(int.from_bytes(text, "little")) for text in (b"0.000000", b"\0."))
-_LEAST_SHORT, _TEN = (np.float32(x).view(np.uint32) for x in (1e-6, 10.0))
+_MIN_SHORT, _TEN = (np.float32(x).view(np.uint32) for x in (1e-6, 10.0))
 _LEAST, _MOST = -64, 38  # powers of ten; beyond them 18 digits round to 0 or infinity
 _POWERS = np.array([float(f"1e{e}") for e in range(65)])
 _DIGITS = 150  # digits that a comparison keeps; a midpoint of two float32 has 113 at most
@@ -169,7 +169,7 @@ def short_text(value):
     bits, sign = signed & uint32(0x7FFFFFFF), int64(signed >> 31)
     if bits == 0:
         return sign, uint64(48), uint64(0), 1
-    if bits < _LEAST_SHORT or bits >= _TEN:
+    if bits < _MIN_SHORT or bits >= _TEN:
         return sign, uint64(0), uint64(0), 0
     digits, exponent = _shortest(int64(bits & 0x7FFFFF), int64(bits >> 23))
     length = 6 + (digits >= 1_000_000) + (digits >= 10_000_000) + (digits >= 100_000_000)

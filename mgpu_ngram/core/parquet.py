@@ -132,15 +132,6 @@ def arrow_array(values_N: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values_N.dtype), len(values_N), [None, pa.py_buffer(values_N)])
 
 
-def write_part(
-    table: Table, vocabulary: Vocabulary, path: str | Path, as_text: bool, columns: str = "text"
-) -> dict[str, int]:
-    """Write one table in host memory, in any order, as `PartWriter` does; return rows, bytes and crc32."""
-    with PartWriter(path, table.order, vocabulary, as_text, columns) as part:
-        part.add(table)
-    return part.written
-
-
 def _rows(table: Table, first: int, last: int) -> Table:
     """Return rows first to last - 1, a view."""
     return replace(table, keys=table.keys[:, first:last], counts=table.counts[first:last])
@@ -290,7 +281,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | Path, as_text: bool) ->
     """Write a vocabulary: columns id, symbol, count, first_source and first_offset, one row per symbol.
 
     The symbol of a word is a string (binary unless `as_text`), of a byte binary, of an id uint32.
-    Return value and errors are those of `write_part`.
+    Returns rows, bytes and crc32, as `PartWriter.written`, and raises its errors.
     """
     kind = pa.uint32() if vocabulary.unit == "id" else ngram_type(vocabulary.unit, as_text)
     names = {"id": pa.int64(), "symbol": kind, "count": pa.int64()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.estimate.smooth_contexts import LEAST_MASS, Rule
+from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule
 
 KNESER_NEY = "kneser-ney"
 NAMES = {
@@ -117,7 +117,7 @@ def good_turing(n: int, counts_of_counts: Sequence[int], most: int) -> tuple[lis
             value = (ratio - common) / (1 - common) if common != 1 else math.nan
             if ratio > 1:
                 value = math.nan
-        fits = value > LEAST_MASS  # False for nan
+        fits = value > MIN_MASS  # False for nan
         if not fits and lowered > 1:  # the coefficient of a single count is always 0
             warn(f"the one of count {count} is out of range, so this count is not discounted")
         found.append(value if fits else 1.0)

@@ -12,7 +12,7 @@ from mgpu_ngram.core.arpa import ZERO_LOG10
 from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.engine.trie import index_of, negative
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.estimate.smooth_contexts import LEAST_MASS
+from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS
 from mgpu_ngram.kernels.trie.find_children import find_children, sample_every_fanout
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
@@ -59,7 +59,7 @@ class Nodes:
 
         def left(prob_C: Any) -> Any:
             mass = 1 - sum_siblings(xp.where(listed_C, prob_C, 0.0), first_child_M)
-            return xp.where(abs(mass) < LEAST_MASS, 0.0, mass)
+            return xp.where(abs(mass) < MIN_MASS, 0.0, mass)
 
         return left(self.prob_G[children]), left(self.prob_G[self.suffix_G[children]])
 

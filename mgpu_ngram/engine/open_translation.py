@@ -32,7 +32,7 @@ DTYPES = ("float32", "tf32", "float16", "bfloat16")
 TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
 START = "<s>"  # before the first word of models without attention; </s> where the vocabulary lacks it
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
-FIRST_WORDS, MOST_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
+FIRST_WORDS, MAX_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TranslationFiles:
     lm: str = ""
     shortlist: str = ""
     first_words: int = FIRST_WORDS
-    most_translations: int = MOST_TRANSLATIONS
+    most_translations: int = MAX_TRANSLATIONS
 
     def __post_init__(self) -> None:
         M, columns = len(self.models), len(self.source_vocabs)

@@ -14,7 +14,7 @@ from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.engine.backoff_nodes import PIECE, Nodes, logs_of, nodes_of, subtrie
 from mgpu_ngram.kernels.dispatch import array_module
 
-LEAST_PROB = 1e-300  # of a history: 0 times infinity is no number
+MIN_PROB = 1e-300  # of a history: 0 times infinity is no number
 
 
 def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: int | None) -> tuple[Trie, int, float]:
@@ -106,7 +106,7 @@ def _history_probs(nodes: Nodes, begin: int, end: int) -> Any:
     for n in range(2, nodes.order):
         level = nodes.level(n)
         prob_M[level] *= prob_M[nodes.parent_G[level]]
-    return array_module(prob_M).maximum(prob_M, LEAST_PROB)
+    return array_module(prob_M).maximum(prob_M, MIN_PROB)
 
 
 def _changes(nodes: Nodes, n: int, history_M: Any) -> Any:

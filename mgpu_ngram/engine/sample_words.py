@@ -20,7 +20,7 @@ from mgpu_ngram.kernels.distribution.sample_words import sample_words
 from mgpu_ngram.kernels.distribution.sum_children import sum_children
 from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K
 
-LEAST_DRAWN_TEMPERATURE = 0.15  # float64 holds powers of all float32 probabilities down to it; rows are scaled anyway
+MIN_DRAWN_TEMPERATURE = 0.15  # float64 holds powers of all float32 probabilities down to it; rows are scaled anyway
 MAX_INVERSE = 1e300  # of a temperature; finite, so 0 times it is 0
 OTHER_SEED = 1 << 63  # changes a seed
 
@@ -64,7 +64,7 @@ class WordSampler:
         if top_p == 1 and 0 < top_k <= MAX_TOP_K:
             ids_HNK, values_HNK = model.top(found, RowOptions((model.order,), top_k=top_k, scale="log10"))
             return draw_best(ids_HNK[:, 0], values_HNK[:, 0], numbers_H, seed, inverse)
-        if temperature < LEAST_DRAWN_TEMPERATURE:
+        if temperature < MIN_DRAWN_TEMPERATURE:
             return self._sample_rows(found, numbers_H, seed, temperature, top_k, top_p)
         siblings, ranking = self._weights(inverse)
 

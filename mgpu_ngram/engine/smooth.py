@@ -25,7 +25,7 @@ from mgpu_ngram.engine.estimate import (
     word_ids,
 )
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.estimate.smooth_contexts import LEAST_MASS, Rule, weigh
+from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
 
 
 def plain_counts(
@@ -99,5 +99,5 @@ def smooth_unigrams(count_V: Any, rule: Rule, threshold: int, closed: bool) -> U
     shares_V[START_ID] = False
     if closed:
         shares_V[UNK_ID] = False
-    prob_V += xp.where(shares_V, (left if left >= LEAST_MASS else 0.0) / max(1, int(shares_V.sum())), 0)
+    prob_V += xp.where(shares_V, (left if left >= MIN_MASS else 0.0) / max(1, int(shares_V.sum())), 0)
     return Unigrams(prob_V.astype(np.float32), xp.ones(len(count_V), bool), finite=True)

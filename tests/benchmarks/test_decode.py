@@ -54,7 +54,7 @@ def small():
         patch.setitem(decode_ngrams.LM_TOKENS, "cpu", 300)
         patch.setitem(decode_ngrams.LM_WORDS, "cpu", 50)
         patch.setitem(decode_ngrams.ROWS, "cpu", 8)
-        patch.setattr(decode_batch, "LEAST_SENTENCES", 2)
+        patch.setattr(decode_batch, "MIN_SENTENCES", 2)
         patch.setattr(decode_batch, "BATCHES", {"cpu": (1, 4), "gpu": (1, 64)})
         patch.setattr(decode_batch, "MEAN_WORDS", 6)
         patch.setattr(decode_workers, "TASKS", 3)

@@ -106,7 +106,7 @@ def small():
         patch.setattr(decode_whole, "BEAMS", (1, 3))
         patch.setattr(decode_whole, "has_torch", lambda: False)
         patch.setattr(decode_fusion, "BEAMS", (1, 3))
-        patch.setattr(decode_batch, "LEAST_SENTENCES", 2)
+        patch.setattr(decode_batch, "MIN_SENTENCES", 2)
         patch.setattr(decode_batch, "MEAN_WORDS", 6)
         patch.setattr(byte_ngrams, "LOOP_BYTES", 1 << 12)
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)

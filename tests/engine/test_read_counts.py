@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_ngram.core import parquet
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.parquet import write_part
+from mgpu_ngram.core.parquet import PartWriter
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.core.words import Words
@@ -35,7 +35,8 @@ def shards(tmp_path, monkeypatch, pack_keys):
             ngrams = sorted(found)
             keys = pack_keys([[v + 1 for v in g] for g in ngrams], order, bits)
             tables.append(Table(keys, np.array([found[g] for g in ngrams], np.int64), order, bits))
-            write_part(tables[-1], vocabulary, tmp_path / f"{s}", as_text, columns)
+            with PartWriter(tmp_path / f"{s}", order, vocabulary, as_text, columns) as part:
+                part.add(tables[-1])
         return [tmp_path / f"{s}" for s in range(len(sizes))], tables
 
     return write

@@ -16,7 +16,7 @@ from mgpu_ngram.jobs.count.config import CountConfig, check_separator
 if TYPE_CHECKING:
     from mgpu_ngram.engine.estimate import EstimateOptions
 
-MOST_DISCOUNTED = 1000  # count that Good-Turing discounts
+MAX_DISCOUNTED = 1000  # count that Good-Turing discounts
 ONLY_FOR = {  # smoothings that have a setting
     "interpolate": ("witten-bell", "absolute"),
     "discount": ("absolute",),
@@ -116,7 +116,7 @@ class EstimateConfig:
                 raise InputError(f"{name} is empty; give a value for each order, or one for all")
         check_values("discount", self.discount, 0, 1)
         check_values("delta", self.delta, 0, math.inf)
-        check_values("gt_max", self.gt_max, 0, MOST_DISCOUNTED + 1)
+        check_values("gt_max", self.gt_max, 0, MAX_DISCOUNTED + 1)
 
     @property
     def like_srilm(self) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mgpu_ngram.kernels.decode.activations import singles
 from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.mixture.mixture_top import MOST_MODELS, TILE, example, mixture_top
+from mgpu_ngram.kernels.mixture.mixture_top import MAX_MODELS, TILE, example, mixture_top
 
 
 def model_of(first, end, backoff, words, values, of_words):
@@ -81,7 +81,7 @@ def test_rows_without_a_sum(to_device):
         ({"k": 65}, "k is 65 but must be 1 to 64; sort whole rows for more"),
         ({"k": 4, "words": 3}, "k is 4 but must be 1 to 3"),
         ({"words": 70}, "model 0 has 80 words and histories of 1 rows but logits of 70 words have 1 rows"),
-        ({"counts": MOST_MODELS + 1}, "got 17 models with 0 histories"),
+        ({"counts": MAX_MODELS + 1}, "got 17 models with 0 histories"),
     ],
 )
 def test_refusals(change, message):
