@@ -1,4 +1,7 @@
-"""`mgpu-ngram bench decode`: beam search from its kernels to whole decodes, beside Amun's figures and PyTorch."""
+"""`mgpu-ngram bench decode`: beam search from its kernels to whole decodes, beside Amun's figures and PyTorch.
+
+The targets of a part stand in its own file.
+"""
 
 from __future__ import annotations
 
