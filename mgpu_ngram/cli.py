@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def kenlm_program(argv: list[str] | None = None) -> int:
-    """Run lmplz, query or build_binary, by the name in argv[0], also after kenlm-; return its exit status."""
+    """Run lmplz, query, build_binary or filter, by the name in argv[0], also after kenlm-; return its exit status."""
     from mgpu_ngram.commands.kenlm import PROGRAMS
 
     program, *words = sys.argv if argv is None else argv

@@ -1,10 +1,11 @@
-"""kenlm-lmplz, kenlm-query and kenlm-build_binary: KenLM's options, and its outputs on the goldens."""
+"""kenlm-lmplz, kenlm-query, kenlm-build_binary and kenlm-filter: KenLM's options, and its outputs on the goldens."""
 
 import io
 import lzma
 import os
 import re
 import sys
+import tarfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -288,3 +289,125 @@ def test_lmplz_prints_the_statistics_of_the_goldens(run, shared_data):
     log = (golden / "models" / "small.o3.prune001.log").read_text().splitlines()
     expected = [line for line in log if line.startswith(("Unigram tokens", "Statistics")) or " D1=" in line]
     assert [line for line in done.err.splitlines() if line in expected] == expected
+
+
+COUNTS = (
+    b"a b c\t5\n\n\t7\na\t1\n  a  b \t2\nx a\t3\na x\t4\n<s> a b\t6\n<s>\t8\nb\r\t9\na b\tc d\tx\n <q> \t1\nd c\ne c d"
+)
+FILTER_TEXT = b"a b\nc d\te\n\n  \nb  c <q>\n"
+IN_LINE_0 = ["", "\t7", "a\t1", "  a  b \t2", "<s> a b\t6", "<s>\t8", "a b\tc d\tx", " <q> \t1"]
+IN_LINE_1 = ["", "\t7", "<s>\t8", " <q> \t1", "d c", "e c d"]
+IN_LINE_2 = ["", "\t7", "<s>\t8", " <q> \t1"]
+
+
+def lines_of(path):
+    assert path.read_bytes().endswith(b"\n")
+    return path.read_bytes().decode().split("\n")[:-1]
+
+
+@pytest.mark.parametrize("model_on_stdin", [True, False])
+@pytest.mark.parametrize(
+    "words, kept",
+    [  # by KenLM's program
+        ("copy", COUNTS.decode().split("\n")),
+        ("single", ["a b c\t5", *IN_LINE_0, "d c", "e c d"]),
+        ("union", [*IN_LINE_0, "d c", "e c d"]),
+        ("union phrase threads:2", [*IN_LINE_0, "d c", "e c d"]),
+    ],
+)
+def test_raw_ngrams_are_filtered(run, tmp_path, model_on_stdin, words, kept):
+    (tmp_path / "text").write_bytes(FILTER_TEXT)
+    (tmp_path / "counts").write_bytes(COUNTS)
+    source, stdin = (f"vocab:{tmp_path / 'text'}", COUNTS) if model_on_stdin else (tmp_path / "counts", FILTER_TEXT)
+    done = run("kenlm-filter", *words.split(), "raw", source, tmp_path / "kept", stdin=stdin)
+    assert (done.status, done.out, lines_of(tmp_path / "kept")) == (0, b"", kept)
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "counts", "kept"}
+
+
+def test_raw_ngrams_of_each_line_and_of_contexts(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("mgpu_ngram.commands.kenlm_filter.HELD_BYTES", 20)
+    (tmp_path / "text").write_bytes(FILTER_TEXT)
+    vocabulary = f"vocab:{tmp_path / 'text'}"
+    assert run("filter", "multiple", "raw", vocabulary, tmp_path / "o.", stdin=COUNTS).status == 0
+    assert [lines_of(tmp_path / f"o.{k}") for k in range(3)] == [IN_LINE_0, IN_LINE_1, IN_LINE_2]
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "o.0", "o.1", "o.2"}
+    counts = b"\n".join(line for line in COUNTS.split(b"\n") if line and line[:1] != b"\t")
+    assert run("filter", "union", "context", "raw", vocabulary, tmp_path / "o", stdin=counts).status == 0
+    kept = "a b c\t5|a\t1|  a  b \t2|a x\t4|<s> a b\t6|<s>\t8|b\r\t9|a b\tc d\tx| <q> \t1|d c|e c d"
+    assert lines_of(tmp_path / "o") == kept.split("|")
+
+
+@pytest.fixture(scope="module")
+def filter_goldens(shared_data, tmp_path_factory):
+    """Return the folder of outputs of KenLM's filter, with the model that it read."""
+    golden, folder = shared_data / "golden" / "tools", tmp_path_factory.mktemp("filter")
+    if not golden.is_dir():
+        pytest.skip("shared/data beside this checkout has no golden outputs of tools")
+    with tarfile.open(golden / "filter" / "filter.tar.xz") as tar:
+        tar.extractall(folder, filter="data")
+    (folder / "filter" / "a.arpa").write_bytes(lzma.decompress((golden / "mix" / "a.arpa.xz").read_bytes()))
+    return folder / "filter"
+
+
+def test_golden_raw_ngrams(run, tmp_path, filter_goldens):
+    """That of the mode single is empty, because KenLM with threads loses it."""
+    counts = (filter_goldens / "raw_in.txt").read_bytes()
+    done = run(
+        "kenlm-filter", "union", "raw", f"vocab:{filter_goldens / 'sent12.txt'}", tmp_path / "kept", stdin=counts
+    )
+    assert done.status == 0
+    assert (tmp_path / "kept").read_bytes() == (filter_goldens / "raw_union.txt").read_bytes()
+
+
+def entries(path):
+    """The lines of an ARPA file, sorted, with numbers as float32."""
+    found = []
+    for line in filter(None, path.read_text().split("\n")):
+        fields = line.split("\t")
+        numbers = [np.float32(field) for field in (fields[0], *fields[2:]) if len(fields) > 1]
+        found.append((fields[1:2] or fields, [float(x) for x in numbers if x]))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    "words, text, expected",
+    [
+        ("copy", "vocab.txt", "a.arpa"),
+        ("single", "vocab.txt", "a.single.arpa"),
+        ("single context", "vocab.txt", "a.single_context.arpa"),
+        ("union arpa", "sent12.txt", "a.union.arpa"),
+        ("union phrase", "phrases12.txt", "a.union_phrase.arpa"),
+    ],
+)
+def test_golden_filtered_models(run, tmp_path, filter_goldens, words, text, expected):
+    model = f"model:{filter_goldens / 'a.arpa'}"
+    done = run("filter", *words.split(), model, tmp_path / "made", stdin=(filter_goldens / text).read_bytes())
+    assert (done.status, done.out) == (0, b"")
+    assert entries(tmp_path / "made") == entries(filter_goldens / expected)
+
+
+def test_a_model_of_each_line_of_a_golden_text(run, tmp_path, filter_goldens):
+    """KenLM counts no blank line."""
+    text = b"\n" + (filter_goldens / "sent12.txt").read_bytes()
+    done = run("filter", "multiple", f"model:{filter_goldens / 'a.arpa'}", tmp_path / "a.", stdin=text)
+    assert (done.status, done.out) == (0, b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"a.{k}" for k in range(12))
+    assert entries(tmp_path / "a.3") == entries(next(filter_goldens.rglob("multi/a.3")))
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["in", "out"], "usage: kenlm-filter"),
+        (["raw", "in", "out"], "no mode is given"),
+        (["single", "threads:x", "in", "out"], "'threads:x' is no option"),
+        (["single", "phrase", "in", "out"], "phrase belongs to lines, but the mode is single"),
+        (["single", "text:in", "out"], "the input is 'text:in'; put vocab: or model: before"),
+        (["single", "in", "nowhere/out"], "'nowhere' is no folder"),
+        (["single", "raw", "in", "out"], "in"),
+    ],
+)
+def test_filter_refuses(run, tmp_path, monkeypatch, words, why):
+    monkeypatch.chdir(tmp_path)
+    done = run("kenlm-filter", *words, stdin=b"a\n")
+    assert done.status == 2 and why in done.err and done.err.count("\n") == 1 and not list(tmp_path.iterdir())

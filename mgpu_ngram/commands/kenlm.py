@@ -1,4 +1,4 @@
-"""KenLM's programs lmplz, query and build_binary: their options, which our stages carry out."""
+"""KenLM's programs lmplz, query, build_binary and filter: their options, which our stages carry out."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def lmplz(argv: list[str]) -> None:
     if arguments.arpa:
         folder_of(arguments.arpa, "--arpa")
     with file_for(arguments.arpa, "model.arpa", folder) as path:
-        [result] = _run("estimate", settings, path, MemoryConfig(host_bytes=host_bytes, spill_dir=folder))
+        [result] = run_stage("estimate", settings, path, MemoryConfig(host_bytes=host_bytes, spill_dir=folder))
     _show_statistics(result)
 
 
@@ -195,7 +195,7 @@ def build_binary(argv: list[str]) -> None:
         settings.pop("pointer_bits", None)  # as KenLM
     folder_of(output, "output")
     with file_for(output, "model.binary", None) as path:
-        _run("trie", settings | {"model": source, "format": f"kenlm-{kind}"}, path, MemoryConfig())
+        run_stage("trie", settings | {"model": source, "format": f"kenlm-{kind}"}, path, MemoryConfig())
     print("SUCCESS", file=sys.stderr)
 
 
@@ -227,10 +227,18 @@ def _show_sizes(path: str, settings: dict[str, Any]) -> None:
         print(line.format(f"{size >> 10 * power:>{width}}"), file=sys.stderr)
 
 
+def filter(argv: list[str]) -> None:
+    """Model or n-grams in, those of given words out."""
+    from mgpu_ngram.commands.kenlm_filter import filter as run_filter
+
+    run_filter(argv)
+
+
 PROGRAMS: dict[str, Callable[[list[str]], None]] = {
     "lmplz": lmplz,
     "query": query,
     "build_binary": build_binary,
+    "filter": filter,
 }
 
 
@@ -244,11 +252,13 @@ def _parse(argv: list[str], short: str, usage: str) -> tuple[list[tuple[str, str
         raise InputError(f"{error}; {usage}") from None
 
 
-def _run(name: str, settings: dict[str, Any], path: Path, memory: MemoryConfig) -> list[Any]:
-    """Run a job that writes a single file, quietly."""
+def run_stage(name: str, settings: dict[str, Any], target: Path | Target, memory: MemoryConfig) -> list[Any]:
+    """Run a job quietly; a path is that of the single file to write."""
     stage = STAGES[name]
     made = fill(stage.config, {key: value for key, value in settings.items() if value is not None}, name)
-    return run_one(Job(stage, made, Target(path, single_file=True)), _config(path, memory), RunOptions(), quiet=True)
+    if isinstance(target, Path):
+        target = Target(target, single_file=True)
+    return run_one(Job(stage, made, target), _config(Path(target.path or ""), memory), RunOptions(), quiet=True)
 
 
 def _config(path: Path | None, memory: MemoryConfig) -> RunConfig:

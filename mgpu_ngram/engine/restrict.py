@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.phrases import Phrases
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.word_list import whole_text
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import Nodes, nodes_of, subtrie
 from mgpu_ngram.engine.device import device_of, to_device
-from mgpu_ngram.engine.phrases import Phrases
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes

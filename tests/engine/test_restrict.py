@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mgpu_ngram.core.phrases import Phrases
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import nodes_of
 from mgpu_ngram.engine.open_model import open_model
-from mgpu_ngram.engine.phrases import Phrases
 from mgpu_ngram.engine.restrict import by_line, read_allowed, restrict
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.kernels.dispatch import to_host

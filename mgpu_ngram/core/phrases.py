@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class Phrases:
-    """The phrases of one line, as sequences of word ids; -1 stands for every word that the model lacks."""
+    """The phrases of one line, as sequences of words or of ids; the id -1 stands for every word that a model lacks."""
 
-    def __init__(self, phrases: Sequence[Sequence[int]]):
+    def __init__(self, phrases: Sequence[Sequence[Any]]):
         self.wholes = {tuple(phrase) for phrase in phrases if phrase}
         self.heads = {phrase[:end] for phrase in self.wholes for end in range(1, len(phrase) + 1)}
         self.tails = {phrase[begin:] for phrase in self.wholes for begin in range(len(phrase))}
@@ -19,7 +20,7 @@ class Phrases:
             for end in range(begin + 1, len(phrase) + 1)
         }
 
-    def allow(self, words: tuple[int, ...]) -> bool:
+    def allow(self, words: tuple[Any, ...]) -> bool:
         """Return whether words are the end of a phrase, whole phrases, and the beginning of a phrase; or lie inside one
         phrase.
         """

@@ -1,0 +1,84 @@
+"""Lines of n-grams and their counts, restricted to given words: KenLM's `filter raw`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from mgpu_ngram.core.phrases import Phrases
+
+END = b"</s>"
+
+
+@dataclass(frozen=True)
+class LineWords:
+    """The words of the lines of a text; sets of lines are numbers, whose bit k is line k.
+
+    lines    number of lines
+    words    the lines of each word
+    phrases  of each line, if n-grams must fit into phrases; else None
+    """
+
+    lines: int
+    words: dict[bytes, int]
+    phrases: list[Phrases] | None
+
+    @classmethod
+    def of(cls, text: bytes, by_line: bool, phrases: bool = False) -> LineWords:
+        """Read a text. As in KenLM, lines without words do not count.
+
+        by_line  else the whole text is one line
+        phrases  a line holds phrases, separated by tabs
+        """
+        lines = [line for line in text.split(b"\n") if line.split()] if by_line else [text]
+        words: dict[bytes, int] = {}
+        for k, line in enumerate(lines):
+            for word in set(line.split()):
+                words[word] = words.get(word, 0) | 1 << k
+        found = (
+            [Phrases([phrase.split() for phrase in line.split(b"\t")]) for line in lines or [b""]] if phrases else None
+        )
+        return cls(len(lines), words, found)
+
+    @cached_property
+    def every(self) -> int:
+        """All lines. Of a text without lines one, which has no word: it allows words in angle brackets."""
+        return (1 << max(1, self.lines)) - 1
+
+    def allowing(self, ngram: bytes) -> int:
+        """Return the lines that have all words of an n-gram, between spaces; words in angle brackets may be any.
+
+        Of phrases, such a word at the start may be any, and </s> and what follows.
+        """
+        found, words = self.every, [word for word in ngram.split(b" ") if word]
+        if self.phrases is not None:
+            words = words[1:] if words and _is_tag(words[0]) else words
+            words = words[: words.index(END)] if END in words else words
+        for word in words:
+            if not _is_tag(word):
+                found &= self.words.get(word, 0)
+        for k, phrases in enumerate(self.phrases or []):
+            if found >> k & 1 and not phrases.allow(tuple(words)):
+                found ^= 1 << k
+        return found
+
+
+def _is_tag(word: bytes) -> bool:
+    return word.startswith(b"<") and word.endswith(b">")
+
+
+def ngram_of(line: bytes, context: bool) -> bytes:
+    """Return what has to be allowed of a line: the n-gram before the first tab, or its words before the last space."""
+    ngram = line.partition(b"\t")[0]
+    return ngram.rpartition(b" ")[0] if context else ngram
+
+
+def allowed_lines(lines: Iterable[bytes], words: LineWords, context: bool) -> Iterable[tuple[bytes, int]]:
+    """Yield (a line of an n-gram, the lines of the text that allow it) where some do.
+
+    context  the last word of an n-gram may be any
+    """
+    for line in lines:
+        if found := words.allowing(ngram_of(line, context)):
+            yield line, found
