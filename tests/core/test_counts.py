@@ -13,11 +13,12 @@ import mgpu_ngram.core.parquet as parquet_module
 from mgpu_ngram.core.counts import FORMAT, Counts, read_counts, read_manifest
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.parquet import write_part, write_vocabulary
+from mgpu_ngram.core.parquet import write_vocabulary
 from mgpu_ngram.core.shards import deal_words, shard_of
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary, vocabulary_is_text
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
+from tests.parquet_parts import write_part
 
 BITS = 25  # order 3 and 5 have words across two columns
 MAX_ORDER = 5

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import mgpu_ngram.core.output as output_module
 import mgpu_ngram.core.parquet as parquet_module
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.parquet import PartWriter, read_vocabulary, write_part, write_vocabulary
+from mgpu_ngram.core.parquet import PartWriter, read_vocabulary, write_vocabulary
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary, vocabulary_is_text
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
+from tests.parquet_parts import write_part
 
 WORDS = [b"<unk>", b"<s>", b"</s>", b"the", b"of", b"caf\xc3\xa9", b"a", "\u65e5\u672c".encode(), b"x" * 300]
 

@@ -7,12 +7,12 @@ import pytest
 
 from mgpu_ngram.core import parquet
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.parquet import PartWriter
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.read_counts import read_tables
 from mgpu_ngram.kernels import check
+from tests.parquet_parts import write_part
 
 WORDS = [b"<unk>", b"<s>", b"</s>", b"the", b"caf\xc3\xa9", b"caf\xe9", b"w" * 40, *(b"w%d" % i for i in range(90))]
 
@@ -35,8 +35,7 @@ def shards(tmp_path, monkeypatch, pack_keys):
             ngrams = sorted(found)
             keys = pack_keys([[v + 1 for v in g] for g in ngrams], order, bits)
             tables.append(Table(keys, np.array([found[g] for g in ngrams], np.int64), order, bits))
-            with PartWriter(tmp_path / f"{s}", order, vocabulary, as_text, columns) as part:
-                part.add(tables[-1])
+            write_part(tables[-1], vocabulary, tmp_path / f"{s}", as_text, columns)
         return [tmp_path / f"{s}" for s in range(len(sizes))], tables
 
     return write
