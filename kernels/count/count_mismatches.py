@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy import uint64
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
 
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
+from ..intrinsics import load_u64
 from ..launch import grid_for, kernel, launch
 from .gather_words import gather_words
 from .hash_words import hash_words
@@ -34,13 +36,19 @@ def count_mismatches(text_B: Any, positions_T: Any, tokens_T: Any, offsets_V: An
 
 @njit(nogil=True, cache=True)
 def _cpu(text_B, positions_T, tokens_T, offsets_V, data):
-    B = len(text_B)
-    bad = 0
+    B, bad = len(text_B), 0
     for t in range(len(tokens_T)):
         if tokens_T[t] == 0:
             continue
         v = np.int64(tokens_T[t]) - 1
         at, start, end = np.int64(positions_T[t]), offsets_V[v], offsets_V[v + 1]
+        while end - start > 8 and at + 8 <= B and load_u64(text_B, at) == load_u64(data, start):  # type: ignore[call-arg]
+            at, start = at + 8, start + 8
+        if end - start <= 8 and at + 8 <= B and start + 8 <= len(data):  # most words: no loop
+            unused = uint64(8 * (8 - end + start))
+            differing = load_u64(text_B, at) ^ load_u64(data, start)  # type: ignore[call-arg]
+            if end > start and differing << unused == 0:
+                at, start = at + end - start, end
         while start < end and at < B and text_B[at] == data[start]:
             at += 1
             start += 1

@@ -9,10 +9,12 @@ import numpy as np
 from .. import check
 from ..compile import njit
 from ..dispatch import array_module, pick
+from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
 
 MIN_CAPACITY = 1 << 16
 UNSEEN = np.uint32(0xFFFFFFFF)
+AHEAD = 16  # tokens whose slots a CPU fetches ahead
 
 
 class WordTable:
@@ -53,24 +55,28 @@ def intern(hash_T: Any, table: WordTable) -> tuple[Any, Any]:
 
 
 def _cpu(hash_T, table):
-    V = len(table)
+    tokens_T, new, t = np.zeros(len(hash_T), np.uint32), [np.empty(0, np.int64)], 0
     while True:
-        tokens_T = np.zeros(len(hash_T), np.uint32)
-        new_N, full = _insert(hash_T, table.keys_C, table.ids_C, V, tokens_T)
-        if not full:
-            table.hash_V = np.concatenate([table.hash_V, hash_T[new_N]])
-            return tokens_T, new_N
+        new_N, t = _insert(hash_T, t, table.keys_C, table.ids_C, len(table), tokens_T)
+        new.append(new_N)
+        table.hash_V = np.concatenate([table.hash_V, hash_T[new_N]])
+        if t == len(hash_T):
+            return tokens_T, np.concatenate(new)
         table._allocate(np, 4 * len(table.keys_C))
         _rebuild(table.hash_V, table.keys_C, table.ids_C)
 
 
 @njit(nogil=True, cache=True)
-def _insert(hash_T, keys_C, ids_C, V, tokens_T):
+def _insert(hash_T, begin, keys_C, ids_C, V, tokens_T):
+    """Number the tokens from `begin` on; return the positions of new words, and the first token that has no room."""
     mask = np.uint64(len(keys_C) - 1)
     new_N = np.empty(1024, np.int64)
     n = 0
-    for t in range(len(hash_T)):
+    for t in range(begin, len(hash_T)):
         h = hash_T[t]
+        ahead = hash_T[min(t + AHEAD, len(hash_T) - 1)] & mask
+        prefetch(keys_C, np.int64(ahead))  # type: ignore[call-arg]
+        prefetch(ids_C, np.int64(ahead))  # type: ignore[call-arg]
         if h == 0:
             continue
         slot = h & mask
@@ -78,7 +84,7 @@ def _insert(hash_T, keys_C, ids_C, V, tokens_T):
             slot = (slot + np.uint64(1)) & mask
         if keys_C[slot] == 0:
             if 2 * (V + n + 1) > len(keys_C):
-                return new_N[:n], True
+                return new_N[:n].copy(), t
             if n == len(new_N):
                 new_N = np.concatenate((new_N, np.empty(n, np.int64)))
             keys_C[slot] = h
@@ -86,7 +92,7 @@ def _insert(hash_T, keys_C, ids_C, V, tokens_T):
             new_N[n] = t
             n += 1
         tokens_T[t] = ids_C[slot] + 1
-    return new_N[:n].copy(), False
+    return new_N[:n].copy(), len(hash_T)
 
 
 @njit(nogil=True, cache=True)

@@ -49,3 +49,22 @@ def test_against_python(to_device, plan):
         wrong += stands != named
     assert mismatches(text, numbers, WORDS, to_device) == wrong
     assert mismatches(text[:-1], numbers[: -1 if text.endswith(b"\n") else None], WORDS, to_device) == wrong
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 16, 17, 24, 25])
+@pytest.mark.parametrize("after", [b"", b" ", b"\n", b" abcdefghijklmnopqrstuvwxyz"])
+def test_a_byte_that_differs_anywhere(length, after, to_device):
+    """A word with another byte, a longer and a shorter one; the next bytes of text and of the words' data vary."""
+    word = bytes(97 + i for i in range(length))
+    numbers = [1 + after.startswith(b" a")] * (1 + after.startswith(b" a")) + [None] * (after == b"\n")
+    numbers[0] = 0
+    for words in (word,), (word, b"z"), (word, b"z", after[1:]):
+        if after.startswith(b" a") and len(words) < 3:
+            continue
+        assert mismatches(word + after, numbers, words, to_device) == 0
+        for i in range(length):
+            other = word[:i] + b"!" + word[i + 1 :]
+            assert mismatches(other + after, numbers, words, to_device) == 1
+        assert mismatches(word + b"!" + after, numbers, words, to_device) == 1
+        if length > 1:
+            assert mismatches(word[:-1] + after, numbers, words, to_device) == 1
