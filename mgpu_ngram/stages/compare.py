@@ -48,7 +48,10 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
             "--text", nargs="+", metavar="TEXT", help="held-out texts; then all other inputs are models"
         )
         parser.add_argument(
-            "-o", "--output", metavar="OUT", help="a folder to write: a table of all sentences, a picture, a manifest"
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="a folder to write: a table of all sentences, a picture, a manifest (not resumable)",
         )
         add_overwrite(parser)
         parser.add_argument(

@@ -61,7 +61,7 @@ class PruneStage(OneModelStage[PruneConfig, Any]):
         parser.add_argument(
             "--vocabulary-mode", choices=["single", "union", "multiple"],
             help="single: the words occur anywhere in TEXT (default); union: in one line of it; multiple: OUT is a "
-            "folder with a model for each line",
+            "folder with a model for each line (not resumable)",
         )  # fmt: skip
         parser.add_argument("--context", action="store_true", help="with --vocabulary: the last word may be any")
         parser.add_argument(

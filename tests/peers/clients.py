@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -103,6 +104,42 @@ def use_transformers(folder: Path) -> Any:
     return [[output.text, np.round(output.lm_score, 3).tolist()] for output in found]
 
 
+def use_flashlight(folder: Path) -> Any:
+    """Its search for words of a lexicon in random frames: with its own KenLM, and with our class in its place."""
+    import kenlm
+    import numpy as np
+    from flashlight.lib.text import decoder
+    from flashlight.lib.text.decoder.kenlm import KenLM
+    from flashlight.lib.text.dictionary import Dictionary
+
+    if kenlm.Model.__module__.startswith("mgpu_ngram"):
+        sys.path.insert(0, str(ROOT / "examples"))
+        from flashlight_kenlm import KenLM
+    words = sorted(set((folder / "words.txt").read_text().split()))
+    letters = ["|", *sorted(set("".join(words)))]
+    dictionary = Dictionary()
+    for word in (*words, "<unk>"):
+        dictionary.add_entry(word)
+    model, trie = KenLM(str(folder / "words.arpa"), dictionary), decoder.Trie(len(letters), 0)
+    start = model.start(False)
+    for word in words:
+        index = dictionary.get_index(word)
+        trie.insert([*map(letters.index, word), 0], index, model.score(start, index)[1])
+    trie.smear(decoder.SmearingMode.MAX)
+    options = decoder.LexiconDecoderOptions(
+        beam_size=50, beam_size_token=20, beam_threshold=50.0, lm_weight=1.0, word_score=0.0, unk_score=-math.inf,
+        sil_score=0.0, log_add=False, criterion_type=decoder.CriterionType.ASG,
+    )  # fmt: skip
+    unknown, transitions = dictionary.get_index("<unk>"), [0.0] * len(letters) ** 2
+    search = decoder.LexiconDecoder(options, trie, model, 0, -1, unknown, transitions, False)
+    rng, found = np.random.default_rng(0), []
+    for frames in (20, 60, 120):
+        emissions = rng.normal(0, 2, (frames, len(letters))).astype(np.float32)
+        for result in search.decode(emissions.ctypes.data, frames, len(letters))[:5]:
+            found.append([[dictionary.get_entry(word) for word in result.words if word >= 0], result.score])
+    return found
+
+
 def use_nemo(folder: Path) -> Any:
     """The processes of NeMo's train_kenlm.py: text through a pipe into lmplz, then build_binary trie."""
     binaries, arpa, out = Path(os.environ["KENLM_BIN"]), folder / "nemo.tmp.arpa", folder / "nemo.kenlm"
@@ -161,6 +198,10 @@ CLIENTS = {
     "pycorrector": Client(
         use_pycorrector, "`Detector`, `people.klm`", ("jieba", "pypinyin", "loguru", "six", "pyahocorasick"),
         ("pycorrector==1.1.4",),
+    ),
+    "flashlight-text": Client(
+        use_flashlight, "`LexiconDecoder` on its own KenLM, and on the class in examples/flashlight_kenlm.py",
+        ("flashlight-text==0.0.7",),
     ),
     "NeMo": Client(use_nemo, "the processes of `train_kenlm.py`: a pipe to `lmplz`, then `build_binary trie`"),
 }  # fmt: skip

@@ -151,7 +151,7 @@ def run(config: CompareConfig, context: RunContext, inputs: Corpus | None = None
 
     inputs  an open corpus in place of config.text
 
-    Not resumable.
+    Not resumable: it takes as long as to score the text once with each model.
     """
     corpus = inputs or open_inputs(config)
     if context.output is None:
