@@ -66,6 +66,51 @@ def test_gradients_in_float64(dropped):
     )
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+def test_transforms_of_functions_are_those_of_plain_operators(device, dropped):
+    logits, log_probs, target, words, blocks = to(device, rows(12))
+    scale, blocks = torch.linspace(-1, 2, 6).to(logits.device), blocks if dropped else None
+    many = torch.stack([logits, logits.flip(0), 2 * logits])
+
+    def of(loss):
+        def scaled(logits, log_probs):
+            return (loss(logits, log_probs, target, words, blocks) * scale).sum()
+
+        pulled = torch.func.vjp(lambda *inputs: loss(*inputs, target, words, blocks), logits, log_probs)[1]
+        yield from torch.func.grad(scaled, (0, 1))(logits, log_probs)
+        yield from pulled(scale.to(torch.float64 if loss is plain_loss else torch.float32))
+        yield torch.func.vmap(scaled, (1, None))(many.movedim(0, 1), log_probs)
+        yield from torch.func.vmap(torch.func.grad(scaled, (0, 1)), (0, None))(many, log_probs)
+        yield torch.func.jacrev(loss)(logits, log_probs, target, words, blocks)
+
+    for found, expected in zip(of(ng_torch.mixture_loss), of(plain_loss), strict=True):
+        assert found.dtype == torch.float32 and found.shape == expected.shape
+        assert torch.allclose(found.double(), expected.double(), rtol=1e-5, atol=5e-6)
+
+
+def test_each_example_has_a_gradient_of_the_layer_under_autocast():
+    module, hidden, log_probs = layer(), torch.randn(5, 1, 8), torch.rand(5, 1, 2).log()
+    of_weights, target = dict(module.named_parameters()), torch.arange(5)[:, None]
+
+    def loss(weights, *example):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.func.functional_call(module, weights, example).sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0))(of_weights, hidden, log_probs, target)
+    for i in range(5):
+        module.zero_grad()
+        loss(of_weights, hidden[i], log_probs[i], target[i]).backward()
+        for name, weights in of_weights.items():
+            assert torch.allclose(found[name][i], weights.grad, rtol=2e-2, atol=2e-3) and weights.grad.any()
+
+
+@pytest.mark.parametrize("of", [0, 1], ids=["logits", "log_probs"])
+def test_second_derivatives_are_refused(of):
+    logits, log_probs, target, words, _ = rows(13)
+    with pytest.raises(ng.InputError, match="mixture_loss has first derivatives only"):
+        torch.func.jacrev(torch.func.jacrev(ng_torch.mixture_loss, of), of)(logits, log_probs, target, words)
+
+
 def test_gradients_of_probabilities_in_float32():
     logits, log_probs, target, words, dropped = rows(3)
     found, expected = log_probs.clone().requires_grad_(), log_probs.clone().requires_grad_()

@@ -37,7 +37,42 @@ def mixture_loss(
     _check(logits, log_probs, target, num_words, dropped)
     exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
     inputs = logits, log_probs.to(exact), target, num_words, dropped
-    return _loss_operator(*inputs)[0] if torch.compiler.is_compiling() else _MixtureLoss.apply(*inputs)
+    if torch.compiler.is_compiling():
+        return _loss_operator(*inputs)[0]
+    return _TransformedLoss.apply(*inputs)[0] if _is_transformed() else _MixtureLoss.apply(*inputs)
+
+
+def _losses(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any) -> Any:
+    """Return the losses, and the two sums that their gradients need."""
+    log_sum, log_gold = tensor_sums(Mixture(logits, num_words, log_probs, target, dropped))
+    return (log_sum - log_gold).to(log_probs.dtype), log_sum, log_gold
+
+
+def _gradient(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any, *of_rows: Any) -> Any:
+    """Return the gradient of the logits."""
+    return tensor_gradient(Mixture(logits, num_words, log_probs, target, dropped), *of_rows)
+
+
+def _gradient_of_probs(
+    logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any, log_sum: Any, log_gold: Any, scale: Any
+) -> Any:
+    """Return the gradient of the log-probabilities."""
+    terms = logits[:, num_words : num_words + log_probs.shape[1]].double() + log_probs - log_gold[:, None]
+    made = (-scale[:, None] * terms.exp()).nan_to_num(0).to(log_probs.dtype)
+    return made if dropped is None else made.masked_fill((dropped & BLOCKS["counts"] > 0)[:, None], 0)
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    logits, log_probs, target, ctx.num_words, dropped = inputs
+    ctx.save_for_backward(logits, log_probs, target, dropped, *output[1:])
+
+
+def _gradients(ctx: Any, scale: Any, *of_inputs: Callable[..., Any]) -> Any:
+    """Return the gradients of the inputs of `_losses`; of_inputs make those of the first two."""
+    logits, log_probs, target, dropped, *sums = ctx.saved_tensors
+    kept = logits, log_probs, target, ctx.num_words, dropped, *sums, scale
+    made = (of(*kept) if needed else None for of, needed in zip(of_inputs, ctx.needs_input_grad[:2], strict=True))
+    return *made, None, None, None
 
 
 class _MixtureLoss(torch.autograd.Function):
@@ -52,37 +87,67 @@ class _MixtureLoss(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, scale: Any) -> Any:
-        return _gradients(ctx, scale, _gradient)
+        return _gradients(ctx, scale, _gradient, _gradient_of_probs)
 
 
-def _losses(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any) -> Any:
-    """Return the losses, and the two sums that their gradients need."""
-    log_sum, log_gold = tensor_sums(Mixture(logits, num_words, log_probs, target, dropped))
-    return (log_sum - log_gold).to(log_probs.dtype), log_sum, log_gold
+# Functions for `torch.func`. Their calls cost more, because PyTorch binds the arguments to the signature each time.
+_is_transformed = torch._C._are_functorch_transforms_active
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    logits, log_probs, target, ctx.num_words, dropped = inputs
-    ctx.save_for_backward(logits, log_probs, target, dropped, *output[1:])
+class _OfRows(torch.autograd.Function):
+    """A function whose tensors have a row for each target, so that `torch.vmap` may join their rows."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> Any:
+        size, joined = info.batch_size, []
+        for given, axis in zip(inputs, in_dims, strict=True):
+            if isinstance(given, torch.Tensor):
+                batched = given.expand(size, *given.shape) if axis is None else given.movedim(axis, 0)
+                rows, given = batched.shape[1], batched.flatten(0, 1)
+            joined.append(given)
+        made = cls.apply(*joined)
+        if isinstance(made, torch.Tensor):
+            return made.unflatten(0, (size, rows)), 0
+        return tuple(tensor.unflatten(0, (size, rows)) for tensor in made), (0,) * len(made)
 
 
-def _gradients(ctx: Any, scale: Any, gradient: Callable[..., Any]) -> Any:
-    """Return the gradients of the inputs of `_losses`; `gradient` is `_gradient` or its operator."""
-    logits, log_probs, target, dropped, log_sum, log_gold = ctx.saved_tensors
-    of_logits = of_probs = None
-    if ctx.needs_input_grad[0]:
-        of_logits = gradient(logits, log_probs, target, ctx.num_words, dropped, log_sum, log_gold, scale)
-    if ctx.needs_input_grad[1]:
-        end = ctx.num_words + log_probs.shape[1]
-        terms = logits[:, ctx.num_words : end].double() + log_probs - log_gold[:, None]
-        of_probs = (-scale[:, None] * terms.exp()).nan_to_num(0).to(log_probs.dtype)
-        if dropped is not None:
-            of_probs = of_probs.masked_fill((dropped & BLOCKS["counts"] > 0)[:, None], 0)
-    return of_logits, of_probs, None, None, None
+class _TransformedLoss(_OfRows):
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return _losses(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        _keep(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Any, *_: Any) -> Any:
+        return _gradients(ctx, scale, _LogitGradient.apply, _ProbGradient.apply)
 
 
-def _gradient(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any, *of_rows: Any) -> Any:
-    return tensor_gradient(Mixture(logits, num_words, log_probs, target, dropped), *of_rows)
+class _Gradient(_OfRows):
+    """A gradient that has none itself: a function of its own, because `torch.func` follows those alone."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise InputError("mixture_loss has first derivatives only; write the loss in plain operators for second ones")
+
+
+class _LogitGradient(_Gradient):
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return _gradient(*inputs)
+
+
+class _ProbGradient(_Gradient):
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return _gradient_of_probs(*inputs)
 
 
 # Operators, which `torch.compile` takes as they are.
@@ -109,7 +174,9 @@ def _(logits: Any, *_: Any) -> Any:
     return logits.new_empty(logits.shape)
 
 
-_loss_operator.register_autograd(lambda ctx, scale, *_: _gradients(ctx, scale, _gradient_operator), setup_context=_keep)
+_loss_operator.register_autograd(
+    lambda ctx, scale, *_: _gradients(ctx, scale, _gradient_operator, _gradient_of_probs), setup_context=_keep
+)
 
 
 def _check(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any) -> None:
