@@ -215,6 +215,24 @@ def test_unknown_words_of_probability_0(partial, tmp_path):
     assert unknown[1:] == [0, 0, 0] and unknown[0] == pytest.approx(-0.1 * np.log(10))
 
 
+@pytest.mark.parametrize("backoff", [0, 1.5, 12])
+@pytest.mark.parametrize("partial", ["sum", "lexicon"])
+def test_words_whose_probabilities_sum_above_1(partial, backoff, tmp_path, device):
+    """20 words have P = 1 each and <unk> 0.001; after <s>, each of them 10^backoff times as much."""
+    unigrams = "".join(f"0\ta{letter}\n" for letter in "0123456789bcdefghijk")
+    (tmp_path / "a.arpa").write_text(
+        "\\data\\\nngram 1=24\nngram 2=1\n\n\\1-grams:\n-3\t<unk>\n"
+        f"-99\t<s>\t{backoff}\n-1\t</s>\n-1\tb\n{unigrams}\n\\2-grams:\n-2\t<s> b\n\n\\end\\\n"
+    )
+    model = ng.Model.load(tmp_path / "a.arpa", device)
+    fast = ours.LogitsProcessor(model, 1, pieces=[b" ", b" a", b"0"], partial=partial)
+    rows = torch.tensor([[0], [1]], device="cuda" if device == "gpu" else "cpu")
+    first, second = fast(rows, torch.zeros(2, 3, device=rows.device)).tolist()
+    each = 10**backoff if partial == "sum" else 1
+    assert first[1] == pytest.approx(math.log(each * 20.001), rel=1e-5)
+    assert second[2] == pytest.approx(math.log(1.001 / 20.001), rel=1e-4)
+
+
 def test_wrong_arguments_are_refused(arpa):
     model = ng.Model.load(arpa, "cpu")
     for options, message in (

@@ -23,6 +23,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 PARTIAL = ("sum", "lexicon", "none")
 LEAST = np.float32(-1e4)  # for ln 0, so that scores have differences
 UNIT = 2.0**-60  # of sums of probabilities: integers, so differences of sums are exact and alike on all devices
+MAX_SUM_BITS = 3  # a row that sums to 2^3 or more, as only models that are not normalised have, gets a greater unit
 ROOM_BYTES = {"gpu": 1 << 30, "cpu": 64 << 20}  # of rows and scores that are made together
 ROW_BYTES, TOKEN_BYTES = 24, 32  # for each word of a row, and for each token
 LookAhead = Callable[[Any], Any]  # of nodes (B, X) or (1, X): ln, (B, X) or (1, X)
@@ -144,8 +145,10 @@ class WordPieces:
     def _sums(self, states_B: Any) -> LookAhead:
         xp, spellings, B = array_module(states_B), self._spellings, len(states_B)
         rows_BV, _ = self._model.advance(states_B, RowOptions((self._model.order,), scale="prob"), next_states=False)
+        bits_B1 = xp.frexp(rows_BV.sum(axis=1, keepdims=True))[1]
+        unit_B1 = xp.ldexp(xp.full((B, 1), UNIT, np.float32), xp.maximum(bits_B1 - MAX_SUM_BITS, 0))
         units = xp.zeros(B * len(spellings.ids_W) + 1, np.uint64)
-        units[1:].reshape(B, -1)[:] = xp.take(rows_BV, spellings.ids_W, axis=1) * np.float32(1 / UNIT)
+        units[1:].reshape(B, -1)[:] = xp.take(rows_BV, spellings.ids_W, axis=1) * (1 / unit_B1)
         sums = xp.cumsum(units)  # of all rows together: differences are right modulo 2^64
         first_B1 = xp.arange(B)[:, None] * len(spellings.ids_W)
         unknown_B1 = self._step(states_B, xp.zeros(B, np.int32))[0][:, None]
@@ -153,7 +156,7 @@ class WordPieces:
         def look_ahead(nodes: Any) -> Any:
             mass_BX = sums[first_B1 + spellings.end_M[nodes]] - sums[first_B1 + spellings.first_M[nodes]]
             with np.errstate(divide="ignore"):
-                known_BX = xp.log(mass_BX.astype(np.float32) * np.float32(UNIT))
+                known_BX = xp.log(mass_BX.astype(np.float32) * unit_B1)
             return xp.logaddexp(known_BX, unknown_B1)
 
         return look_ahead
