@@ -110,7 +110,7 @@ def test_rows_are_consistent(bench_run):
     short, on_end = (rows[f"score/{k} edge table", "n=5", "repeated=3"] for k in ("short runs of", "on end"))
     assert on_end["rate"] == pytest.approx(2 * short["rate"] * short["median_seconds"] / on_end["median_seconds"])
     assert on_end["speedup"] == pytest.approx(on_end["rate"] / short["rate"])
-    assert re.fullmatch(r"2 passes a run; first \S+ M; last \S+ M", on_end["notes"])
+    assert re.fullmatch(r"2 passes a run; first \S+ [kM]; last \S+ [kM]", on_end["notes"])
     orders = [r["sizes"].split()[0] for r in bench_run[0] if r["kernel"] == "score/table5 B+-tree"]
     assert orders == ["n=5", "n=4", "n=3"]
     small, large = (r for r in bench_run[0] if r["kernel"] == "score/table4 edge table")
@@ -461,7 +461,7 @@ def test_bad_options(options, message, tmp_path):
             "score --size 1",
             "bench score takes no --size, which is of bench count, bench cluster, bench distribution, bench filter;",
         ),
-        ("count --only 1", "bench count takes no --only, which is of bench cluster, bench score, bench distribution, "),
+        ("quote --only 1", "bench quote takes no --only, which is of bench count, bench cluster, bench score, "),
         ("score --only stump", "part 'stump' is none of"),
     ],
 )
