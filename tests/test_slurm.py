@@ -168,7 +168,7 @@ def test_two_nodes_train_topics(submit, tmp_path, monkeypatch):
 def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_resumes(submit, tmp_path, expected):
     hooks = tmp_path / "hooks"
     hooks.mkdir()
-    (hooks / "count_chunk.slow").write_text("0.5")
+    (hooks / "count_chunk.slow").write_text("2")  # so long that chunks are left when the signal arrives
     job = submit("checkpoint_seconds=0", DASK_DISTRIBUTED__WORKER__PRELOAD=str(HOOKS), NGRAM_TEST_HOOKS=str(hooks))
     job.wait_for("out/count.checkpoint/entries-*/run-*")
     os.kill(job.pid, signal.SIGTERM)

@@ -186,6 +186,7 @@ NOT_STORED = {
     "lda/fig7 NYTimes",
     "no step was counted",
     "worker(s)",
+    "the clock of the cores stayed at",
 }
 
 
