@@ -180,7 +180,6 @@ def test_pages_show_the_rows_as_they_are(name, tmp_path):
 
 # What the stored rows of an H200 lack.
 NOT_STORED = {
-    "score/on end edge table",
     "decode/drain drain",
     "decode/fusion fused",
     "lda/fig7 NYTimes",
