@@ -18,11 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks.corpora import english_like_text
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.json_lines import scan_lines
 from mgpu_ngram.core.json_records import parse_record
@@ -35,7 +38,7 @@ from mgpu_ngram.jobs.filter.config import FilterConfig
 from mgpu_ngram.jobs.filter.run import FilterResult
 from mgpu_ngram.jobs.filter.run import run as filter_documents
 
-FLAGS = {"size", "only", "folder"}
+FLAGS = {"size", "workers", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {
     "ceiling/": (),
     "filter/": ("jobs.filter.run",),
@@ -51,6 +54,7 @@ MEDIAN_BYTES, SPREAD = 1_600, 1.0  # of a document; its logarithm is normal
 SHARDS = {"gpu": 4, "cpu": 2}
 PEER_SIZE = 8 << 20  # bytes of the documents that CCNet's classes are given
 TARGETS = {"words": 600e6, "pieces": 150e6}  # bytes of JSON lines a second, of one H200 with 16 cores
+TARGET_SPEEDUP = {2: 1.9}  # over one H200
 PEER_TARGET = 10  # times the rate of CCNet's classes, on two cores
 PEER = "CCNet's classes"
 PEER_MODULES = ("cc_net", "kenlm", "sentencepiece")
@@ -86,8 +90,8 @@ class Documents:
 class FilterBench:
     """The rows, and a folder with documents and models."""
 
-    def __init__(self, suite: Suite, size_bytes: int, folder: Path):
-        self.suite, self.size_bytes, self.folder = suite, size_bytes, folder
+    def __init__(self, suite: Suite, size_bytes: int, clusters: list[int], folder: Path):
+        self.suite, self.size_bytes, self.clusters, self.folder = suite, size_bytes, clusters, folder
 
     @cached_property
     def documents(self) -> Documents:
@@ -147,11 +151,13 @@ class FilterBench:
 
     def filter(self, name: str, documents: Documents, **settings: Any) -> tuple[FilterResult, float]:
         """Run a filter; return its result and the CPU seconds of this process."""
-        config = FilterConfig(documents.paths, name=name, report=False, **settings)
         with closing(LocalExecutor(self.suite.device)) as executor:
             start = time.process_time()
-            result = filter_documents(config, RunContext(executor, self.folder / name, overwrite=True))
-            return result, time.process_time() - start
+            return self.run(executor, name, documents, **settings), time.process_time() - start
+
+    def run(self, executor: Executor, name: str, documents: Documents, **settings: Any) -> FilterResult:
+        config = FilterConfig(documents.paths, name=name, report=False, **settings)
+        return filter_documents(config, RunContext(executor, self.folder / name, overwrite=True))
 
     def settings(self, name: str) -> dict[str, Any]:
         """Return the settings of a filter by words or by pieces, as CCNet's classes are used."""
@@ -254,6 +260,34 @@ def _filter_rows(bench: FilterBench, name: str) -> None:
         suite.add(f"filter/{name}, {step}", documents.sizes, seconds, notes=notes, **how)
 
 
+def workers(bench: FilterBench) -> None:
+    """A row of each filter and number of workers: a shard of the documents is a task."""
+    suite, documents = bench.suite, bench.documents
+    alone: dict[str, float] = {}
+    written: dict[str, list[bytes]] = {}
+    for G in bench.clusters:
+        suite.say(f"{G} workers filter documents")
+        with closing(open_executor(ClusterConfig(device=suite.device, workers=G))) as executor:  # type: ignore[arg-type]
+            for name in TARGETS:
+                settings, seconds = bench.settings(name), []
+                bench.run(executor, name, documents, **settings)  # loads the model
+                for _ in range(ROUNDS):
+                    seconds.append(bench.run(executor, name, documents, **settings).wall_seconds)
+                shards = [path.read_bytes() for path in sorted((bench.folder / name / "documents").iterdir())]
+                if shards != written.setdefault(name, shards):
+                    raise WrongResult(f"{G} workers write other documents than {bench.clusters[0]}; not timed")
+                row = suite.add(
+                    f"filter/{name} by workers", f"{documents.sizes} workers={G}", seconds, items=documents.size_bytes,
+                    unit="B/s", notes=f"of JSON lines, end to end; transport {executor.transport}",
+                )  # fmt: skip
+                if G == 1:
+                    alone[name] = row.rate or 0.0
+                elif row.rate and alone.get(name):
+                    row.baseline, row.speedup = "workers=1", row.rate / alone[name]
+                    if suite.device == "gpu" and G in TARGET_SPEEDUP:
+                        row.target = TARGET_SPEEDUP[G] * alone[name]
+
+
 def ccnet(bench: FilterBench) -> None:
     """Rows: CCNet's own classes, and a filter on the same documents, where CCNet is installed."""
     suite = bench.suite
@@ -321,6 +355,7 @@ PARTS: dict[str, Callable[[FilterBench], None]] = {
     "files": files,
     "words": words,
     "pieces": pieces,
+    "workers": workers,
     "ccnet": ccnet,
 }
 
@@ -331,7 +366,7 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
     size_bytes = parse_bytes(SIZE[options.device] if options.size is None else options.size, "size")
     suite = open_suite("filter", options)
     with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as folder:
-        bench = FilterBench(suite, max(MIN_SIZE, size_bytes), Path(folder))
+        bench = FilterBench(suite, max(MIN_SIZE, size_bytes), options.clusters(), Path(folder))
         for name in parts:
             suite.measure_part(PARTS[name], bench)
     return [asdict(row) for row in suite.rows]

@@ -36,11 +36,12 @@ def run(device, folder, part):
             {"words", *(f"words, {step}" for step in STEPS)},
         ),
         ("pieces", {"pieces", "pieces, tokenize"}),
+        ("workers", {"words by workers", "pieces by workers"}),
         ("ccnet", set()),
     ],
 )
 def test_parts(part, kernels, device, tmp_path, monkeypatch):
-    if part == "pieces":
+    if part in ("pieces", "workers"):
         pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     monkeypatch.setattr(bench_filter, "PEER_MODULES", ("no_such_module",))
     if part == "words" and device == "gpu":
@@ -48,6 +49,8 @@ def test_parts(part, kernels, device, tmp_path, monkeypatch):
     rows = run(device, tmp_path, part)
     found = {row["kernel"].removeprefix("filter/") for row in rows}
     assert found >= kernels and (found == kernels or part == "pieces")
+    if part == "workers" and device == "cpu":
+        assert [row["speedup"] is not None for row in rows] == [False, False, True, True]
     assert all(row["rate"] > 0 and row["rate_unit"] == "B/s" for row in rows)
 
 
