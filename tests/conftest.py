@@ -346,13 +346,16 @@ def plain_ctc():
 
 @pytest.fixture(scope="session")
 def wait_for_workers():
-    """Return wait_for_workers(client, workers), which asks the scheduler.
+    """Return wait_for_workers(client, workers): until so many run. It asks the scheduler.
 
     The client's own method looks at a copy of the scheduler's state that may lack restarted workers for ever.
     """
 
+    def running(dask_scheduler):
+        return sum(worker.status.name == "running" for worker in dask_scheduler.workers.values())
+
     def wait(client, workers):
-        while len(client.nthreads()) < workers:
+        while client.run_on_scheduler(running) < workers:
             time.sleep(0.01)
 
     return wait

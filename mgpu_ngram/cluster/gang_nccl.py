@@ -17,6 +17,7 @@ from mgpu_ngram.cluster.gang import Communicator, Pending, check_array
 from mgpu_ngram.cluster.gang_host import POLL_SECONDS, Abort, Channel, HostCommunicator
 from mgpu_ngram.core.errors import RunError
 
+UNIQUE_ID_BYTES = 128  # of NCCL
 CALL_SECONDS = 1.0  # an abort waits so long for a call of NCCL in another thread; a longer call hangs on a dead peer
 ABORT_SECONDS = 10.0  # the process gives up its GPU if NCCL still occupies it so long after an abort
 LOST_SECONDS = 5.0  # if an error of NCCL comes from a lost worker, the driver aborts the gang within this time
@@ -50,12 +51,13 @@ class NcclCommunicator(Communicator):
         self._calling, self._is_free = threading.Lock(), threading.Event()
         self._running: deque[_Collective] = deque()  # NCCL uses their arrays, although the caller may drop them
         self._stream, self._one = cupy.cuda.Stream(non_blocking=True), cupy.zeros(1, np.int32)
-        unique_id = np.array(nccl.get_unique_id() if rank == 0 else [0] * 128, np.int16)
-        self._comm = self._connect(tuple(map(int, channel.exchange("all_gather", unique_id)[0])))
+        unique_id = nccl.get_unique_id() if rank == 0 else bytes(UNIQUE_ID_BYTES)
+        ids = channel.exchange("all_gather", np.frombuffer(unique_id, np.uint8))
+        self._comm = self._connect(ids[0].tobytes())
         self._is_closed = False
         threading.Thread(target=self._guard, name="mgpu-ngram-nccl-guard", daemon=True).start()
 
-    def _connect(self, unique_id: tuple[int, ...]) -> Any:
+    def _connect(self, unique_id: bytes) -> Any:
         """Return NCCL's communicator. It connects in a thread, which is left behind if a peer dies meanwhile."""
         opened: Future = Future()
         device = self._cupy.cuda.Device()

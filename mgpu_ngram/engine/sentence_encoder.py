@@ -93,11 +93,15 @@ class SentenceEncoder:
         return begun.encoded.part(slice(B), T)
 
     def release(self) -> None:
-        """Say that what the current stream has begun is the last to read the results of `take` so far."""
+        """Say that what the current stream has begun is the last to read the results of `take` so far.
+
+        Their memory may next be used by another encoder of this thread, so its stream waits, too.
+        """
         if self._xp is not np:
             import cupy
 
             self._read = cupy.cuda.get_current_stream().record()
+            side_stream().wait_event(self._read)
 
     def _arrays(self, sources: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids (T, B, F), lengths) of sentences; ids are 0 after the end."""

@@ -74,10 +74,10 @@ class FakeNccl:
         self.__dict__ |= NUMBERS
 
     def get_unique_id(self):
-        return tuple(range(-64, 64))
+        return bytes(range(64, 192))
 
     def NcclCommunicator(self, size, unique_id, rank):
-        assert unique_id == self.get_unique_id() and all(type(i) is int for i in unique_id)
+        assert unique_id == self.get_unique_id() and type(unique_id) is bytes
         self.hub = self.hub or Hub(size)
         self.comms[rank] = comm = FakeComm(self, rank)
         self.connecting.set()
