@@ -261,13 +261,18 @@ def _filter_rows(bench: FilterBench, name: str) -> None:
 
 
 def workers(bench: FilterBench) -> None:
-    """A row of each filter and number of workers: a shard of the documents is a task."""
+    """A row of each filter and number of workers: a shard of the documents is a task.
+
+    Each worker has its share of the cores of the largest cluster, whatever the others leave idle.
+    """
     suite, documents = bench.suite, bench.documents
+    threads = max(1, cpu_cores() // max(bench.clusters))
     alone: dict[str, float] = {}
     written: dict[str, list[bytes]] = {}
     for G in bench.clusters:
         suite.say(f"{G} workers filter documents")
         with closing(open_executor(ClusterConfig(device=suite.device, workers=G))) as executor:  # type: ignore[arg-type]
+            executor.threads = threads
             for name in TARGETS:
                 settings, seconds = bench.settings(name), []
                 bench.run(executor, name, documents, **settings)  # loads the model
@@ -276,9 +281,10 @@ def workers(bench: FilterBench) -> None:
                 shards = [path.read_bytes() for path in sorted((bench.folder / name / "documents").iterdir())]
                 if shards != written.setdefault(name, shards):
                     raise WrongResult(f"{G} workers write other documents than {bench.clusters[0]}; not timed")
+                notes = f"of JSON lines, end to end; {threads} threads a worker; transport {executor.transport}"
                 row = suite.add(
                     f"filter/{name} by workers", f"{documents.sizes} workers={G}", seconds, items=documents.size_bytes,
-                    unit="B/s", notes=f"of JSON lines, end to end; transport {executor.transport}",
+                    unit="B/s", notes=notes,
                 )  # fmt: skip
                 if G == 1:
                     alone[name] = row.rate or 0.0
