@@ -100,6 +100,12 @@ class BeamSearch:
         """Number of sentences that have entered and are not known to be done."""
         return len(self._requests) - len(self._done)
 
+    def close(self) -> None:
+        """Free the memory of graphs. Nothing can be searched any more."""
+        self._now_2 = None  # the result of a graph
+        if self._graphs is not None:
+            self._graphs.close()
+
     def prepare(self, sources: Sequence[Any]) -> None:
         """Begin to encode sentences, on a GPU beside the steps. They enter next, perhaps some at a time."""
         self.model.prepare(sources)

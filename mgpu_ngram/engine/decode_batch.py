@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,9 +136,9 @@ def search_all(
         for start in range(0, len(waiting), pool):
             order = sorted(waiting[start : start + pool], key=lambda i: -requests[i].length)
             entering = [requests[i] for i in order]
-            search = BeamSearch(model, options, entering, batching.sentences, batching.kind == "naive")
-            for found in _run(search, order, requests, sources, batching):
-                results[index[found.number]] = found.hypotheses
+            with closing(BeamSearch(model, options, entering, batching.sentences, batching.kind == "naive")) as search:
+                for found in _run(search, order, requests, sources, batching):
+                    results[index[found.number]] = found.hypotheses
     return results
 
 

@@ -39,6 +39,17 @@ class StepGraphs:
         """Forget all graphs, because arrays that steps read are others now."""
         self._graphs.clear()
 
+    def close(self) -> None:
+        """Forget all graphs and free their memory; their results must be dropped before.
+
+        CuPy 14 never frees the blocks that a pool still has when it is dropped.
+        """
+        self._graphs.clear()
+        self._pool.free_all_blocks()
+
+    def __del__(self) -> None:
+        self.close()
+
     def run(self, size: S, step: Callable[[S], Any]) -> Any:
         """Do step(size) and return its result, which has the same arrays each time.
 

@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_ngram.benchmarks.decode_batch import Scheduled, Sentence
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine import beam_search, decode_batch
+from mgpu_ngram.engine import beam_search, decode_batch, sentence_encoder
 from mgpu_ngram.engine.beam_search import LAG
 from mgpu_ngram.engine.best_words import Hypotheses, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode, search_all
@@ -282,6 +282,9 @@ class StepsInPlace:
     def clear(self):
         pass
 
+    def close(self):
+        pass
+
 
 class CheckedSteps(NmtSteps):
     """Steps whose rows, also those that no sentence has any more, must have sentences of the pool."""
@@ -359,6 +362,24 @@ def test_graphs_find_the_same_bits(random_model, arpa, with_more, kind, monkeypa
 
     assert found(0) == found(None)
     assert sum(launched) > 20
+
+
+@pytest.mark.gpu
+def test_decoding_frees_the_memory_of_its_graphs(random_model, monkeypatch):
+    import cupy
+
+    pools = []
+
+    class Watched(StepGraphs):
+        def __init__(self):
+            super().__init__()
+            pools.append(self._pool)
+
+    monkeypatch.setattr(beam_search, "StepGraphs", Watched)
+    monkeypatch.setattr(sentence_encoder, "StepGraphs", Watched)
+    sources = [np.append(np.arange(n) % 7 + 2, 0) for n in range(5, 40)] * 20
+    decode([random_model().map_arrays(cupy.asarray)], sources, SearchOptions(3), Batching(64))
+    assert len(pools) == 2 and [pool.total_bytes() for pool in pools] == [0, 0]
 
 
 def test_results_have_an_attention_row_for_each_word(random_model):
