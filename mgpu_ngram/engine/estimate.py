@@ -235,18 +235,20 @@ def count_counts(counts: Any, most: int = COUNTED) -> list[int]:
     return [int((counts == j).sum()) for j in range(1, most + 1)]
 
 
-def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
-    """Return (V,) int64, lmplz's ids: specials first, then words by first occurrence in the text."""
-    rank_V = np.arange(len(first_source_V))
-    words = END_ID + 1 + np.lexsort((first_offset_V[END_ID + 1 :], first_source_V[END_ID + 1 :]))
-    rank_V[words] = rank_V[END_ID + 1 :].copy()
-    return rank_V
+def places_in_text(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
+    """Return (V,) int64, numbers in the order of lmplz's ids: specials first, then words by first occurrence."""
+    place_V = np.arange(len(first_source_V))
+    words = slice(END_ID + 1, None)
+    bytes_at_most = np.int64(first_offset_V.max(initial=0)) + 1  # of a source, as far as words begin
+    place_V[words] = END_ID + 1 + first_source_V[words].astype(np.int64) * bytes_at_most + first_offset_V[words]
+    return place_V
 
 
-def last_longer(part: Part, suffix: Sequence[int], rank_V: np.ndarray) -> tuple[int, int, int, int]:
-    """Return (rank, first word, adjusted count, raw count) of one n-gram that is a word followed by `suffix`.
+def last_longer(part: Part, suffix: Sequence[int], place_V: np.ndarray) -> tuple[int, int, int, int]:
+    """Return (place, first word, adjusted count, raw count) of one n-gram that is a word followed by `suffix`.
 
-    Of all such n-grams of the part, the one whose first word has the greatest rank; rank -1 if there is none.
+    Of all such n-grams of the part, the one whose first word has the greatest of `places_in_text`; place -1 if there
+    is none.
     """
     order = part.orders[len(suffix) + 1]
     here_R = array_module(order.count_R).ones(len(order), bool)
@@ -256,9 +258,9 @@ def last_longer(part: Part, suffix: Sequence[int], rank_V: np.ndarray) -> tuple[
     if not len(rows):
         return -1, -1, 0, 0
     first_K = to_host(order.word(0)[rows])
-    best = int(rank_V[first_K].argmax())
+    best = int(place_V[first_K].argmax())
     row, word = int(rows[best]), int(first_K[best])
-    return int(rank_V[word]), word, int(order.count_R[row]), int(order.raw_R[row])
+    return int(place_V[word]), word, int(order.count_R[row]), int(order.raw_R[row])
 
 
 def _split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: int) -> Any:

@@ -137,6 +137,13 @@ def estimated(
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
 
 
+def test_places_in_a_text():
+    """Specials come first; other words by the source and the offset of their first occurrence."""
+    source_V, offset_V = np.array([0, 0, 1, 1, 0, 1, 0]), np.array([9, 3, 7, 5, 9, 0, 2])
+    found = engine.places_in_text(source_V, offset_V)
+    assert found.dtype == np.int64 and np.argsort(found).tolist() == [0, 1, 2, 6, 4, 5, 3]
+
+
 def entries(trie, words):
     """Return {n-gram: (log10 probability, log10 backoff)} of every node."""
     word_G, prob_G, backoff_M, first_child_M = (

@@ -39,8 +39,8 @@ from mgpu_ngram.engine.estimate import (
     count_counts,
     estimate_part,
     estimate_unigrams,
-    first_places,
     last_longer,
+    places_in_text,
     split_probs,
     with_split_counts,
 )
@@ -186,8 +186,8 @@ class Estimation:
         # Call all tasks before waiting: one wait takes as long as a short task.
         asked = [call(_report_of_words, words), *(call(_report_of, part) for part in parts)]
         if slips:
-            ranks = call(ranks_of, self.vocabulary)
-            asked.append(call(last_word, self.vocabulary, words, ranks))
+            places = call(places_of, self.vocabulary)
+            asked.append(call(last_word, self.vocabulary, words, places))
         if self.split:
             asked.append(call(count_counts, split_left))
         (of_words, size, self.tokens), *answers = self.executor.gather(asked)
@@ -197,7 +197,7 @@ class Estimation:
         if self.split:
             counts[2] = counts[2] + answers[-1]
         if slips:
-            for n, adjusted, raw in self._slipped(parts, ranks, answers[0], split_left):
+            for n, adjusted, raw in self._slipped(parts, places, answers[0], split_left):
                 for count, change in (adjusted, -1), (raw, 1):
                     if 1 <= count <= COUNTED:
                         counts[n][count - 1] += change
@@ -216,7 +216,7 @@ class Estimation:
         return statistics, discounts
 
     def _slipped(
-        self, parts: list[Handle], ranks: Handle, last: tuple[int, int, int], split_left: Handle | None
+        self, parts: list[Handle], places: Handle, last: tuple[int, int, int], split_left: Handle | None
     ) -> list[tuple[int, int, int]]:
         """Return (order, adjusted count, raw count) of n-grams whose raw count lmplz uses in its counts of counts.
 
@@ -226,7 +226,7 @@ class Estimation:
         executor, (word, adjusted, raw) = self.executor, last
         slipped, suffix, holders = [(1, adjusted, raw)], [word], list(parts)
         for n in range(2, self.options.order):
-            found = executor.gather([executor.call(last_longer, part, suffix, ranks) for part in holders])
+            found = executor.gather([executor.call(last_longer, part, suffix, places) for part in holders])
             _, first, adjusted, raw = max(found)
             if first <= START_ID:  # no word precedes <s>
                 break
@@ -354,13 +354,13 @@ def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: Estimat
     return estimate_unigrams(words.count_V, words.kept_V, rule, options)
 
 
-def ranks_of(vocabulary: Vocabulary) -> np.ndarray:
-    return first_places(vocabulary.first_source_V, vocabulary.first_offset_V)
+def places_of(vocabulary: Vocabulary) -> np.ndarray:
+    return places_in_text(vocabulary.first_source_V, vocabulary.first_offset_V)
 
 
-def last_word(vocabulary: Vocabulary, words: _Words, rank_V: np.ndarray) -> tuple[int, int, int]:
-    """Return the word of the text with the greatest rank, its adjusted count and its raw count."""
-    word = int(np.where(vocabulary.counts_V > 0, rank_V, -1).argmax())
+def last_word(vocabulary: Vocabulary, words: _Words, place_V: np.ndarray) -> tuple[int, int, int]:
+    """Return the word of the text with the greatest of `places_in_text`, its adjusted count and its raw count."""
+    word = int(np.where(vocabulary.counts_V > 0, place_V, -1).argmax())
     return word, int(words.count_V[word]), int(vocabulary.counts_V[word])
 
 
