@@ -37,7 +37,7 @@ from mgpu_ngram.engine.subwords import SubwordCodes, replica_codes
 T = TypeVar("T")
 
 SCORES, SHARD = "scores", "shard"  # kinds of checkpoint entries
-GPU_BLOCKS = 2  # at once on a GPU: one is copied while the other is scored
+GPU_BLOCKS = 4  # at once on a GPU: some are copied while others are scored
 
 
 @dataclass(frozen=True)
