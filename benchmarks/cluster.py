@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks import cluster_arrays, cluster_words
-from mgpu_ngram.benchmarks.cluster_words import Corpus
+from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
 from mgpu_ngram.cluster.executor import Executor
@@ -48,10 +48,10 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
     suite = open_suite("cluster", options)
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder)))
-        corpus = Corpus(place, [])
+        corpus = ZipfCorpus(place, [])
         if WITH_TEXT & set(parts):
             suite.say(f"writing a corpus of {tokens:,} words")
-            corpus = Corpus.generate(place, tokens, FILE_TOKENS[device])
+            corpus = ZipfCorpus.generate(place, tokens, FILE_TOKENS[device])
         of_cluster: dict[str, Callable[[Suite, Executor], None]] = {
             "read": lambda suite, executor: cluster_words.read(suite, executor, corpus),
             "speedup": lambda suite, executor: cluster_words.speedup(suite, executor, corpus),

@@ -42,14 +42,14 @@ TEXT_TO_SHARDS = "cluster/words text to shards"
 
 
 @dataclass(frozen=True)
-class Corpus:
+class ZipfCorpus:
     """Generated files of words, each with its number of n-grams of each order."""
 
     folder: Path
     files: list[tuple[Path, list[int]]]
 
     @classmethod
-    def generate(cls, folder: Path, tokens: int, file_tokens: int) -> Corpus:
+    def generate(cls, folder: Path, tokens: int, file_tokens: int) -> ZipfCorpus:
         return cls(folder, zipf_texts(folder, tokens, file_tokens, VOCABULARY, ORDER))
 
     @property
@@ -66,17 +66,17 @@ class Corpus:
         size_bytes = sum(path.stat().st_size for path, _ in self.files)
         return f"tokens={self.totals[0]} bytes={size_bytes} n=1..{ORDER}"
 
-    def head(self, tokens: int) -> Corpus:
+    def head(self, tokens: int) -> ZipfCorpus:
         """Return the first files that have no more than `tokens` together, at least one."""
         files: list[tuple[Path, list[int]]] = []
         for path, totals in self.files:
             if files and sum(t[0] for _, t in files) + totals[0] > tokens:
                 break
             files.append((path, totals))
-        return Corpus(self.folder, files)
+        return ZipfCorpus(self.folder, files)
 
 
-def speedup(suite: Suite, executor: Executor, corpus: Corpus) -> None:
+def speedup(suite: Suite, executor: Executor, corpus: ZipfCorpus) -> None:
     """One row: this executor on the corpus, beside one worker if that was measured before."""
     suite.say(f"words: text to shards, {executor.workers} workers, transport {executor.transport}")
     seconds = _rounds(executor, corpus)
@@ -95,7 +95,7 @@ def speedup(suite: Suite, executor: Executor, corpus: Corpus) -> None:
     )
 
 
-def read(suite: Suite, executor: Executor, corpus: Corpus) -> None:
+def read(suite: Suite, executor: Executor, corpus: ZipfCorpus) -> None:
     """One row: all workers copy text to their devices at once and do nothing with it: the floor of pass 1."""
     suite.say(f"text to the devices, {executor.workers} workers")
     text = open_corpus(corpus.paths)
@@ -124,7 +124,7 @@ def read_chunk(chunk: Chunk, device: str, threads: int) -> int:
     return sum(int(block.owned_S.sum()) for block, _ in blocks)
 
 
-def overhead(suite: Suite, corpus: Corpus) -> None:
+def overhead(suite: Suite, corpus: ZipfCorpus) -> None:
     """Four rows: one worker of a cluster beside the same work in this process, to merged tables and to Parquet."""
     corpus = corpus.head(OVERHEAD_TOKENS)
     tables: list[list[float]] = []
@@ -159,7 +159,7 @@ def overhead(suite: Suite, corpus: Corpus) -> None:
         )
 
 
-def spill(suite: Suite, corpus: Corpus) -> None:
+def spill(suite: Suite, corpus: ZipfCorpus) -> None:
     """Two rows: whole runs with all memory, and with a tenth of the size of the tables."""
     corpus = corpus.head(SPILL_TOKENS)
     limited = "device_bytes" if suite.device == "gpu" else "host_bytes"
@@ -198,7 +198,7 @@ def spill(suite: Suite, corpus: Corpus) -> None:
     )
 
 
-def _run(executor: Executor, corpus: Corpus, memory: MemoryConfig) -> count_job.CountResult:
+def _run(executor: Executor, corpus: ZipfCorpus, memory: MemoryConfig) -> count_job.CountResult:
     """A whole run, to Parquet."""
     config = count_job.CountConfig(corpus.paths, ORDER)
     return count_job.run(
@@ -211,7 +211,7 @@ def _stages(run: count_job.CountResult) -> str:
     return "seconds: " + ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in run.seconds.items())
 
 
-def _rounds(executor: Executor, corpus: Corpus) -> list[float]:
+def _rounds(executor: Executor, corpus: ZipfCorpus) -> list[float]:
     """Return the seconds of several rounds, after a small one that is checked and a warm-up."""
     _check_beginning(executor, corpus)
     count_to_tables(corpus.paths[:1], executor, corpus.folder)
@@ -227,20 +227,20 @@ def _rounds(executor: Executor, corpus: Corpus) -> list[float]:
     return seconds
 
 
-def _check_totals(totals: Sequence[int], corpus: Corpus) -> None:
+def _check_totals(totals: Sequence[int], corpus: ZipfCorpus) -> None:
     for n, (found, expected) in enumerate(zip(totals, corpus.totals, strict=True), 1):
         oracles.check_total(found, expected, f"n-grams of order {n}")
 
 
-def _beginning(corpus: Corpus) -> Corpus:
+def _beginning(corpus: ZipfCorpus) -> ZipfCorpus:
     """Return the first lines as a corpus."""
     head = corpus.folder / "head.txt"
     with open(corpus.paths[0], "rb") as file:
         head.write_bytes(b"".join(file.readlines(6 * ORACLE_WORDS)))
-    return Corpus(corpus.folder, [(head, [])])
+    return ZipfCorpus(corpus.folder, [(head, [])])
 
 
-def _check_beginning(executor: Executor, corpus: Corpus) -> None:
+def _check_beginning(executor: Executor, corpus: ZipfCorpus) -> None:
     """Compare the counts of the first lines, in several chunks, with collections.Counter, n-gram by n-gram."""
     [path] = _beginning(corpus).paths
     size_bytes = Path(path).stat().st_size

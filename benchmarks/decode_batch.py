@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks import decode_amun
 from mgpu_ngram.benchmarks.decode_oracle import EOS
-from mgpu_ngram.benchmarks.decode_whole import Work, decode_row
+from mgpu_ngram.benchmarks.decode_whole import WholeDecode, decode_row
 from mgpu_ngram.benchmarks.decode_work import (
     FORCE,
     SEED,
@@ -59,7 +59,7 @@ def batch(bench: DecodeBench) -> None:
         for kind in BATCHINGS:
             suite.say(f"batches of {size}, {kind}")
             batching = Batching(size, pool=0 if kind == "refill" else size, kind=kind)
-            work = Work(f"decode/batch {kind}", system, translation, system.plain, 1)
+            work = WholeDecode(f"decode/batch {kind}", system, translation, system.plain, 1)
             row = decode_row(suite, work, sources, batching)
             if row.rate and first.setdefault(kind, row.rate):
                 row.baseline, row.speedup = "batch=1", row.rate / first[kind]
@@ -70,7 +70,7 @@ def batch(bench: DecodeBench) -> None:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class ScheduledSentence:
     """A source and the number of words of its translations, their end included."""
 
     ids: np.ndarray
@@ -80,12 +80,12 @@ class Sentence:
         return len(self.ids)
 
 
-def scheduled_sentences(sentences: int, vocab_size: int) -> list[Sentence]:
+def scheduled_sentences(sentences: int, vocab_size: int) -> list[ScheduledSentence]:
     """Return sentences whose translations are shorter or longer than they are."""
     sources = random_sources(lengths(sentences), vocab_size)
     ratio_S = np.exp(TARGET_SPREAD * np.random.default_rng(SEED + 1).standard_normal(sentences))
     words_S = [1 + max(1, round((len(ids) - 1) * ratio)) for ids, ratio in zip(sources, ratio_S, strict=True)]
-    return [Sentence(ids, words) for ids, words in zip(sources, words_S, strict=True)]
+    return [ScheduledSentence(ids, words) for ids, words in zip(sources, words_S, strict=True)]
 
 
 class Marks:
@@ -128,11 +128,11 @@ class Scheduled:
     def version(self) -> int | None:
         return None if self._marks else getattr(self._steps, "version", None)
 
-    def prepare(self, sources: Sequence[Sentence]) -> None:
+    def prepare(self, sources: Sequence[ScheduledSentence]) -> None:
         if hasattr(self._steps, "prepare"):
             self._steps.prepare([source.ids for source in sources])
 
-    def start(self, state: Any, sources: Sequence[Sentence], slots: Sequence[int]) -> Any:
+    def start(self, state: Any, sources: Sequence[ScheduledSentence], slots: Sequence[int]) -> Any:
         before = None if state is None else state["model"]
         model = self._steps.start(before, [source.ids for source in sources], slots)
         xp = state_module(model)
@@ -149,7 +149,7 @@ class Scheduled:
 
 
 def check_scheduled(
-    found: Sequence[Sequence[Hypothesis]], sentences: Sequence[Sentence], bench: DecodeBench, k: int
+    found: Sequence[Sequence[Hypothesis]], sentences: Sequence[ScheduledSentence], bench: DecodeBench, k: int
 ) -> None:
     """Raise WrongResult unless results have the scheduled lengths, and the first ones the costs of plain NumPy."""
     for s, (results, sentence) in enumerate(zip(found, sentences, strict=True)):
@@ -160,7 +160,7 @@ def check_scheduled(
 
 
 def scheduled(
-    bench: DecodeBench, sentences: Sequence[Sentence], k: int, batching: Batching, marks: Marks | None = None
+    bench: DecodeBench, sentences: Sequence[ScheduledSentence], k: int, batching: Batching, marks: Marks | None = None
 ) -> list[list[Hypothesis]]:
     """Return the results of sentences that end by their schedule."""
     [steps] = bench.translation().steps()

@@ -17,7 +17,7 @@ from mgpu_ngram.benchmarks.decode_work import (
     SENTENCE_WORDS,
     WORDS_PER_SECOND,
     DecodeBench,
-    Shape,
+    GRUShape,
     System,
     random_sources,
 )
@@ -32,7 +32,7 @@ from mgpu_ngram.jobs.decode.config import DecodeConfig
 KERNEL, AMUN = "decode/cpu", "decode/cpu Amun"
 PROGRAM = "amun"
 BEAMS = (1, 6)
-SHAPE = Shape(8_000, 256, 512)
+SHAPE = GRUShape(8_000, 256, 512)
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "g2p"
 SENTENCES_OF_EACH = 4  # in the text of the generated model, for each sentence of the whole decode
 ROUNDS = 5

@@ -19,7 +19,7 @@ from mgpu_ngram.benchmarks.decode_pass import (
     random_rows,
     sentences_of,
 )
-from mgpu_ngram.benchmarks.decode_whole import Work, decode_row
+from mgpu_ngram.benchmarks.decode_whole import WholeDecode, decode_row
 from mgpu_ngram.benchmarks.decode_work import FULL, SENTENCE_WORDS, DecodeBench, System, random_sources, run_on_device
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.models import ngrams_of, trie_of, zipf_codes, zipf_words
@@ -44,7 +44,7 @@ SPECIALS = 3  # words before those of the text: <unk>, <s>, </s>
 
 
 @dataclass(frozen=True)
-class Ngrams:
+class TargetNgrams:
     """An n-gram model of generated text in the words of a target.
 
     path     its file
@@ -61,7 +61,7 @@ class Ngrams:
     codes_T: Any
 
     @classmethod
-    def make(cls, suite: Suite, tokens: Sequence[str], folder: Path) -> Ngrams:
+    def make(cls, suite: Suite, tokens: Sequence[str], folder: Path) -> TargetNgrams:
         """Return the model whose words are `tokens`: </s>, <unk>, then those of `zipf_words`."""
         language = len(tokens) - 2
         words, codes_T = zipf_words(language), zipf_codes(LM_TOKENS[suite.device], language, xp=suite.xp)
@@ -88,15 +88,15 @@ def lm(bench: DecodeBench) -> None:
     suite.say("a model with n-grams")
     system = System.make(shape, bench.folder)
     alone = open_translation(system.files, device)
-    ngrams = Ngrams.make(suite, alone.target.tokens, bench.folder)
+    ngrams = TargetNgrams.make(suite, alone.target.tokens, bench.folder)
     _passes(suite, ngrams, shape.vocab_size)
     suite.release()
     sources = random_sources([SENTENCE_WORDS] * bench.sentences, shape.vocab_size)
     translation = open_translation(replace(system.files, lm=str(ngrams.path)), device)
     plain = PlainSearch(system.tensors, ngrams.plain, LM_WEIGHT)
     works = (
-        Work("decode/lm without", system, alone, system.plain, LM_BEAM),
-        Work("decode/lm with", system, translation, plain, LM_BEAM, lm_weight=LM_WEIGHT),
+        WholeDecode("decode/lm without", system, alone, system.plain, LM_BEAM),
+        WholeDecode("decode/lm with", system, translation, plain, LM_BEAM, lm_weight=LM_WEIGHT),
     )
     without, with_lm = (decode_row(suite, work, sources) for work in works)
     with_lm.sizes += f" order={LM_ORDER} ngrams={ngrams.count}"
@@ -107,7 +107,7 @@ def lm(bench: DecodeBench) -> None:
             with_lm.target = (1 - LM_COST) * without.rate
 
 
-def _passes(suite: Suite, ngrams: Ngrams, V: int) -> None:
+def _passes(suite: Suite, ngrams: TargetNgrams, V: int) -> None:
     """Rows: the pass without n-grams, with their children, with whole rows that are written first; and next states.
 
     Histories are those of text: most have n-grams of high orders.

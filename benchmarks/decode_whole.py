@@ -40,7 +40,7 @@ MANY_TARGETS = {1: 1.2e6, 6: 0.35e6}
 
 
 @dataclass(frozen=True)
-class Work:
+class WholeDecode:
     """A whole decode.
 
     plain      the search of plain NumPy
@@ -71,7 +71,7 @@ def whole(bench: DecodeBench) -> None:
                 decode_amun.add_row(bench, f"{decode_amun.WHOLE}, {dtype}", sources, k, settings=settings)
         for k in beams:
             suite.say(f"whole decode, {dtype}, beam {k}")
-            work = Work(f"decode/whole {dtype}", system, bench.translation(dtype), system.plain, k, dtype)
+            work = WholeDecode(f"decode/whole {dtype}", system, bench.translation(dtype), system.plain, k, dtype)
             row = decode_row(suite, work, sources, runs=1 if is_many else None)
             name, rate = (AMUN, AMUN_WORDS[dtype][k]) if bench.is_full else beside.get(k, ("", None))
             if row.rate and rate:
@@ -80,7 +80,11 @@ def whole(bench: DecodeBench) -> None:
 
 
 def decode_row(
-    suite: Suite, work: Work, sources: Sequence[np.ndarray], batching: Batching | None = None, runs: int | None = None
+    suite: Suite,
+    work: WholeDecode,
+    sources: Sequence[np.ndarray],
+    batching: Batching | None = None,
+    runs: int | None = None,
 ) -> Row:
     """A row of whole decodes, whose results are checked."""
     batching = batching or Batching(sentences_at_once(suite.device, work.beam_size))

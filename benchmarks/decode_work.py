@@ -32,7 +32,7 @@ CHECKED = 2  # sentences that plain NumPy translates, too
 
 
 @dataclass(frozen=True)
-class Shape:
+class GRUShape:
     """The sizes of a GRU model: words of source and target, embeddings, states. Attention has twice the states."""
 
     vocab_size: int
@@ -43,12 +43,12 @@ class Shape:
         return f"V={self.vocab_size} E={self.embedding} H={self.state}"
 
 
-SHAPES = {"gpu": Shape(50_000, 512, 1024), "cpu": Shape(4_000, 64, 128)}
+SHAPES = {"gpu": GRUShape(50_000, 512, 1024), "cpu": GRUShape(4_000, 64, 128)}
 FULL = SHAPES["gpu"]
 SENTENCES_AT_ONCE = {"gpu": 1024, "cpu": 64}
 
 
-def random_tensors(shape: Shape) -> dict[str, np.ndarray]:
+def random_tensors(shape: GRUShape) -> dict[str, np.ndarray]:
     """Return the tensors of a model of random weights, by Nematus' names. The end of a sentence never wins."""
     V, E, H, C = shape.vocab_size, shape.embedding, shape.state, 2 * shape.state
     rng = np.random.default_rng(SEED)
@@ -78,12 +78,12 @@ def random_tensors(shape: Shape) -> dict[str, np.ndarray]:
 class System:
     """A generated model, and its files in a folder."""
 
-    shape: Shape
+    shape: GRUShape
     tensors: Mapping[str, np.ndarray]
     files: TranslationFiles
 
     @classmethod
-    def make(cls, shape: Shape, folder: Path) -> System:
+    def make(cls, shape: GRUShape, folder: Path) -> System:
         """Generate the model; its words are those of generated text."""
         tensors = random_tensors(shape)
         stem = f"{shape}".replace(" ", "-")
@@ -192,6 +192,6 @@ def words_in(sources: Sequence[np.ndarray]) -> int:
     return sum(map(len, sources)) - len(sources)
 
 
-def sizes_of(shape: Shape, sources: Sequence[np.ndarray], beam_size: int, batching: Batching) -> str:
+def sizes_of(shape: GRUShape, sources: Sequence[np.ndarray], beam_size: int, batching: Batching) -> str:
     """Return the sizes of a row of whole decodes."""
     return f"{shape} sentences={len(sources)} words={words_in(sources)} beam={beam_size} batch={batching.sentences}"

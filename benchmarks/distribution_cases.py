@@ -16,7 +16,7 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.next_word import Found, NextWordModel
+from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -28,7 +28,7 @@ TEXT_WORDS = {"gpu": 2_500_000, "cpu": 40_000}  # whose histories are looked up
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelSize:
     """A model to be made: words of its vocabulary, and of its text; None: as many as the run asks for."""
 
     symbols: int
@@ -37,10 +37,10 @@ class Shape:
 
 SMALL, MIDDLE, LARGE, LARGEST = "small", "middle", "large", "largest"
 SHAPES = {
-    SMALL: Shape(1_350, 6_150),  # about 23,120 n-grams: the small model of Li (2018)
-    MIDDLE: Shape(10_000, 1_000_000),
-    LARGE: Shape(101_359),  # the vocabulary of Li's large model
-    LARGEST: Shape(296_484),  # that of the peers' model of 23 M n-grams
+    SMALL: ModelSize(1_350, 6_150),  # about 23,120 n-grams: the small model of Li (2018)
+    MIDDLE: ModelSize(10_000, 1_000_000),
+    LARGE: ModelSize(101_359),  # the vocabulary of Li's large model
+    LARGEST: ModelSize(296_484),  # that of the peers' model of 23 M n-grams
 }
 
 
@@ -52,7 +52,7 @@ class Case:
     distributor: NextWordModel
 
     @classmethod
-    def make(cls, shape: Shape, tokens: int, text_words: int, device: str, text_seed: int = 1) -> Case:
+    def make(cls, shape: ModelSize, tokens: int, text_words: int, device: str, text_seed: int = 1) -> Case:
         """Return the subject with a vocabulary of all words of the language, also words that the text lacks."""
         xp, language = array_module(to_device(np.empty(0), device)), shape.symbols - 3
         training_T = zipf_codes(tokens, language, xp=xp)
@@ -88,10 +88,10 @@ class Case:
         has_children_H = to_host(found.end_HK[:, -1] > found.first_HK[:, -1])
         return array_module(self.subject.text_T).array([int(has_children_H.argmax())])
 
-    def find(self, positions_H: Any, scale: str = "log10") -> Found:
+    def find(self, positions_H: Any, scale: str = "log10") -> FoundHistories:
         return self.distributor.find(self.subject.text_T, positions_H, True, scale)
 
-    def find_first(self, histories: int, scale: str = "log10") -> Found:
+    def find_first(self, histories: int, scale: str = "log10") -> FoundHistories:
         """The histories before the first tokens of the text."""
         return self.find(self.positions(histories), scale)
 
@@ -105,9 +105,9 @@ class DistributionBench:
     size_bytes: int
     clusters: list[int]
     folder: Path
-    cases: dict[Shape, Case] = field(default_factory=dict)
+    cases: dict[ModelSize, Case] = field(default_factory=dict)
 
-    def case(self, shape: Shape) -> Case:
+    def case(self, shape: ModelSize) -> Case:
         if shape not in self.cases:
             tokens = min(self.tokens, shape.tokens or self.tokens)
             self.suite.say(f"a model of {tokens:,} words, {shape.symbols:,} of them different")

@@ -12,7 +12,7 @@ from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, UNIT, Case
 from mgpu_ngram.benchmarks.distribution_limits import COPY
 from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
-from mgpu_ngram.engine.next_word import Found, densify
+from mgpu_ngram.engine.next_word import FoundHistories, densify
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 
@@ -69,12 +69,12 @@ def compact(bench: DistributionBench) -> None:
     _blocks(bench, case, min(H, bench.most(case, case.options())))
 
 
-def children_of(found: Found) -> np.ndarray:
+def children_of(found: FoundHistories) -> np.ndarray:
     """(H,) int64: children of each history, of all orders together."""
     return to_host(found.end_HK.astype(np.int64) - found.first_HK).sum(axis=1)
 
 
-def that_fit(found: Found, children: int) -> int:
+def that_fit(found: FoundHistories, children: int) -> int:
     """How many of the first histories have no more children than that; 1 at least."""
     return max(1, int((children_of(found).cumsum() <= children).sum()))
 

@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.distribution_cases import (
     WRITES,
     Case,
     DistributionBench,
-    Shape,
+    ModelSize,
 )
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_work import check_rows
@@ -138,7 +138,7 @@ def small(bench: DistributionBench) -> None:
 def peers(bench: DistributionBench) -> None:
     """Rows: the highest order alone, beside NGPU-LM."""
     for (symbols, batch), rate in NGPU_LM_RATES.items():
-        case = bench.case(Shape(symbols))
+        case = bench.case(ModelSize(symbols))
         options = case.options(orders="max", scale="ln")
         if batch <= bench.most(case, options):
             speedup = NGPU_LM_SPEEDUPS.get((symbols, batch))

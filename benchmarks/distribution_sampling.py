@@ -12,7 +12,7 @@ from mgpu_ngram.benchmarks.distribution_work import nodes_of, row_of
 from mgpu_ngram.benchmarks.score_ceilings import READ_BYTES, SECTORS, random_reads
 from mgpu_ngram.benchmarks.score_models import BEGIN
 from mgpu_ngram.benchmarks.suite import WrongResult
-from mgpu_ngram.engine.next_word import Found
+from mgpu_ngram.engine.next_word import FoundHistories
 from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.sum_children import sum_children
@@ -36,7 +36,7 @@ def sampling(bench: DistributionBench) -> None:
     suite.run("distribution/sums of weights", case.subject.model_sizes, sums, items=len(trie), unit="n-grams/s")
     ceiling = random_reads(suite, SECTORS, NODE_BYTES * len(trie)) if suite.device == "gpu" else ""
 
-    def run(what: str, found: Found, check: Any = None, target: float | None = None, **settings: Any) -> None:
+    def run(what: str, found: FoundHistories, check: Any = None, target: float | None = None, **settings: Any) -> None:
         draw = partial(sampler.sample, found, 0, 1, **settings)
         suite.run(
             f"distribution/words drawn {what}", sizes, draw,
@@ -50,11 +50,11 @@ def sampling(bench: DistributionBench) -> None:
     run(f"of the best {BEST}", found, target=bench.target(TARGET), top_k=BEST)
     run(f"of a share of {SHARE}", found, top_p=SHARE)
     one = int(case.longest_history()[0])
-    repeated = Found(*(suite.xp.repeat(array, H, 0) for array in case.find(suite.xp.array([one])).arrays))
+    repeated = FoundHistories(*(suite.xp.repeat(array, H, 0) for array in case.find(suite.xp.array([one])).arrays))
     run("after one history", repeated, check=partial(check_shares, probabilities(case, one)))
 
 
-def lookups(found: Found) -> int:
+def lookups(found: FoundHistories) -> int:
     """Return the least random reads that drawing a word of each history takes.
 
     They are the sum of each level (all words are one), the sum and the word of the child that is drawn, and a word of

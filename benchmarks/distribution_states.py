@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks import distribution_rates
-from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, WRITES, Case, DistributionBench, Shape
+from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, WRITES, Case, DistributionBench, ModelSize
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, NGPU_LM, ON_DEVICE
 from mgpu_ngram.benchmarks.distribution_work import check_rows, nodes_of, row_of
@@ -29,10 +29,10 @@ def states(bench: DistributionBench) -> None:
     """Rows: words after states, rows of all words in the shapes of NGPU-LM, and one state as Python sees it."""
     _step(bench)
     for (symbols, batch), rate in distribution_rates.NGPU_LM_RATES.items():
-        case = bench.case(Shape(symbols))
+        case = bench.case(ModelSize(symbols))
         if batch <= bench.most(case, case.options(orders="max", scale="ln")):
             _advance(bench, case, batch, rate)
-    _one(bench, bench.case(Shape(min(symbols for symbols, _ in distribution_rates.NGPU_LM_RATES))))
+    _one(bench, bench.case(ModelSize(min(symbols for symbols, _ in distribution_rates.NGPU_LM_RATES))))
 
 
 def model_of(case: Case, device: str) -> Model:

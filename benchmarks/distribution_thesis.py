@@ -12,7 +12,7 @@ from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_rows
 from mgpu_ngram.benchmarks.score_models import UNIT as SCORES_UNIT
 from mgpu_ngram.benchmarks.score_models import edge_table
-from mgpu_ngram.benchmarks.score_work import Work
+from mgpu_ngram.benchmarks.score_work import ScoreWork
 from mgpu_ngram.core.model_file import BackoffModel, save_model
 from mgpu_ngram.engine.device import to_host_fast
 from mgpu_ngram.engine.next_word import NextWordModel
@@ -94,7 +94,7 @@ def score_row(bench: DistributionBench, part: str, case: Case, peer: tuple[str, 
     codes_T, index = case.subject.text_T, edge_table(case.subject.trie)
     T = len(codes_T)
     beside: dict[str, Any] = {"baseline": peer[0], "baseline_seconds": T / peer[1]} if peer else {}
-    call, check = partial(index.score, codes_T), Work.of(case.subject.trie, codes_T).check
+    call, check = partial(index.score, codes_T), ScoreWork.of(case.subject.trie, codes_T).check
     return bench.suite.run(
         f"distribution/{part}", case.subject.sizes(codes_T), call, check=check, items=T, unit=SCORES_UNIT, **beside
     )

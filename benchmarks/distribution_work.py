@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.score_models import BEGIN
 from mgpu_ngram.benchmarks.score_work import walk
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.engine.next_word import Found
+from mgpu_ngram.engine.next_word import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.dispatch import array_module
 
@@ -42,7 +42,7 @@ def row_of(trie: Trie, nodes: list[int], mode: str) -> list[Any]:
     return rows
 
 
-def check_found(case: Case, found: Found) -> None:
+def check_found(case: Case, found: FoundHistories) -> None:
     """Raise WrongResult unless ranges of children are those of the nodes, and backoffs theirs."""
     trie, xp = case.subject.trie, array_module(found.first_HK)
     node_HK = nodes_of(case, len(found.first_HK))
@@ -86,7 +86,7 @@ def check_top(case: Case, options: RowOptions, found: tuple[Any, Any]) -> None:
         _refuse(twice, ids[h].size, f"most probable words after history {h}")
 
 
-def check_children(case: Case, found: Found, children: tuple[Any, Any, Any]) -> None:
+def check_children(case: Case, found: FoundHistories, children: tuple[Any, Any, Any]) -> None:
     """Raise WrongResult unless these are the children of each range, one range after the other."""
     trie, (offsets, word_C, value_C) = case.subject.trie, children
     first_R, end_R = (array.reshape(-1).astype(np.int64) for array in (found.first_HK, found.end_HK))

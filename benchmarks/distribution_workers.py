@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, UNIT, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_rates import find_and_write
-from mgpu_ngram.benchmarks.side_by_side import Done, Work, side_by_side, timed
+from mgpu_ngram.benchmarks.side_by_side import Done, Measurement, side_by_side, timed
 from mgpu_ngram.engine.row_options import RowOptions
 
 PASSES = {"gpu": 200, "cpu": 3}  # over a worker's histories in one round
@@ -19,7 +19,7 @@ KERNEL = "distribution/workers rows"
 
 
 @dataclass(frozen=True)
-class Share:
+class RowsShare:
     """The case and the room for rows of one worker, on its device."""
 
     case: Case
@@ -33,19 +33,19 @@ def workers(bench: DistributionBench) -> None:
     side_by_side(bench.suite, work_on(bench.suite.device), tokens, bench.clusters)
 
 
-def work_on(device: str) -> Work:
-    return Work(KERNEL, UNIT, PASSES[device], make_share, make_rows)
+def work_on(device: str) -> Measurement:
+    return Measurement(KERNEL, UNIT, PASSES[device], make_share, make_rows)
 
 
-def make_share(worker: int, tokens: int, device: str) -> Share:
+def make_share(worker: int, tokens: int, device: str) -> RowsShare:
     """The model of all workers, and text of this one alone."""
     H = HISTORIES[device]
     case = Case.make(SHAPES[LARGE], tokens, 2 * H, device, text_seed=1 + worker)
     options = case.options()
-    return Share(case, options, case.distributor.dense(case.find_first(H, options.scale), options))
+    return RowsShare(case, options, case.distributor.dense(case.find_first(H, options.scale), options))
 
 
-def make_rows(share: Share, start: float, passes: int, device: str) -> Done:
+def make_rows(share: RowsShare, start: float, passes: int, device: str) -> Done:
     """Find and write the rows of all histories."""
     H, positions_H = len(share.out), share.case.positions(len(share.out))
     make = partial(find_and_write, share.case, positions_H, share.options, share.out)

@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.cluster_words import Corpus
+from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
 from mgpu_ngram.benchmarks.estimate_ids import ORDER, ROUNDS, TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.estimate_text import EstimateBench
 from mgpu_ngram.benchmarks.suite import WrongResult
@@ -38,7 +38,7 @@ def lmplz(bench: EstimateBench) -> None:
     suite, folder = bench.suite, bench.folder / "peer"
     folder.mkdir()
     most = min(bench.tokens, TOKENS)
-    path = bench.real or Path(Corpus.generate(folder, most, most).paths[0])
+    path = bench.real or Path(ZipfCorpus.generate(folder, most, most).paths[0])
     program = shutil.which("lmplz")
     suite.say("text to ARPA" if program else "text to ARPA; lmplz is not on the PATH, so its rate is left out")
     seconds: list[float] = []

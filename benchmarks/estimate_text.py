@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks import oracles
-from mgpu_ngram.benchmarks.cluster_words import Corpus
+from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
 from mgpu_ngram.benchmarks.estimate_checks import check_entries, check_sums, entries_of
 from mgpu_ngram.benchmarks.estimate_ids import ORACLE_TOKENS, ORDER, ROUNDS, TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
@@ -49,9 +49,9 @@ class EstimateBench:
     real: Path | None = None
 
     @cached_property
-    def corpus(self) -> Corpus:
+    def corpus(self) -> ZipfCorpus:
         self.suite.say(f"writing a text of {self.tokens:,} words")
-        return Corpus.generate(self.folder, self.tokens, FILE_TOKENS[self.suite.device])
+        return ZipfCorpus.generate(self.folder, self.tokens, FILE_TOKENS[self.suite.device])
 
 
 def text(bench: EstimateBench) -> None:
@@ -97,7 +97,7 @@ def workers(bench: EstimateBench) -> None:
         _by_workers(suite, corpus, G, results)
 
 
-def _by_workers(suite: Suite, corpus: Corpus, G: int, results: list[EstimateResult]) -> None:
+def _by_workers(suite: Suite, corpus: ZipfCorpus, G: int, results: list[EstimateResult]) -> None:
     tokens = corpus.totals[0]
     one = next((r for r in suite.rows if r.kernel == BY_WORKERS and r.sizes == f"{corpus.sizes} workers=1"), None)
     target, notes = None, _notes(results[0], tokens)

@@ -79,7 +79,7 @@ print(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 @dataclass
-class Documents:
+class DocumentShards:
     """Shards of generated documents."""
 
     paths: list[str]
@@ -94,7 +94,7 @@ class FilterBench:
         self.suite, self.size_bytes, self.clusters, self.folder = suite, size_bytes, clusters, folder
 
     @cached_property
-    def documents(self) -> Documents:
+    def documents(self) -> DocumentShards:
         """Documents whose sizes are log-normal, of English-like text with some letters that are not ASCII."""
         self.suite.say(f"writing documents with {self.size_bytes:,} bytes of text")
         shards = SHARDS[self.suite.device]
@@ -104,7 +104,7 @@ class FilterBench:
             write_documents(path, self.size_bytes // shards, shard)
             paths.append(str(path))
         size_bytes = sum(os.path.getsize(path) for path in paths)
-        return Documents(paths, size_bytes, f"bytes={size_bytes} shards={shards}")
+        return DocumentShards(paths, size_bytes, f"bytes={size_bytes} shards={shards}")
 
     @cached_property
     def training(self) -> Path:
@@ -149,13 +149,13 @@ class FilterBench:
         os.replace(str(made.path), path)
         return str(path)
 
-    def filter(self, name: str, documents: Documents, **settings: Any) -> tuple[FilterResult, float]:
+    def filter(self, name: str, documents: DocumentShards, **settings: Any) -> tuple[FilterResult, float]:
         """Run a filter; return its result and the CPU seconds of this process."""
         with closing(LocalExecutor(self.suite.device)) as executor:
             start = time.process_time()
             return self.run(executor, name, documents, **settings), time.process_time() - start
 
-    def run(self, executor: Executor, name: str, documents: Documents, **settings: Any) -> FilterResult:
+    def run(self, executor: Executor, name: str, documents: DocumentShards, **settings: Any) -> FilterResult:
         config = FilterConfig(documents.paths, name=name, report=False, **settings)
         return filter_documents(config, RunContext(executor, self.folder / name, overwrite=True))
 
@@ -303,7 +303,7 @@ def ccnet(bench: FilterBench) -> None:
         return
     path = bench.folder / "peer.jsonl"
     write_documents(path, min(PEER_SIZE, bench.size_bytes), 99)
-    documents = Documents([str(path)], path.stat().st_size, f"bytes={path.stat().st_size} shards=1")
+    documents = DocumentShards([str(path)], path.stat().st_size, f"bytes={path.stat().st_size} shards=1")
     for name in ("words", "pieces"):
         suite.say(f"CCNet's classes by {name}")
         settings = bench.settings(name)

@@ -18,7 +18,7 @@ import numpy as np
 
 from mgpu_ngram import kenlm
 from mgpu_ngram.benchmarks.decode_peers import as_torch, has_torch
-from mgpu_ngram.benchmarks.fusion_models import Language
+from mgpu_ngram.benchmarks.fusion_models import GeneratedText
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.devices import cpu_cores
@@ -67,7 +67,7 @@ def ctc(suite: Suite, folder: Path) -> None:
     from mgpu_ngram.torch import CTCBeamSearch
 
     suite.say(f"a model of {VOCABULARY:,} words for CTC")
-    language, rng = Language(suite, VOCABULARY), np.random.default_rng(1)
+    language, rng = GeneratedText(suite, VOCABULARY), np.random.default_rng(1)
     words = spelled(rng, len(language.words) - 3)
     model = language.model(ORDER)
     model = type(model).of(model.trie, Words.of(["<unk>", "<s>", "</s>", *words]), edges_of(model.trie))

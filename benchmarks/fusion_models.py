@@ -17,7 +17,7 @@ TOKENS = {"gpu": 2_000_000, "cpu": 20_000}
 SPECIALS = 3  # words before those of the text: <unk>, <s>, </s>
 
 
-class Language:
+class GeneratedText:
     """A generated text.
 
     words    its vocabulary

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.decode_work import SEED
-from mgpu_ngram.benchmarks.fusion_models import SPECIALS, Language
+from mgpu_ngram.benchmarks.fusion_models import SPECIALS, GeneratedText
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.model_file import BackoffModel, save_model
@@ -32,7 +32,7 @@ def rescore(suite: Suite, folder: Path) -> None:
     """Rows: a whole run, and each of its stages."""
     lists, size = LISTS[suite.device]
     suite.say(f"rescore {lists:,} lists of {size:,} hypotheses")
-    language = Language(suite, VOCABULARY)
+    language = GeneratedText(suite, VOCABULARY)
     model, text, out = folder / "lm", folder / "nbest.txt", folder / "rescored.txt"
     made, words = language.model(ORDER), language.words
     save_model(model, BackoffModel.of(made.trie, words, edges_of(made.trie)))

@@ -9,7 +9,7 @@ from typing import Any
 from mgpu_ngram.benchmarks.decode_pass import random_rows
 from mgpu_ngram.benchmarks.decode_peers import as_torch, has_torch, release_torch
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
-from mgpu_ngram.benchmarks.fusion_models import Language
+from mgpu_ngram.benchmarks.fusion_models import GeneratedText
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.engine.mixture import tensor_rows, tensor_top
@@ -34,7 +34,7 @@ def words(suite: Suite) -> None:
 
     R, V = ROWS[suite.device], WORDS[suite.device]
     suite.say(f"words of mixtures of {V:,} words")
-    language = Language(suite, V)
+    language = GeneratedText(suite, V)
     tokens = list(language.words)[-V:]
     models = [NGramLM(Model(language.model(order), suite.device), tokens) for order in ORDERS]
     history = torch.from_numpy(language.histories(R, max(ORDERS)) - (len(language.words) - V))

@@ -25,7 +25,7 @@ BLOCK_TOKENS = {"numpy": 1 << 20, "cupy": 1 << 25}  # generated at once
 
 
 @dataclass(frozen=True)
-class Shape:
+class CorpusShape:
     """The size of a corpus: D documents, V words, T tokens."""
 
     name: str
@@ -33,13 +33,13 @@ class Shape:
     words: int
     tokens: int
 
-    def scaled(self, tokens: int) -> Shape:
+    def scaled(self, tokens: int) -> CorpusShape:
         """Return a shape of so many tokens at most: documents shrink with the tokens, words with their root."""
         share = min(1.0, tokens / self.tokens)
         if share == 1:
             return self
         documents, words = max(16, int(self.documents * share)), max(64, int(self.words * share**0.5))
-        return Shape(self.name, documents, words, max(tokens, 4 * documents))
+        return CorpusShape(self.name, documents, words, max(tokens, 4 * documents))
 
     def __str__(self) -> str:
         return f"corpus={self.name} T={self.tokens} D={self.documents} V={self.words}"
@@ -49,9 +49,9 @@ class Shape:
 SHAPES = {
     shape.name: shape
     for shape in (
-        Shape("NYTimes", 299_752, 101_636, 99_542_125),
-        Shape("PubMed", 8_200_000, 141_043, 737_869_083),
-        Shape("KOS", 3_430, 6_906, 467_714),
+        CorpusShape("NYTimes", 299_752, 101_636, 99_542_125),
+        CorpusShape("PubMed", 8_200_000, 141_043, 737_869_083),
+        CorpusShape("KOS", 3_430, 6_906, 467_714),
     )
 }
 
@@ -104,7 +104,7 @@ def _upper(topic: int, weights: np.ndarray) -> np.ndarray:
 
 
 @cache
-def lengths(shape: Shape, seed: int) -> np.ndarray:
+def lengths(shape: CorpusShape, seed: int) -> np.ndarray:
     """Return (D,) int64: lognormal lengths of documents, which sum to T."""
     rng = np.random.default_rng([seed, 1])
     mean = shape.tokens / shape.documents
@@ -119,14 +119,14 @@ def lengths(shape: Shape, seed: int) -> np.ndarray:
     return length_D
 
 
-def cut(shape: Shape, parts: int, seed: int = 1) -> list[int]:
+def cut(shape: CorpusShape, parts: int, seed: int = 1) -> list[int]:
     """Return the first documents of so many parts of about as many tokens each, and D."""
     ends_D = np.cumsum(lengths(shape, seed))
     targets = [shape.tokens * i // parts for i in range(1, parts)]
     return [0, *np.searchsorted(ends_D, targets).tolist(), shape.documents]
 
 
-def generate(shape: Shape, seed: int = 1, xp: Any = np, first: int = 0, last: int | None = None) -> Bags:
+def generate(shape: CorpusShape, seed: int = 1, xp: Any = np, first: int = 0, last: int | None = None) -> Bags:
     """Return documents first .. last - 1 of a corpus.
 
     xp  numpy, or cupy to draw on the GPU: the same bags, for draws are of integers; a token is drawn by its number

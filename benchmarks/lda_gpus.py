@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.api import open_executor
-from mgpu_ngram.benchmarks.lda_corpus import Shape, cut, generate
+from mgpu_ngram.benchmarks.lda_corpus import CorpusShape, cut, generate
 from mgpu_ngram.benchmarks.lda_work import (
     SEED,
     TOKENS_PER_SECOND,
@@ -26,7 +26,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.gang import Communicator
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.lda_blocks import Part, Room
+from mgpu_ngram.engine.lda_blocks import CorpusPart, Room
 
 SWEEPS = {"gpu": {"NYTimes": 100, "PubMed": 30}, "cpu": {"NYTimes": 3, "PubMed": 3}}
 TOPICS = {"gpu": 1024, "cpu": 64}
@@ -49,10 +49,10 @@ class Swept:
 
 
 @dataclass(frozen=True)
-class Share:
+class DocumentShare:
     """The documents of each rank, and how to sweep."""
 
-    shape: Shape
+    shape: CorpusShape
     cuts: list[int]
     topics: int
     sweeps: int
@@ -60,7 +60,7 @@ class Share:
     threads: int
 
 
-def sweep_share(group: Communicator, share: Share) -> Swept:
+def sweep_share(group: Communicator, share: DocumentShare) -> Swept:
     """Generate the documents of this rank, sweep, and check the counts of all ranks."""
     xp: Any = np
     if share.device == "gpu":
@@ -113,13 +113,13 @@ def add_row(bench: LdaBench, executor: Executor, name: str, ranks: int, prints: 
         row.baseline, row.speedup = "workers=1", row.rate / alone.rate
 
 
-def gang(executor: Executor, shape: Shape, ranks: int, topics: int, sweeps: int) -> list[Swept]:
+def gang(executor: Executor, shape: CorpusShape, ranks: int, topics: int, sweeps: int) -> list[Swept]:
     """Sweep with a rank on each worker."""
     found = executor.gang_size() // executor.tasks_per_process
     if found < ranks:
         raise RunError(f"{ranks} workers were asked for but {found} can run at once; ask for fewer (--workers)")
     threads = executor.threads * executor.tasks_per_process
-    share = Share(shape, cut(shape, ranks, SEED), topics, sweeps, executor.device, threads)
+    share = DocumentShare(shape, cut(shape, ranks, SEED), topics, sweeps, executor.device, threads)
     return executor.gather(executor.gang(sweep_share, [(share,)] * ranks, label="the sweeps of a bench"))
 
 
@@ -131,7 +131,7 @@ def stream(bench: LdaBench) -> None:
         suite.add_note(STREAM, f"{shape} K={Z}", "a CPU reads its documents where they are")
         return
     bags, cuts = bench.corpus(shape), cut(shape, STREAMED_BLOCKS, SEED)
-    parts = [Part.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    parts = [CorpusPart.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
     prints: list[int] = []
     alone: float | None = None
     room: Room | None = None

@@ -6,7 +6,7 @@ import shutil
 
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks import lda_peers
-from mgpu_ngram.benchmarks.lda_corpus import Shape
+from mgpu_ngram.benchmarks.lda_corpus import CorpusShape
 from mgpu_ngram.benchmarks.lda_gpus import gang
 from mgpu_ngram.benchmarks.lda_work import (
     ALONE,
@@ -62,7 +62,7 @@ def table1(bench: LdaBench) -> None:
         row.rate, row.rate_unit = ours, "operations/B"
 
 
-def by_sweep(bench: LdaBench, name: str) -> tuple[Shape, list[float]]:
+def by_sweep(bench: LdaBench, name: str) -> tuple[CorpusShape, list[float]]:
     """Return the seconds of each sweep of a corpus; measured once."""
     suite, shape = bench.suite, bench.shape(name)
     if name not in bench.seconds:
@@ -101,7 +101,7 @@ def table4(bench: LdaBench) -> None:
         _culda(bench, bench.shape("NYTimes"))
 
 
-def _warplda(bench: LdaBench, shape: Shape) -> None:
+def _warplda(bench: LdaBench, shape: CorpusShape) -> None:
     """A row of WarpLDA on the cores of this host, on the same corpus."""
     suite, Z = bench.suite, TOPICS[bench.suite.device]
     suite.say("WarpLDA reads the corpus")
@@ -114,7 +114,7 @@ def _warplda(bench: LdaBench, shape: Shape) -> None:
     )  # fmt: skip
 
 
-def _culda(bench: LdaBench, shape: Shape) -> None:
+def _culda(bench: LdaBench, shape: CorpusShape) -> None:
     """A row of CuLDA_CGS on the same corpus; a note without its programs."""
     suite, sizes = bench.suite, f"{shape} K={lda_peers.CULDA_TOPICS}"
     missing = [name for name in lda_peers.CULDA_PROGRAMS if shutil.which(name) is None]
@@ -136,7 +136,7 @@ def fig7(bench: LdaBench) -> None:
         _points(bench, f"lda/fig7 {name}", shape, seconds)
 
 
-def _points(bench: LdaBench, kernel: str, shape: Shape, seconds: list[float], sizes: str = "") -> None:
+def _points(bench: LdaBench, kernel: str, shape: CorpusShape, seconds: list[float], sizes: str = "") -> None:
     for sweep in (n for n in POINTS if n <= len(seconds)):
         bench.suite.add(
             kernel, f"{shape} K={TOPICS[bench.suite.device]}{sizes} sweep={sweep}", [seconds[sweep - 1]],

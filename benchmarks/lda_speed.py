@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.lda_corpus import SHAPES, Shape, generate
+from mgpu_ngram.benchmarks.lda_corpus import SHAPES, CorpusShape, generate
 from mgpu_ngram.benchmarks.lda_work import (
     SEED,
     STEPS,
@@ -56,7 +56,7 @@ def corpus(bench: LdaBench) -> None:
         suite.release()
 
 
-def check_corpus(bags: Bags, shape: Shape, suite: Suite) -> None:
+def check_corpus(bags: Bags, shape: CorpusShape, suite: Suite) -> None:
     """Raise WrongResult unless the bags are sound, of the shape, and those that a CPU generates at both ends."""
     bags.check()
     if (bags.documents, bags.num_words, bags.tokens) != (shape.documents, shape.words, shape.tokens):
@@ -103,11 +103,11 @@ def speed(bench: LdaBench) -> None:
         suite.release()
 
 
-def rate(shape: Shape, seconds: float) -> str:
+def rate(shape: CorpusShape, seconds: float) -> str:
     return with_unit(shape.tokens / seconds, TOKENS_PER_SECOND)
 
 
-def memory(suite: Suite, sampler: Sampler, shape: Shape, sizes: str) -> None:
+def memory(suite: Suite, sampler: Sampler, shape: CorpusShape, sizes: str) -> None:
     """Row: bytes that stay on the device for each token."""
     documents_bytes, counts_bytes = (size / shape.tokens for size in nbytes(sampler))
     notes = f"documents {documents_bytes:.3g}, two tables of counts of words {counts_bytes:.3g}"

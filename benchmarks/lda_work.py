@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.lda_corpus import SHAPES, Shape, generate
+from mgpu_ngram.benchmarks.lda_corpus import SHAPES, CorpusShape, generate
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import Stopwatch, synchronize
 from mgpu_ngram.engine.lda import Group, Sampler, document_counts, make_sampler, start, sweep, word_topics
-from mgpu_ngram.engine.lda_blocks import Block, Part, Room
+from mgpu_ngram.engine.lda_blocks import Block, CorpusPart, Room
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
 
@@ -45,17 +45,17 @@ class LdaBench:
     clusters: list[int]
     data: Path | None
     folder: Path
-    bags: dict[Shape, Bags] = field(default_factory=dict)
+    bags: dict[CorpusShape, Bags] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)  # of the sweeps of a corpus, for several parts
 
-    def shape(self, name: str) -> Shape:
+    def shape(self, name: str) -> CorpusShape:
         return SHAPES[name].scaled(self.tokens)
 
-    def is_full(self, shape: Shape) -> bool:
+    def is_full(self, shape: CorpusShape) -> bool:
         """Return whether targets hold: for whole corpora on a GPU."""
         return self.suite.device == "gpu" and shape == SHAPES[shape.name]
 
-    def corpus(self, shape: Shape) -> Bags:
+    def corpus(self, shape: CorpusShape) -> Bags:
         """Return the generated corpus of a shape; the last one is kept."""
         if shape not in self.bags:
             self.bags.clear()
@@ -74,11 +74,11 @@ class Alone:
         return array
 
     def all_reduce_async(self, array: Any) -> Any:
-        return Done(array)
+        return EndedSum(array)
 
 
 @dataclass(frozen=True)
-class Done:
+class EndedSum:
     """A sum that has ended."""
 
     array: Any
@@ -96,15 +96,15 @@ def priors_of(num_topics: int) -> Priors:
 
 
 def open_sampler(
-    bags: Bags | Sequence[Part], num_topics: int, device: str, group: Group = ALONE, first: int = 0, seed: int = SEED,
-    threads: int | None = None, room: Room | None = None,
+    bags: Bags | Sequence[CorpusPart], num_topics: int, device: str, group: Group = ALONE, first: int = 0,
+    seed: int = SEED, threads: int | None = None, room: Room | None = None,
 ) -> Sampler:  # fmt: skip
     """Return documents, or some parts of them, on the device, with random topics.
 
     first    number of document 0 in the corpus
     threads  of a CPU; None: one for each core
     """
-    parts = [Part.of(group.rank, first, bags)] if isinstance(bags, Bags) else bags
+    parts = [CorpusPart.of(group.rank, first, bags)] if isinstance(bags, Bags) else bags
     threads = 1 if device == "gpu" else threads or cpu_cores()
     sampler = make_sampler(parts, parts[0].load().num_words, num_topics, device, threads, room)
     start(sampler, group, seed)

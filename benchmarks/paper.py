@@ -66,7 +66,7 @@ class NoFigure(Exception):
     """The rows lack a figure; the message says which, and why."""
 
 
-class Found:
+class JudgedRows:
     """The rows of a table or figure on one device, for judges."""
 
     def __init__(self, rows: Sequence[Row]):
@@ -105,13 +105,13 @@ class Found:
         return dict(sorted(found.items()))
 
 
-Judge = Callable[[Found], Verdict]
+Judge = Callable[[JudgedRows], Verdict]
 
 
 def of_gpu(judge: Judge) -> Judge:
     """Return a judge of a claim on a GPU: figures of a CPU are told, but judge nothing."""
 
-    def judged(found: Found) -> Verdict:
+    def judged(found: JudgedRows) -> Verdict:
         verdict = judge(found)
         return verdict if found.is_gpu else Verdict(UNKNOWN, f"it is a claim on a GPU; on this CPU {verdict.why}")
 
@@ -130,7 +130,7 @@ class Claim:
         if not rows:
             return Verdict(UNKNOWN, "nothing was measured yet")
         try:
-            return self.judge(Found(rows)).explained()
+            return self.judge(JudgedRows(rows)).explained()
         except NoFigure as missing:
             return Verdict(UNKNOWN, str(missing))
 

@@ -23,8 +23,8 @@ from mgpu_ngram.benchmarks.paper import (
     HOLDS,
     Claim,
     Figure,
-    Found,
     Item,
+    JudgedRows,
     NoFigure,
     Paper,
     Program,
@@ -42,7 +42,7 @@ FUSION_GAIN, BATCH_GAIN = 0.25, 20
 SAVED_BY_TENSOR_CORES = {k: 1 - new / old for k, (old, new) in TENSOR_CORE_SECONDS.items()}
 
 
-def _saves(found: Found) -> Verdict:
+def _saves(found: JudgedRows) -> Verdict:
     fused, unfused = (found.by(kernel, "k", "median_seconds") for kernel in (FUSED, UNFUSED))
     saved = {k: 1 - fused[k] / unfused[k] for k in fused}
     theirs = {k: 1 - FUSED_SECONDS[k] / sum(UNFUSED_SECONDS[k]) for k in FUSED_SECONDS}
@@ -51,7 +51,7 @@ def _saves(found: Found) -> Verdict:
     return Verdict(result_of(is_so), f"the fused step saves {listed} of the time of the three steps in array code")
 
 
-def _like_the_bias(found: Found) -> Verdict:
+def _like_the_bias(found: JudgedRows) -> Verdict:
     fused, bias = (found.by(kernel, "k", "median_seconds") for kernel in (FUSED, f"{UNFUSED}, {UNFUSED_STEPS[0]}"))
     published = FUSED_SECONDS[1] / UNFUSED_SECONDS[1][0]
     ratio = {k: fused[k] / bias[k] for k in (1, 3) if k in fused}
@@ -63,7 +63,7 @@ def _like_the_bias(found: Found) -> Verdict:
     return Verdict(result_of([value <= 1.1 * published for value in ratio.values()]), why)
 
 
-def _tensor_cores(found: Found) -> Verdict:
+def _tensor_cores(found: JudgedRows) -> Verdict:
     theirs = SAVED_BY_TENSOR_CORES
     gains = _gains(found, "decode/whole float16", "decode/whole float32")
     saved = {k: 1 - 1 / (1 + gains[k]) for k in theirs if k in gains}
@@ -77,13 +77,13 @@ def _tensor_cores(found: Found) -> Verdict:
     return Verdict(result_of([saved[k] >= theirs[k] for k in saved]), why)
 
 
-def _gains(found: Found, fast: str, slow: str) -> dict[int, float]:
+def _gains(found: JudgedRows, fast: str, slow: str) -> dict[int, float]:
     """Return by what share a kernel is faster than another, by beam size."""
     rates, others = (found.by(kernel, "beam") for kernel in (fast, slow))
     return {k: rates[k] / others[k] - 1 for k in rates if k in others}
 
 
-def _amun_gains(found: Found, fast: str, slow: str) -> str:
+def _amun_gains(found: JudgedRows, fast: str, slow: str) -> str:
     """Return a clause about Amun's program; nothing where it was not measured."""
     try:
         gains = _gains(found, fast, slow)
@@ -94,7 +94,7 @@ def _amun_gains(found: Found, fast: str, slow: str) -> str:
     )
 
 
-def _falls(found: Found) -> Verdict:
+def _falls(found: JudgedRows) -> Verdict:
     seconds = {kind: found.by(f"decode/drain {kind}", "step", "median_seconds") for kind in (DRAINED, NAIVE)}
     left = {}
     for kind, by_step in seconds.items():
@@ -108,7 +108,7 @@ def _falls(found: Found) -> Verdict:
     return Verdict(result_of([left[DRAINED] < 0.5, left[NAIVE] > 0.8]), why)
 
 
-def _gains_by_batch(found: Found) -> Verdict:
+def _gains_by_batch(found: JudgedRows) -> Verdict:
     rates = found.by(f"decode/batch {DRAINED}", "batch")
     gain = max(rates.values()) / rates[min(rates)]
     why = f"batches whose rows leave gain {times(gain)} times from 1 sentence to {max(rates, key=rates.__getitem__):,}"
@@ -120,7 +120,7 @@ def _gains_by_batch(found: Found) -> Verdict:
     return Verdict(HOLDS if gain > BATCH_GAIN else FAILS, why)
 
 
-def _keeps_rate(found: Found) -> Verdict:
+def _keeps_rate(found: JudgedRows) -> Verdict:
     whys, kept = [], {}
     for kind, name in ((DRAINED, "rows leave"), (NAIVE, "rows stay")):
         rates = found.by(f"decode/batch {kind}", "batch")
@@ -129,7 +129,7 @@ def _keeps_rate(found: Found) -> Verdict:
     return Verdict(result_of([kept[DRAINED] >= 0.9, kept[NAIVE] < 0.9]), "; ".join(whys))
 
 
-def _fusion(found: Found) -> Verdict:
+def _fusion(found: JudgedRows) -> Verdict:
     gains = _gains(found, "decode/fusion fused", "decode/fusion unfused")
     listed = ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items())
     why = f"whole decodes gain {listed}, over bias, softmax and k-best one after another in array code"
@@ -137,7 +137,7 @@ def _fusion(found: Found) -> Verdict:
     return Verdict(result_of(is_so), why + _amun_gains(found, decode_amun.FUSED, decode_amun.UNFUSED))
 
 
-def _gains_fall(found: Found) -> Verdict:
+def _gains_fall(found: JudgedRows) -> Verdict:
     gains = _gains(found, "decode/fusion fused", "decode/fusion unfused")
     listed = ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items())
     return Verdict(HOLDS if gains[max(gains)] <= gains[min(gains)] else FAILS, f"the gains are {listed}")

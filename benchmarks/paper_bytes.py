@@ -8,8 +8,8 @@ from mgpu_ngram.benchmarks.paper import (
     HOLDS,
     Claim,
     Figure,
-    Found,
     Item,
+    JudgedRows,
     NoFigure,
     Paper,
     Verdict,
@@ -41,7 +41,7 @@ def _figures() -> tuple[Figure, ...]:
     return tuple(found)
 
 
-def _rates(found: Found, n: int) -> dict[str, float]:
+def _rates(found: JudgedRows, n: int) -> dict[str, float]:
     """Return the rates of the report's three algorithms at an order, of those that ran."""
     rates = {}
     for name, kernel in KERNELS.items():
@@ -52,7 +52,7 @@ def _rates(found: Found, n: int) -> dict[str, float]:
     return rates
 
 
-def _global_wins(found: Found) -> Verdict:
+def _global_wins(found: JudgedRows) -> Verdict:
     best = {n: max(rates, key=rates.__getitem__) for n in (1, 2, 3) if (rates := _rates(found, n))}
     if not best:
         raise NoFigure("no strategy was measured at n = 1 to 3")
@@ -61,7 +61,7 @@ def _global_wins(found: Found) -> Verdict:
     return Verdict(result_of([name == V1 for name in best.values()]), f"the fastest of the three is {listed}", because)
 
 
-def _private_does_not_fit(found: Found) -> Verdict:
+def _private_does_not_fit(found: JudgedRows) -> Verdict:
     fits = [n for n in DENSE_ORDERS if V2 in _rates(found, n)]
     symbols = max(found.by("bytes/a sort", "A"))
     why = (
@@ -71,7 +71,7 @@ def _private_does_not_fit(found: Found) -> Verdict:
     return Verdict(HOLDS if max(fits, default=0) < 3 else FAILS, why)
 
 
-def _sort_alone(found: Found) -> Verdict:
+def _sort_alone(found: JudgedRows) -> Verdict:
     at_4 = _rates(found, 4)
     longer = [found.rate("bytes/a sort", f"n={n}") for n in (5, 8)]
     dense = max((found.rate(f"bytes/a {kernel}", "n=4") for kernel in ("private K=1", "global")), default=0.0)
@@ -84,7 +84,7 @@ def _sort_alone(found: Found) -> Verdict:
     return Verdict(result_of([is_alone, longer[1] > 0]), why)
 
 
-def _speedup(found: Found) -> Verdict:
+def _speedup(found: JudgedRows) -> Verdict:
     timed = sorted((row for row in found.rows if row.kernel.startswith("bytes/a ") and row.speedup), key=_speed)
     if not timed:
         raise NoFigure("no strategy was timed beside the plain Python loop")
@@ -101,7 +101,7 @@ def _speed(row: Row) -> float:
     return row.speedup or 0.0
 
 
-def _no_best(found: Found) -> Verdict:
+def _no_best(found: JudgedRows) -> Verdict:
     sizes = found.by("bytes/b sort", "T")
     best = {}
     for size in sizes:
@@ -115,7 +115,7 @@ def _no_best(found: Found) -> Verdict:
     return Verdict(HOLDS if len(names) > 1 else FAILS, f"the fastest is {listed}")
 
 
-def _sort_is_linear(found: Found) -> Verdict:
+def _sort_is_linear(found: JudgedRows) -> Verdict:
     rates = list(found.by("bytes/b sort", "T").items())
     if len(rates) < 2:
         raise NoFigure("one size alone was measured")

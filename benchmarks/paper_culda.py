@@ -10,8 +10,8 @@ from mgpu_ngram.benchmarks.paper import (
     IN_PART,
     Claim,
     Figure,
-    Found,
     Item,
+    JudgedRows,
     NoFigure,
     Paper,
     Program,
@@ -32,7 +32,7 @@ PEER = "WarpLDA"
 SCALING = 0.75  # of a linear speed-up: the paper's with four GPUs
 
 
-def _memory_bound(found: Found) -> Verdict:
+def _memory_bound(found: JudgedRows) -> Verdict:
     rows = [row for row in found.rows if row.kernel.startswith("lda/table1 ") and row.rate]
     if not rows:
         raise NoFigure("no step was counted")
@@ -45,7 +45,7 @@ def _memory_bound(found: Found) -> Verdict:
     return Verdict(HOLDS if max(ours.values()) < BALANCE else FAILS, why)
 
 
-def _faster_than_warplda(found: Found) -> Verdict:
+def _faster_than_warplda(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for name, published in PUBLISHED.items():
         ours = found.rate(f"lda/table4 {name}")
@@ -60,7 +60,7 @@ def _faster_than_warplda(found: Found) -> Verdict:
     return Verdict(result_of(is_so), "; ".join(whys))
 
 
-def _scales_to_new_gpus(found: Found) -> Verdict:
+def _scales_to_new_gpus(found: JudgedRows) -> Verdict:
     theirs = [row.rate for row in found.rows if row.kernel == CULDA and row.rate]
     rate, how = (theirs[0], "here") if theirs else (ON_H200[1], "measured on an H200 before")
     ours, v100 = found.rate("lda/table4 NYTimes"), PUBLISHED["NYTimes"]["V100"]
@@ -72,7 +72,7 @@ def _scales_to_new_gpus(found: Found) -> Verdict:
     return Verdict(HOLDS if rate > 4 * v100 else FAILS, why)
 
 
-def _rises(found: Found) -> Verdict:
+def _rises(found: JudgedRows) -> Verdict:
     gains, whys = {}, []
     for name in PUBLISHED:
         rates = found.by(f"lda/fig7 {name}", "sweep")
@@ -83,14 +83,14 @@ def _rises(found: Found) -> Verdict:
     return Verdict(result_of([gains["NYTimes"] > 0.05, gains["NYTimes"] > gains["PubMed"]]), why)
 
 
-def _sampling_takes_most(found: Found) -> Verdict:
+def _sampling_takes_most(found: JudgedRows) -> Verdict:
     ours = {part: found.rate(f"lda/table5 {part}") for part in SHARES}
     listed = ", ".join(f"{part} {share:.3g} %" for part, share in ours.items())
     least = min(SHARES["sampling"].values())
     return Verdict(HOLDS if ours["sampling"] >= 0.9 * least else FAILS, f"of the time of a sweep here: {listed}")
 
 
-def _converges(found: Found) -> Verdict:
+def _converges(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for name in PUBLISHED:
         rows = [row for row in found.rows if row.kernel == f"lda/fig8 {name}" and row.rate is not None]
@@ -110,7 +110,7 @@ def _converges(found: Found) -> Verdict:
     return Verdict(IN_PART if all(is_so) else FAILS, why, because)
 
 
-def _speedups(found: Found) -> Verdict:
+def _speedups(found: JudgedRows) -> Verdict:
     rates = found.by("lda/fig9 PubMed", "workers")
     if len(rates) < 2 or 1 not in rates:
         raise NoFigure(f"{', '.join(map(str, rates))} worker(s) were measured; a host with 2 or 4 GPUs is needed")

@@ -10,9 +10,9 @@ from mgpu_ngram.benchmarks.paper import (
     HOLDS,
     Claim,
     Figure,
-    Found,
     Item,
     Judge,
+    JudgedRows,
     Paper,
     Verdict,
     number,
@@ -31,14 +31,14 @@ ROWS, SCORES = "smoothed float32", "scores"
 SMALL_LARGE = (LARGE, SMALL)
 
 
-def _pair(found: Found, part: str, name: str) -> tuple[float, float]:
+def _pair(found: JudgedRows, part: str, name: str) -> tuple[float, float]:
     """Return (distributions, scores) a second of a model."""
     return found.rate(f"distribution/{part} {name} {ROWS}", "n=5"), found.rate(
         f"distribution/{part} {name} {SCORES}", "n=5"
     )
 
 
-def _glm_first(found: Found) -> Verdict:
+def _glm_first(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for name in SMALL_LARGE:
         rows, scores = _pair(found, "table5.1", name)
@@ -47,14 +47,14 @@ def _glm_first(found: Found) -> Verdict:
     return Verdict(result_of(is_so), "; ".join(whys))
 
 
-def _gilm_first_on_small(found: Found) -> Verdict:
+def _gilm_first_on_small(found: JudgedRows) -> Verdict:
     rows, scores = _pair(found, "table5.1", SMALL)
     why = f"{number(rows)} distributions of {SHAPES[SMALL].symbols:,} words against {number(scores)} scores a second"
     because = "memory takes as long to write a distribution as its words ask for, and a score writes one number"
     return Verdict(HOLDS if rows > scores else FAILS, why, because)
 
 
-def _outputs(found: Found) -> Verdict:
+def _outputs(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for name in SMALL_LARGE:
         rows = found.rate(f"distribution/table5.2 {name} smoothed")
@@ -64,14 +64,14 @@ def _outputs(found: Found) -> Verdict:
     return Verdict(result_of(is_so), "; ".join(whys))
 
 
-def _cost(found: Found) -> Verdict:
+def _cost(found: JudgedRows) -> Verdict:
     outputs = _outputs(found)
     return Verdict(
         outputs.result, f"both run on one device of one price, so it follows from the outputs: {outputs.why}"
     )
 
 
-def _gains_without(found: Found, name: str) -> tuple[float, str]:
+def _gains_without(found: JudgedRows, name: str) -> tuple[float, str]:
     """Return by what share distributions without backoffs are faster, and a sentence with the rates."""
     smoothed = found.rate(f"distribution/table5.1 {name} {ROWS}")
     stored = found.rate(f"distribution/table5.1 {name} stored float32")
@@ -80,18 +80,18 @@ def _gains_without(found: Found, name: str) -> tuple[float, str]:
     return max(stored, bare) / smoothed - 1, f"{name} model: {said}"
 
 
-def _no_backoff(found: Found) -> Verdict:
+def _no_backoff(found: JudgedRows) -> Verdict:
     (large, said), (small, also) = (_gains_without(found, name) for name in SMALL_LARGE)
     because = "backoffs are applied in registers while memory writes"
     return Verdict(result_of([large < 0.1, small > 0.1]), f"{said}; {also}", because)
 
 
-def _backoff_costs_nothing(found: Found) -> Verdict:
+def _backoff_costs_nothing(found: JudgedRows) -> Verdict:
     (large, said), (small, also) = (_gains_without(found, name) for name in SMALL_LARGE)
     return Verdict(result_of([large < 0.1, small < 0.1]), f"{said}; {also}")
 
 
-def _slower_orders(found: Found) -> Verdict:
+def _slower_orders(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for name in SMALL_LARGE:
         rates = found.by(f"distribution/table5.3 {name} {ROWS}", "n")
@@ -100,7 +100,7 @@ def _slower_orders(found: Found) -> Verdict:
     return Verdict(result_of(is_so), "; ".join(whys), "a row has as many words to write, whatever the order")
 
 
-def _faster_scores(found: Found) -> Verdict:
+def _faster_scores(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for name in SMALL_LARGE:
         rates = found.by(f"distribution/table5.3 {name} {SCORES}", "n")
@@ -109,7 +109,7 @@ def _faster_scores(found: Found) -> Verdict:
     return Verdict(result_of(is_so), "; ".join(whys))
 
 
-def _similar_effects(found: Found) -> Verdict:
+def _similar_effects(found: JudgedRows) -> Verdict:
     order_same = _slower_orders(found).result == FAILS
     large, small = (found.by(f"distribution/table5.3 {name} {ROWS}", "n")[5] for name in SMALL_LARGE)
     scores = [found.by(f"distribution/table5.3 {name} {SCORES}", "n") for name in SMALL_LARGE]
@@ -123,14 +123,14 @@ def _similar_effects(found: Found) -> Verdict:
     return Verdict(result_of([small > large and scores[1][5] > scores[0][5], not order_same]), why)
 
 
-def _times(found: Found, name: str) -> tuple[float, float, float]:
+def _times(found: JudgedRows, name: str) -> tuple[float, float, float]:
     """Return nanoseconds a distribution: to search, to fetch besides, to write besides."""
     steps = [found.rate(f"distribution/table5.4 {name} {step}") for step in ("only search", "no write")]
     search, fetch, whole = (1e9 / rate for rate in (*steps, found.rate(f"distribution/table5.4 {name} normal {ROWS}")))
     return search, fetch - search, whole - fetch
 
 
-def _fetch_takes_most(found: Found) -> Verdict:
+def _fetch_takes_most(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for name in SMALL_LARGE:
         search, fetch, write = _times(found, name)
@@ -145,18 +145,18 @@ def _fetch_takes_most(found: Found) -> Verdict:
     return Verdict(result_of(is_so), "; ".join(whys), because)
 
 
-def _writing_takes_most(found: Found) -> Verdict:
+def _writing_takes_most(found: JudgedRows) -> Verdict:
     other = _fetch_takes_most(found)
     return Verdict({HOLDS: FAILS, FAILS: HOLDS}.get(other.result, other.result), other.explained().why)
 
 
-def _saturated(found: Found, kind: str) -> tuple[int, str]:
+def _saturated(found: JudgedRows, kind: str) -> tuple[int, str]:
     rates = found.by(f"distribution/saturation {kind}", "sentences")
     most = max(rates.values())
     return next(n for n, rate in rates.items() if rate >= 0.9 * most), number(most)
 
 
-def _gilm_saturates(found: Found) -> Verdict:
+def _gilm_saturates(found: JudgedRows) -> Verdict:
     enough, most = _saturated(found, "rows")
     why = (
         f"nine tenths of the highest rate, {most} distributions a second, are reached with {enough:,} sentences at once"
@@ -164,7 +164,7 @@ def _gilm_saturates(found: Found) -> Verdict:
     return Verdict(HOLDS if enough <= SATURATED["rows"] else FAILS, why)
 
 
-def _glm_saturates(found: Found) -> Verdict:
+def _glm_saturates(found: JudgedRows) -> Verdict:
     enough, most = _saturated(found, "scores")
     why = f"nine tenths of the highest rate, {most} scores a second, are reached with {enough:,} sentences at once"
     return Verdict(HOLDS if enough <= SATURATED["scores"] else FAILS, why, "a GPU of today has more threads to fill")

@@ -11,8 +11,8 @@ from mgpu_ngram.benchmarks.paper import (
     IN_PART,
     Claim,
     Figure,
-    Found,
     Item,
+    JudgedRows,
     NoFigure,
     Paper,
     Program,
@@ -61,7 +61,7 @@ def _table3() -> tuple[Figure, ...]:
     return (*rates, *sizes, *later)
 
 
-def _kenlm(found: Found) -> tuple[str, float]:
+def _kenlm(found: JudgedRows) -> tuple[str, float]:
     """Return who stands for KenLM on one thread, and its queries a second."""
     try:
         return "KenLM's module on one thread of the same host", found.rate(f"score/table3 {PEER}")
@@ -69,14 +69,14 @@ def _kenlm(found: Found) -> tuple[str, float]:
         return "KenLM as published", PUBLISHED[PROBING]
 
 
-def _faster(found: Found) -> Verdict:
+def _faster(found: JudgedRows) -> Verdict:
     who, theirs = _kenlm(found)
     ours = found.rate(f"score/table3 {TREE}")
     why = f"the B+-tree answers {number(ours)} queries a second, {times(ours / theirs)} times {who} ({number(theirs)})"
     return Verdict(HOLDS if ours >= 6 * theirs else FAILS, why)
 
 
-def _all_threads(found: Found) -> Verdict:
+def _all_threads(found: JudgedRows) -> Verdict:
     ours, rows = found.rate(f"score/table3 {TREE}"), found.rows
     measured = [row for row in rows if row.kernel.startswith("score/table3 kenlm_benchmark") and row.rate]
     if measured:
@@ -87,7 +87,7 @@ def _all_threads(found: Found) -> Verdict:
     return Verdict(HOLDS if theirs > ours else FAILS, why, "a GPU of today gains more than a processor of today")
 
 
-def _size(found: Found) -> Verdict:
+def _size(found: JudgedRows) -> Verdict:
     ours = found.rate(f"score/table3 size of {TREE}")
     theirs = {who: size / MODEL for who, size in SIZES.items()}
     why = (
@@ -103,7 +103,7 @@ def _loss(small: tuple[float, float], large: tuple[float, float]) -> float:
     return 1 - 5**power
 
 
-def _model_size(found: Found) -> Verdict:
+def _model_size(found: JudgedRows) -> Verdict:
     losses, whys = [], []
     for kind, name in TREES.items():
         rates = list(found.by(f"score/table4 {kind}", "G").items())
@@ -118,7 +118,7 @@ def _model_size(found: Found) -> Verdict:
     return Verdict(result_of(is_so), "; ".join(whys))
 
 
-def _order(found: Found) -> Verdict:
+def _order(found: JudgedRows) -> Verdict:
     results, whys = [], []
     for kind, name in TREES.items():
         rates = found.by(f"score/table5 {kind}", "n")
@@ -129,7 +129,7 @@ def _order(found: Found) -> Verdict:
     return Verdict(result_of(results), "; ".join(whys))
 
 
-def _node_size(found: Found) -> Verdict:
+def _node_size(found: JudgedRows) -> Verdict:
     rates = found.by(f"score/figure9 {TREE}", "fanout")
     best = max(rates, key=rates.__getitem__)
     larger = {K: rate for K, rate in rates.items() if K > GLM_BEST_FANOUT}
@@ -147,7 +147,7 @@ def _node_size(found: Found) -> Verdict:
     return Verdict(HOLDS if rises and near and fall > 0.2 else IN_PART if rises else FAILS, why, because)
 
 
-def _stumps(found: Found) -> Verdict:
+def _stumps(found: JudgedRows) -> Verdict:
     shares = found.by("score/stumps of nodes", "order")
     listed = ", ".join(f"{100 * share:.4g}" for share in shares.values())
     why = f"of the nodes that lead to n-grams of order 2 and more, {listed} % are B-stumps"
@@ -155,7 +155,7 @@ def _stumps(found: Found) -> Verdict:
     return Verdict(HOLDS if is_so else FAILS, why)
 
 
-def _saturation(found: Found) -> Verdict:
+def _saturation(found: JudgedRows) -> Verdict:
     whys, is_so = [], []
     for kind, name in TREES.items():
         rates = found.by(f"score/figure10 {kind}", "batch")
@@ -171,7 +171,7 @@ def _saturation(found: Found) -> Verdict:
     return Verdict(HOLDS if all(is_so) else FAILS, "; ".join(whys), because)
 
 
-def _copies(found: Found) -> Verdict:
+def _copies(found: JudgedRows) -> Verdict:
     rates = found.by(f"score/figure10 {TREE}, copies", "batch")
     most, bare = max(rates.values()), max(found.by(f"score/figure10 {TREE}", "batch").values())
     why = (
@@ -182,7 +182,7 @@ def _copies(found: Found) -> Verdict:
     return Verdict(HOLDS if most > 3 * PUBLISHED[PROBING] else FAILS, why)
 
 
-def _constants(found: Found) -> Verdict:
+def _constants(found: JudgedRows) -> Verdict:
     gains, whys = [], []
     for kind, name in TREES.items():
         before = found.rate(f"score/constants, parameters of {kind}")
@@ -193,7 +193,7 @@ def _constants(found: Found) -> Verdict:
     return Verdict(result_of(is_so), f"{'; '.join(whys)}; the paper's code gained {percent(65.6 / 59 - 1)}")
 
 
-def _bound(found: Found) -> Verdict:
+def _bound(found: JudgedRows) -> Verdict:
     shares = {kind: found.row(f"score/bound of {kind}", "repeated=8").share_of_ceiling for kind in TREES}
     edges, tree = shares[EDGES], shares[TREE]
     if edges is None or tree is None:
@@ -206,7 +206,7 @@ def _bound(found: Found) -> Verdict:
     return Verdict(IN_PART if edges >= 0.6 and tree > 1 else FAILS if edges >= 0.6 else HOLDS, why)
 
 
-def _clocks(found: Found) -> Verdict:
+def _clocks(found: JudgedRows) -> Verdict:
     row = found.row(ON_END)
     seen = {when: (rate, int(mhz)) for when, rate, mhz in CLOCK.findall(row.notes)}
     if len(seen) < 2:

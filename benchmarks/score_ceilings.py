@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.score_models import UNIT, Subject, of_edges, queries, tree
-from mgpu_ngram.benchmarks.score_work import Work, lookups
+from mgpu_ngram.benchmarks.score_work import ScoreWork, lookups
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.launch import FOLDER, OPTIONS, grid_for, launch
@@ -48,7 +48,7 @@ def bound(suite: Suite, subject: Subject, codes_T: Any, repeated: int = 1) -> No
     Reads that the caches serve count, too: a share may exceed 1.
     """
     suite.say("reads of a query, and what bounds them")
-    work, sizes = Work.of(subject.trie, codes_T), subject.sizes(codes_T, repeated)
+    work, sizes = ScoreWork.of(subject.trie, codes_T), subject.sizes(codes_T, repeated)
     table = edges_of(subject.trie)
     kinds = (
         (of_edges(table, subject.trie.order), SECTORS, lookups(subject.trie, codes_T, table.filter_bits)),

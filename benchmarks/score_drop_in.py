@@ -36,7 +36,7 @@ CALLS = {
 IMPORT_SECONDS, MAPPED_SECONDS, MEMORY, THREADS = 0.15, 0.1, 1.5, 1.8  # targets; the last two are ratios
 PARENT = str(Path(__file__).absolute().parents[2])
 
-Found = list[dict[str, Any]]
+Runs = list[dict[str, Any]]
 
 
 def drop_in(suite: Suite, subject: Subject, folder: Path) -> None:
@@ -56,11 +56,11 @@ def drop_in(suite: Suite, subject: Subject, folder: Path) -> None:
     has_peer = find_spec(PEER) is not None
     if not has_peer:
         suite.say("kenlm is not installed, so its rows are left out; pip install kenlm")
-    peers: dict[str, Found] = {}
+    peers: dict[str, Runs] = {}
     for name, path in paths.items():
         suite.say(f"the drop-in on {name}")
-        ours: Found = []
-        theirs: Found = []
+        ours: Runs = []
+        theirs: Runs = []
         for _ in range(ROUNDS):
             ours.append(_run(OURS, path, text))
             if has_peer and not name.startswith("model-file"):
@@ -83,11 +83,11 @@ def _run(module: str, path: Path, text: Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _add_rows(suite: Suite, sizes: str, who: str, found: Found, peer: Found, file: str) -> None:
+def _add_rows(suite: Suite, sizes: str, who: str, found: Runs, peer: Runs, file: str) -> None:
     if not found:
         return
 
-    def seconds(name: str, runs: Found) -> list[float]:
+    def seconds(name: str, runs: Runs) -> list[float]:
         return [median(run[name]) for run in runs]
 
     def add(name: str, items: float, unit: str, target: float | None = None, notes: str = "") -> None:

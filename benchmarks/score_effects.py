@@ -12,7 +12,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.score_models import UNIT, Index, Subject, edge_table, head, of_edges, queries, tree
 from mgpu_ngram.benchmarks.score_rates import rate
-from mgpu_ngram.benchmarks.score_work import Work, stump_shares
+from mgpu_ngram.benchmarks.score_work import ScoreWork, stump_shares
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.engine.trie import edges_of, with_fanout
 from mgpu_ngram.kernels.launch import OPTIONS, source
@@ -27,7 +27,7 @@ def figure9(suite: Suite, subject: Subject) -> None:
     """Rows: the B+-tree by fanout."""
     suite.say("Figure 9: fanout")
     codes_T, repeated = queries(subject, suite.device)
-    work = Work.of(subject.trie, codes_T)
+    work = ScoreWork.of(subject.trie, codes_T)
     for fanout in FANOUTS:
         index = tree(with_fanout(subject.trie, fanout))
         rate(suite, "figure9", f"{subject.sizes(codes_T, repeated)} fanout={fanout}", index, codes_T, work, {})
@@ -67,7 +67,7 @@ def stumps(suite: Suite, subject: Subject) -> None:
     """Rows: the share of B-stumps among the nodes that lead to n-grams of an order, and among those that are met."""
     suite.say("B-stumps")
     trie = subject.trie
-    work = Work.of(trie, head(subject.text_T, len(queries(subject, suite.device)[0])))
+    work = ScoreWork.of(trie, head(subject.text_T, len(queries(subject, suite.device)[0])))
     used = work.stumps / np.maximum(1, work.parents)
     for n, (of_nodes, of_searches) in enumerate(zip(stump_shares(trie), used.tolist(), strict=True), 2):
         sizes = f"{subject.model_sizes} fanout={trie.fanout} order={n}"
@@ -86,7 +86,7 @@ def constants(suite: Suite, subject: Subject) -> None:
         return
     suite.say("compile-time constants")
     codes_T, repeated = queries(subject, suite.device)
-    sizes, work = subject.sizes(codes_T, repeated), Work.of(subject.trie, codes_T)
+    sizes, work = subject.sizes(codes_T, repeated), ScoreWork.of(subject.trie, codes_T)
     for module, index, values in parameters(subject):
         as_is = rate(suite, "constants, parameters of", sizes, index, codes_T, work, {})
         with mock.patch.object(module, "kernel", compiler(values)):

@@ -23,7 +23,7 @@ from mgpu_ngram.benchmarks.score_models import (
     tree,
 )
 from mgpu_ngram.benchmarks.score_peers import PEER, glm_on_text, kenlm_on_ids, kenlm_seconds
-from mgpu_ngram.benchmarks.score_work import Work
+from mgpu_ngram.benchmarks.score_work import ScoreWork
 from mgpu_ngram.benchmarks.suite import DOES_NOT_FIT, Suite
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.engine.device import out_of_memory
@@ -53,7 +53,7 @@ def table3(suite: Suite, subject: Subject, folder: Path) -> None:
         (subject.trie, (edge_table(subject.trie), tree(subject.trie))),
         (coded.decoded(), (tree(coded),)),
     ):
-        work = Work.of(floats, codes_T)
+        work = ScoreWork.of(floats, codes_T)
         for index in indexes:
             size_bytes[index.name] = index.size_bytes
             how: dict[str, Any] = {"baseline": PEER, "baseline_seconds": peer_seconds and peer_seconds * repeated}
@@ -97,7 +97,7 @@ def table5(suite: Suite, subject: Subject) -> None:
 def _both(
     suite: Suite, part: str, subject: Subject, codes_T: Any, repeated: int = 1, targets: dict[str, float] | None = None
 ) -> None:
-    work, sizes = Work.of(subject.trie, codes_T), subject.sizes(codes_T, repeated)
+    work, sizes = ScoreWork.of(subject.trie, codes_T), subject.sizes(codes_T, repeated)
     for make in edge_table, tree:
         rate(suite, part, sizes, make(subject.trie), codes_T, work, targets or {})
         suite.release()
@@ -109,7 +109,7 @@ def rate(
     sizes: str,
     index: Index,
     codes_T: Any,
-    work: Work,
+    work: ScoreWork,
     targets: dict[str, float],
     **how: Any,
 ) -> Row:

@@ -12,7 +12,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.clocks import Clocks, open_clocks, read_clocks
 from mgpu_ngram.benchmarks.rows import Row, with_unit
 from mgpu_ngram.benchmarks.score_models import EDGES, UNIT, Subject, edge_table, queries
-from mgpu_ngram.benchmarks.score_work import Work
+from mgpu_ngram.benchmarks.score_work import ScoreWork
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import synchronize
@@ -35,7 +35,7 @@ def sustained(suite: Suite, subject: Subject) -> None:
     codes_T, repeated = queries(subject, suite.device)
     index, sizes = edge_table(subject.trie), subject.sizes(codes_T, repeated)
     call = partial(index.score, codes_T)
-    check = Work.of(subject.trie, codes_T).check
+    check = ScoreWork.of(subject.trie, codes_T).check
     short = suite.run(SHORT, sizes, call, check=check, items=len(codes_T), unit=UNIT)
     _from_python(suite, subject, codes_T, short)
     handle = open_clocks() if suite.device == "gpu" else None
@@ -67,7 +67,7 @@ def _from_python(suite: Suite, subject: Subject, codes_T: Any, short: Row) -> No
     offsets_S1 = xp.append(xp.zeros(1, np.int64), ends_S - xp.arange(len(ends_S)))
     model = Model(BackoffModel.of(subject.trie.map_arrays(to_host), subject.words), suite.device)
     sizes = subject.sizes(codes_T)
-    expected = Work.of(subject.trie, codes_T).scores[0]
+    expected = ScoreWork.of(subject.trie, codes_T).scores[0]
 
     def check(total_S: Any) -> None:
         sums_S = xp.diff(xp.append(xp.zeros(1), xp.cumsum(expected, dtype=np.float64)[ends_S]))

@@ -18,7 +18,7 @@ BLOCK_TOKENS = 1 << 23  # walked at once
 
 
 @dataclass(frozen=True)
-class Work:
+class ScoreWork:
     """The scores of a text, and the work that they take.
 
     A search looks for an n-gram's last word among the children of its history.
@@ -38,7 +38,7 @@ class Work:
     lines: int
 
     @classmethod
-    def of(cls, trie: Trie, codes_T: Any) -> Work:
+    def of(cls, trie: Trie, codes_T: Any) -> ScoreWork:
         """Of a text of one or more sentences, each ended by a 0, with <s> and </s>; the trie is not quantised."""
         xp = array_module(codes_T)
         parts = [_work(trie, codes) for codes in _blocks(codes_T)]
@@ -79,7 +79,7 @@ def _blocks(codes_T: Any) -> Iterator[Any]:
         yield codes_T[a:b]
 
 
-def _work(trie: Trie, codes_T: Any) -> Work:
+def _work(trie: Trie, codes_T: Any) -> ScoreWork:
     found, histories = walk(trie, codes_T)
     prob_T, order_T = _scores(trie, found, histories)
     lines = len(codes_T)
@@ -92,7 +92,7 @@ def _work(trie: Trie, codes_T: Any) -> Work:
         searches.append(len(nodes))
         parents.append(int((children > 0).sum()))
         stumps.append(int(((children > 0) & (children <= trie.fanout)).sum()))
-    return Work((prob_T, order_T), np.array(searches), np.array(parents), np.array(stumps), lines)
+    return ScoreWork((prob_T, order_T), np.array(searches), np.array(parents), np.array(stumps), lines)
 
 
 def walk(trie: Trie, codes_T: Any) -> tuple[list[Any], list[Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.score_models import EDGES, QUERIES, UNIT, Index, Subject, edge_table, queries
-from mgpu_ngram.benchmarks.side_by_side import Done, Work, side_by_side, timed
+from mgpu_ngram.benchmarks.side_by_side import Done, Measurement, side_by_side, timed
 from mgpu_ngram.benchmarks.suite import Suite
 
 PASSES = {"gpu": 200, "cpu": 20}  # over a worker's text in one round
@@ -16,7 +16,7 @@ KERNEL = f"score/workers {EDGES}"
 
 
 @dataclass(frozen=True)
-class Share:
+class ScoreShare:
     """The index and the text of one worker, on its device."""
 
     index: Index
@@ -29,18 +29,18 @@ def workers(suite: Suite, tokens: int, clusters: list[int]) -> None:
     side_by_side(suite, work_on(suite.device), tokens, clusters)
 
 
-def work_on(device: str) -> Work:
-    return Work(KERNEL, UNIT, PASSES[device], make_share, score_share)
+def work_on(device: str) -> Measurement:
+    return Measurement(KERNEL, UNIT, PASSES[device], make_share, score_share)
 
 
-def make_share(worker: int, tokens: int, device: str) -> Share:
+def make_share(worker: int, tokens: int, device: str) -> ScoreShare:
     """The model of all workers, and text of this one alone."""
     subject = Subject.make(tokens, QUERIES[device], device, text_seed=1 + worker)
     codes_T, repeated = queries(subject, device)
-    return Share(edge_table(subject.trie), codes_T, subject.sizes(codes_T, repeated))
+    return ScoreShare(edge_table(subject.trie), codes_T, subject.sizes(codes_T, repeated))
 
 
-def score_share(share: Share, start: float, passes: int, device: str) -> Done:
+def score_share(share: ScoreShare, start: float, passes: int, device: str) -> Done:
     """Score the text of a share, in so many passes."""
     share.index.score(share.codes_T)  # the first time takes longer
     seconds, (prob_T, _) = timed(lambda: share.index.score(share.codes_T), start, passes, device)

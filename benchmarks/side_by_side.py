@@ -36,7 +36,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Work:
+class Measurement:
     """A measurement.
 
     share   share(worker, tokens, device): the share of a worker, with a text of its own
@@ -51,7 +51,7 @@ class Work:
     run: Callable[[Any, float, int, str], Done]
 
 
-def side_by_side(suite: Suite, work: Work, tokens: int, clusters: list[int]) -> None:
+def side_by_side(suite: Suite, work: Measurement, tokens: int, clusters: list[int]) -> None:
     """A row for each number of workers: results stay on the devices."""
     totals: dict[int, float] = {}  # by share; the same for any number of workers
     for G in clusters:
@@ -63,7 +63,7 @@ def side_by_side(suite: Suite, work: Work, tokens: int, clusters: list[int]) -> 
             executor.close()
 
 
-def add_row(suite: Suite, executor: Executor, work: Work, tokens: int, totals: dict[int, float]) -> None:
+def add_row(suite: Suite, executor: Executor, work: Measurement, tokens: int, totals: dict[int, float]) -> None:
     """Add the row of all workers of the executor."""
     G, device = executor.workers, suite.device
     shares = [executor.call(work.share, k, tokens, device, affinity=k) for k in range(G)]

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from mgpu_ngram.benchmarks.corpora import zipf_text
-from mgpu_ngram.benchmarks.decode_work import Shape, System
+from mgpu_ngram.benchmarks.decode_work import GRUShape, System
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.core.errors import RunError
@@ -37,7 +37,7 @@ TOKENS = {"gpu": 8_000_000, "cpu": 1_000_000}  # of the text that a model is mad
 MIN_TOKENS = 1_000
 SCORED_TOKENS = {"gpu": 1_000_000, "cpu": 1_000_000}
 VOCABULARY = 50_000
-TRANSLATION = Shape(100, 32, 64)
+TRANSLATION = GRUShape(100, 32, 64)
 LINES = b"the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
 HELP_SECONDS, INFO_SECONDS = 0.2, 0.4  # CPU time at most
 PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])  # commands run in another folder

@@ -14,7 +14,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import Batching, Forced, search_all
-from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
+from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.given_steps import GivenSteps
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
@@ -107,7 +107,7 @@ class BeamSearch:
             "sampling": sampling if sample else None,
         }  # fmt: skip
         self._options = fill(SearchOptions, search, "BeamSearch")
-        self._lm = None if lm is None else LanguageModel(self._rows(lm, words), lm_weight)
+        self._lm = None if lm is None else WeightedModel(self._rows(lm, words), lm_weight)
         self._lm_device = "" if lm is None else lm.device
 
     def run(

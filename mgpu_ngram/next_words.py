@@ -22,7 +22,7 @@ from mgpu_ngram.engine.best_words import MAX_SEED
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
-from mgpu_ngram.engine.next_word import Found, NextWordModel, replica_bytes, rows_of, use_block
+from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.engine.torch_arrays import on_stream_of
@@ -247,7 +247,7 @@ class NextWords:
             raise InputError("there are no histories; give at least one")
         return codes_T, positions_H
 
-    def _find(self, histories: Any, bos: bool) -> Found:
+    def _find(self, histories: Any, bos: bool) -> FoundHistories:
         """Return found histories in log10."""
         codes = self._codes(histories)
         with memory_guard(*self._finding):
@@ -263,7 +263,9 @@ class NextWords:
         with memory_guard(what, self.device, "give rows, the number of histories per block"):
             return make()
 
-    def _draw(self, found: Found, number: int, seed: int, temperature: float, top_k: int | None, top_p: float) -> Any:
+    def _draw(
+        self, found: FoundHistories, number: int, seed: int, temperature: float, top_k: int | None, top_p: float
+    ) -> Any:
         """Sample; `number` is that of the first history, which with the seed selects the random numbers."""
         if not (isinstance(temperature, (int, float, np.floating)) and 0 <= temperature < math.inf):
             raise InputError(f"temperature is {temperature!r} but must be 0 or more")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PIPE_COLUMNS = 100  # width of output without a terminal
 
 
-class Work(Protocol):
+class RunFacts(Protocol):
     """Fields about the work of a run that results of several stages share."""
 
     @property
@@ -29,8 +29,8 @@ class Work(Protocol):
     def transport(self) -> str: ...
 
 
-class MemoryWork(Work, Protocol):
-    """As `Work`, with the peak memory of one worker."""
+class MemoryFacts(RunFacts, Protocol):
+    """As `RunFacts`, with the peak memory of one worker."""
 
     @property
     def peak_device_bytes(self) -> int: ...
@@ -103,7 +103,7 @@ def many(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'s' * (n != 1)}"
 
 
-def where(result: Work) -> str:
+def where(result: RunFacts) -> str:
     """Return where the tasks of a run worked: "2 cpu workers", or "this process"."""
     if result.transport == "memory":
         return f"this process ({result.device}, {many(result.workers, 'thread')})"
@@ -121,7 +121,7 @@ def show_seconds(seconds: dict[str, float]) -> None:
     print("time went to " + ", ".join(f"{stage} {s / total:.0%}" for stage, s in seconds.items()))
 
 
-def show_memory(result: MemoryWork) -> None:
+def show_memory(result: MemoryFacts) -> None:
     """Print the peak memory of one worker."""
     if result.peak_device_bytes:
         print(f"device memory: {result.peak_device_bytes:,} bytes at most")
@@ -130,7 +130,7 @@ def show_memory(result: MemoryWork) -> None:
     show_transport(result)
 
 
-def show_transport(result: Work) -> None:
+def show_transport(result: RunFacts) -> None:
     """Print how arrays moved between workers, if there was more than one."""
     if result.workers > 1 or result.device == "gpu":
         print(f"transport: {result.transport}")

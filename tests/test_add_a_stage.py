@@ -17,7 +17,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.stages import registry
 from mgpu_ngram.stages.contract import Stage
-from mgpu_ngram.stages.registry import ENTRIES, STAGES, Entry
+from mgpu_ngram.stages.registry import ENTRIES, STAGES, StageEntry
 
 HERE = ["--workers", "0"]
 
@@ -26,7 +26,7 @@ HERE = ["--workers", "0"]
 def toy(tmp_path, monkeypatch):
     """Register the toy stage, and write three files of 3, 5 and 0 bytes."""
     monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
-    monkeypatch.setitem(ENTRIES, "lengths", Entry("lengths_stage", "write the length of each file", ("lengths",)))
+    monkeypatch.setitem(ENTRIES, "lengths", StageEntry("lengths_stage", "write the length of each file", ("lengths",)))
     monkeypatch.chdir(tmp_path)
     for name, data in ("a", "x\ny"), ("b", "1\n2\n\n"), ("c", ""):
         Path(name).write_text(data)

@@ -41,7 +41,7 @@ class Tokens(NamedTuple):
     hash_V2: Any
 
 
-class Lexicon(NamedTuple):
+class LexiconTrie(NamedTuple):
     """A trie of words as strings of symbols.
 
     table   an edge table; the "probability" of a node is 1 if it begins a known word, else 0
@@ -76,7 +76,7 @@ class NGrams(NamedTuple):
     end: int
 
 
-class Rules(NamedTuple):
+class CTCOptions(NamedTuple):
     """Settings of a search.
 
     beam_width        K, beams that are kept, at most MAX_BEAMS
@@ -100,7 +100,7 @@ class Rules(NamedTuple):
     has_model: bool
 
 
-class Found(NamedTuple):
+class UtteranceResults(NamedTuple):
     """Results of utterances, the best first.
 
     scores_BN2  (B, N, 2) float64: the logarithm of the probability of the sounds, then the score; 0 without a result

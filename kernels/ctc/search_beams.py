@@ -22,12 +22,12 @@ from .groups import (
     MAX_TOKENS,
     SPACE,
     STARTS,
-    Found,
+    CTCOptions,
     HotWords,
-    Lexicon,
+    LexiconTrie,
     NGrams,
-    Rules,
     Tokens,
+    UtteranceResults,
     Utterances,
 )
 
@@ -42,11 +42,11 @@ def search_beams(
     lengths_B: Any,
     starts_B: Any,
     tokens: Tokens,
-    lexicon: Lexicon,
+    lexicon: LexiconTrie,
     hot_words: HotWords,
     ngrams: NGrams,
-    rules: Rules,
-) -> Found:
+    rules: CTCOptions,
+) -> UtteranceResults:
     """Return the best texts of utterances.
 
     log_probs_BTV  (B, T, V) float32, natural; they count as at least ln 1e-15
@@ -101,7 +101,7 @@ def hashes(first_V1: np.ndarray, symbols_S: np.ndarray) -> np.ndarray:
 
 def _cpu(log_probs_BTV, lengths_B, starts_B, tokens, lexicon, hot_words, ngrams, rules):
     (B, T, _), N = log_probs_BTV.shape, rules.n_best
-    found = Found(
+    found = UtteranceResults(
         np.zeros((B, N, 2)), np.full((B, N), EMPTY, np.int32), np.zeros(B, np.int32), np.full((B, N, T), -1, np.int32),
         np.zeros(B, np.int32),
     )  # fmt: skip
@@ -115,7 +115,7 @@ def _cuda(log_probs_BTV, lengths_B, starts_B, tokens, lexicon, hot_words, ngrams
 
     B, T, V = log_probs_BTV.shape
     K, N, H = rules.beam_width, rules.n_best, rules.history
-    found = Found(
+    found = UtteranceResults(
         cupy.empty((B, N, 2)), cupy.empty((B, N), np.int32), cupy.empty(B, np.int32), cupy.empty((B, N, T), np.int32),
         cupy.empty(B, np.int32),
     )  # fmt: skip
@@ -185,7 +185,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     logits[rng.random((B, T)) < 0.3, 0] += 5
     log_probs = (logits - np.log(np.exp(logits).sum(2, keepdims=True))).astype(np.float32)
     codes_G = rng.integers(-words, words, G).astype(np.int32)
-    rules = Rules(
+    rules = CTCOptions(
         K,
         1 + (K - 1) // 2,
         0.5,
@@ -199,7 +199,8 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     lengths_B = rng.integers(T // 2, T + 1, B).astype(np.int32)
     return {
         "log_probs_BTV": log_probs, "lengths_B": lengths_B, "starts_B": rng.integers(-1, words, B).astype(np.int32),
-        "tokens": Tokens(kinds, first_V1, symbols_S, hashes(first_V1, symbols_S)), "lexicon": Lexicon(edges, codes_G),
+        "tokens": Tokens(kinds, first_V1, symbols_S, hashes(first_V1, symbols_S)),
+        "lexicon": LexiconTrie(edges, codes_G),
         "hot_words": HotWords(hot, rng.random(G), (rng.random(G) < 0.3).astype(np.uint8), 2.5),
         "ngrams": NGrams(table, made[0]["order"], StateTable(*map(to_host, states)), 1 if size % 3 else -1),
         "rules": rules,

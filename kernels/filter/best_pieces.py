@@ -54,7 +54,7 @@ class Pieces(NamedTuple):
     pairs_X: Any
 
 
-class WordTable(NamedTuple):
+class WordLookup(NamedTuple):
     """The words of a model, as `find_word` takes them."""
 
     offsets_V: Any
@@ -62,7 +62,7 @@ class WordTable(NamedTuple):
     slots_C: Any
 
 
-def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: WordTable) -> tuple:
+def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: WordLookup) -> tuple:
     """Return (codes_T, failed_S): the codes of the pieces of all sentences, with a 0 after each sentence.
 
     text_B    (B,) uint8, from `piece_text`
@@ -329,7 +329,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     code_P = np.array([vocabulary.index(p) + 1 if p in vocabulary else 1 for p in known], np.uint32)
     code_P[0] = code_P[rng.integers(len(known))] = SPELT
     parts = ["".join(rng.choice(letters, n, p=shares / shares.sum())).encode() for n in rng.integers(0, 60, size // 40)]
-    words = WordTable(offsets_V, data, index_words(offsets_V, data)[0])
+    words = WordLookup(offsets_V, data, index_words(offsets_V, data)[0])
     return {
         "text_B": np.frombuffer(b"".join(parts), np.uint8),
         "ends_S": np.cumsum([len(part) for part in parts], dtype=np.int64),

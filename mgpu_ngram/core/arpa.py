@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mgpu_ngram.core import arpa_lines as lines
-from mgpu_ngram.core.arpa_text import NEW_COPY, Section, Text, open_text
+from mgpu_ngram.core.arpa_text import NEW_COPY, ArpaText, Section, open_text
 from mgpu_ngram.core.compress import compressing, compression_of
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import new_file
@@ -33,7 +33,7 @@ class Arpa:
     words   <unk> has id 0; the other words have ids from 1 on, in file order
     """
 
-    def __init__(self, text: Text, threads: int, unk_log10: float, need_markers: bool, positive_to_zero: bool):
+    def __init__(self, text: ArpaText, threads: int, unk_log10: float, need_markers: bool, positive_to_zero: bool):
         self.counts, start = text.read_counts()
         self.order = len(self.counts)
         self._text, self._threads = text, threads

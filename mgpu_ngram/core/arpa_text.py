@@ -31,7 +31,7 @@ class Section:
     rows: list[int]
 
 
-class Text:
+class ArpaText:
     """The text of a file, with messages about its lines."""
 
     def __init__(self, name: str, data: np.ndarray):
@@ -121,7 +121,7 @@ def _shown(text: bytes) -> str:
     return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
 
 
-def open_text(path: str) -> Text:
+def open_text(path: str) -> ArpaText:
     """Return the text of a file: memory-mapped, or read into memory if it is compressed or remote."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path!r} is not a regular file; give the path of an ARPA file or of a model file")
@@ -130,8 +130,8 @@ def open_text(path: str) -> Text:
         raise InputError(f"{path!r} is a Parquet file; give an ARPA file")
     if source.format == "plain" and source.is_local and source.size_bytes:
         with open(path, "rb") as file:
-            return Text(path, np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8))
-    return Text(path, _read_text(source))
+            return ArpaText(path, np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8))
+    return ArpaText(path, _read_text(source))
 
 
 def _read_text(source: Source) -> np.ndarray:

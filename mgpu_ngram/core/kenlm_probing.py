@@ -31,7 +31,7 @@ MANY_PAIRS = 10**11  # take minutes: 2 cores test 0.4 billion a second
 
 
 @dataclass(frozen=True)
-class Found:
+class ProbedNgrams:
     """The n-grams of an order, in the order in which they are found; NumPy or CuPy.
 
     key_G      (G,) uint64
@@ -91,7 +91,7 @@ class KenlmProbing:
         values = self._move(self._sections[0])[:V]
         xp = array_module(values)
         word_V, nothing_V = xp.arange(V, dtype=np.uint32), xp.zeros(V, np.int64)
-        found = Found(word_V.astype(np.uint64), word_V, word_V, nothing_V, nothing_V)
+        found = ProbedNgrams(word_V.astype(np.uint64), word_V, word_V, nothing_V, nothing_V)
         ids = word_V[:, None]
         yield Ngrams(ids, _probs(values), _backoffs(values))
         for n, section in enumerate(self._sections[1:], 2):
@@ -110,7 +110,7 @@ class KenlmProbing:
             values = table[:, 2:][slot_G]
             yield Ngrams(ids, _probs(values), _backoffs(values) if n < order else None)
 
-    def _join(self, found: Found, suffixes: Any, histories: Any, keys_C: Any) -> tuple[Any, Found]:
+    def _join(self, found: ProbedNgrams, suffixes: Any, histories: Any, keys_C: Any) -> tuple[Any, ProbedNgrams]:
         """Return (slot_G int64, the n-grams) of the next order.
 
         found      the order before
@@ -130,7 +130,7 @@ class KenlmProbing:
         slot_G, suffix_G, history_G = find_key_pairs(base_S, begin_S, end_S, term_H, keys_C, self._threads)
         suffix_G, history_G = suffixes[suffix_G], histories[history_G]
         first_G, last_G = found.first_G[history_G], found.last_G[suffix_G]
-        return slot_G, Found(keys_C[slot_G], first_G, last_G, history_G, suffix_G)
+        return slot_G, ProbedNgrams(keys_C[slot_G], first_G, last_G, history_G, suffix_G)
 
 
 def _probs(values: Any) -> Any:

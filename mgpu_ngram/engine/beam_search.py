@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.best_words import Hypotheses, best_of_sentences, draw_of_sentences
 from mgpu_ngram.engine.ensemble_steps import Ensemble
 from mgpu_ngram.engine.host_copies import HostCopies
-from mgpu_ngram.engine.search_options import Found, Request, SearchOptions
+from mgpu_ngram.engine.search_options import NBestList, Request, SearchOptions
 from mgpu_ngram.engine.search_results import Traces, read_results
 from mgpu_ngram.engine.state_trees import map_state, state_module, take_rows
 from mgpu_ngram.engine.step_graphs import StepGraphs, rounded_up
@@ -154,7 +154,7 @@ class BeamSearch:
         self._done = []
         return [Collected(self._traces(slots), [self._requests.pop(slot) for slot in slots]) for slots in parts]
 
-    def read(self, collected: Collected) -> list[Found]:
+    def read(self, collected: Collected) -> list[NBestList]:
         """Return the results of sentences that are done."""
         traces = Traces(*collected.traces.wait())
         return read_results(traces, collected.requests, self._ending, self.options.n_best)

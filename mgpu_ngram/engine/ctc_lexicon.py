@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.ctc_tokens import Alphabet
 from mgpu_ngram.engine.string_trie import StringTrie, make_string_trie
-from mgpu_ngram.kernels.ctc.groups import HotWords, Lexicon
+from mgpu_ngram.kernels.ctc.groups import HotWords, LexiconTrie
 from mgpu_ngram.kernels.ctc.search_beams import edges_of_trie
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
@@ -49,7 +49,7 @@ class _Speller:
             return made, False
 
 
-def make_lexicon(alphabet: Alphabet, words: Words | None, known: Collection[str] | None) -> Lexicon:
+def make_lexicon(alphabet: Alphabet, words: Words | None, known: Collection[str] | None) -> LexiconTrie:
     """Return the trie of a model's words, in host memory.
 
     words  None: no words
@@ -71,7 +71,7 @@ def make_lexicon(alphabet: Alphabet, words: Words | None, known: Collection[str]
     pairs = np.array([found[string] for string in strings], np.int64).reshape(-1, 2)
     word_G = np.full(len(trie.symbol_G), NO_WORD, np.int32)
     word_G[trie.node_S] = pairs[:, 0]
-    return Lexicon(_edges(trie, trie.least(pairs[:, 1], LONGEST) == 0), word_G)
+    return LexiconTrie(_edges(trie, trie.least(pairs[:, 1], LONGEST) == 0), word_G)
 
 
 def make_hot_words(alphabet: Alphabet, phrases: Iterable[str], weight: float) -> HotWords:

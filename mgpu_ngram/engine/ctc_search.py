@@ -24,16 +24,16 @@ from mgpu_ngram.kernels.ctc.groups import (
     NAN,
     SPACE,
     STARTS,
-    Found,
+    CTCOptions,
     HotWords,
     NGrams,
-    Rules,
+    UtteranceResults,
 )
 from mgpu_ngram.kernels.ctc.search_beams import edges_of_trie, search_beams
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.step_states import StateTable
 
-__all__ = ["MAX_BEAMS", "MAX_TOKENS", "CTCHypothesis", "CTCSearch", "CTCWord", "Rules"]
+__all__ = ["MAX_BEAMS", "MAX_TOKENS", "CTCHypothesis", "CTCOptions", "CTCSearch", "CTCWord"]
 
 
 class CTCWord(NamedTuple):
@@ -113,7 +113,7 @@ class CTCSearch:
         starts_B: np.ndarray,
         phrases: Sequence[str],
         weight: float,
-        rules: Rules,
+        rules: CTCOptions,
         score_end: bool,
         threads: int,
     ) -> list[list[CTCHypothesis]]:
@@ -131,7 +131,7 @@ class CTCSearch:
         ngrams = self._ngrams if score_end else self._ngrams._replace(end=-1)
         frames_B, states_B = self._moved(lengths_B), self._moved(starts_B)
 
-        def search(begin: int, end: int) -> Found:
+        def search(begin: int, end: int) -> UtteranceResults:
             return search_beams(
                 log_probs_BTV[begin:end], frames_B[begin:end], states_B[begin:end], self._tokens, self._lexicon,
                 hot_words, ngrams, rules,
@@ -139,13 +139,15 @@ class CTCSearch:
 
         with memory_guard(f"searching {B} utterances of {T} frames", self.device, "give fewer utterances or beams"):
             parts = in_pieces(search, B, threads if self.device == "cpu" else 1, 1)
-            found = Found(*(np.concatenate(list(map(to_host, arrays))) for arrays in zip(*parts, strict=True)))
+            found = UtteranceResults(
+                *(np.concatenate(list(map(to_host, arrays))) for arrays in zip(*parts, strict=True))
+            )
         for b in np.flatnonzero(found.errors_B)[:1]:
             wrong = "NaN" if found.errors_B[b] & NAN else "numbers above 0"
             raise InputError(f"log_probs[{b}] has {wrong}; give natural logarithms, such as logits.log_softmax(-1)")
         return [self._hypotheses(found, b, int(lengths_B[b])) for b in range(B)]
 
-    def _hypotheses(self, found: Found, b: int, length: int) -> list[CTCHypothesis]:
+    def _hypotheses(self, found: UtteranceResults, b: int, length: int) -> list[CTCHypothesis]:
         kind_V, first_V1 = self.alphabet.tokens.kind_V, self.alphabet.tokens.first_V1
         paths = np.ascontiguousarray(found.paths_BNT[b, : found.found_B[b], :length])
         made = []

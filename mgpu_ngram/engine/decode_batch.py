@@ -12,9 +12,9 @@ from typing import Any
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import NmtModel
 from mgpu_ngram.engine.beam_search import BeamSearch, Collected
-from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
+from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.nmt_steps import NmtSteps
-from mgpu_ngram.engine.search_options import Found, Hypothesis, Request, SearchOptions
+from mgpu_ngram.engine.search_options import Hypothesis, NBestList, Request, SearchOptions
 from mgpu_ngram.engine.step_function import StepFunction
 from mgpu_ngram.engine.step_graphs import capture_stream
 
@@ -92,7 +92,7 @@ def decode(
     options: SearchOptions | None = None,
     batching: Batching | None = None,
     weights: Sequence[float] | None = None,
-    lm: LanguageModel | None = None,
+    lm: WeightedModel | None = None,
     forced: Forced | None = None,
     first: int = 0,
 ) -> list[list[Hypothesis]]:
@@ -163,9 +163,9 @@ def _run(
     requests: dict[int, Request],
     sources: Sequence[Any],
     batching: Batching,
-) -> list[Found]:
+) -> list[NBestList]:
     """Return the results of sentences, in the order in which they are done."""
-    found: list[Found] = []
+    found: list[NBestList] = []
     unread: deque[Collected] = deque()
     encoding: list[Any] = []  # sources of the next sentences
     at = most = 0

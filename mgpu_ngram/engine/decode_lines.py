@@ -62,7 +62,7 @@ class DecodeOptions:
     threads: int = 1
 
 
-class Counts(NamedTuple):
+class DecodeCounts(NamedTuple):
     """What was decoded.
 
     source_words  that the models read, without the ends of sentences; of the first column
@@ -75,9 +75,9 @@ class Counts(NamedTuple):
     words: int = 0
     cut: int = 0
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: DecodeCounts) -> DecodeCounts:
         """Return the sums of both."""
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+        return DecodeCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass
@@ -85,7 +85,7 @@ class DecodedLines:
     """Results of consecutive sentences; `text` is as it is written, every line with its newline."""
 
     text: bytes
-    counts: Counts
+    counts: DecodeCounts
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -153,7 +153,7 @@ def decode_lines(
     best = [hypotheses[0].words for hypotheses in found if hypotheses]
     words = sum(len(ids) - (ids[-1] == translation.target.eos) for ids in best)
     watch.lap("write")
-    counts = Counts(len(lines), sum(len(pieces[0]) for pieces in read), words, cut)
+    counts = DecodeCounts(len(lines), sum(len(pieces[0]) for pieces in read), words, cut)
     return DecodedLines(text, counts, watch.seconds)
 
 

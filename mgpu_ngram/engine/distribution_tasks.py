@@ -23,7 +23,7 @@ from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch, each_slice, free_bytes, memory_guard, to_host_fast
-from mgpu_ngram.engine.next_word import Found, NextWordModel, next_word_model_of
+from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, next_word_model_of
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -92,7 +92,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenRows:
     """The result of a task.
 
     files  the files that it wrote to
@@ -169,7 +169,7 @@ def _check_words(chunk: Chunk, block: TextBlock, positions_T: np.ndarray, ends_T
 
 def write_distributions(
     chunk: Chunk, following: Sequence[Chunk], starts: Sequence[int], first: int, last: int, options: DistributeOptions
-) -> Written:
+) -> WrittenRows:
     """Write the rows of histories `first` to `last` - 1. A second call writes the same bytes to the same places.
 
     following  the next chunks, if they contain any of these histories, because parts end between chunks' boundaries
@@ -184,10 +184,10 @@ def write_distributions(
         write = {"compact": _write_compact, "parquet": _write_parquet}.get(options.format, _write_arrays)
         for at, batch in found if options.arrays else _in_parts(found, options.part):
             files += write(replica, at, batch, options, watch)
-    return Written(last - first, tuple(dict.fromkeys(files)), watch.seconds)
+    return WrittenRows(last - first, tuple(dict.fromkeys(files)), watch.seconds)
 
 
-def save_done(written: Sequence[Written], items: Sequence[int], folder: str, kind: str) -> dict[str, float]:
+def save_done(written: Sequence[WrittenRows], items: Sequence[int], folder: str, kind: str) -> dict[str, float]:
     """Record in a checkpoint that chunks are done, after their data is on disk; returns seconds."""
     watch = Stopwatch("cpu")
     files = {file for one in written for file in one.files}
@@ -209,7 +209,7 @@ def save_done(written: Sequence[Written], items: Sequence[int], folder: str, kin
 def _find(
     chunks: Sequence[Chunk], starts: Sequence[int], first: int, last: int, options: DistributeOptions,
     replica: NextWordModel, watch: Stopwatch,
-) -> Iterator[tuple[int, Found]]:  # fmt: skip
+) -> Iterator[tuple[int, FoundHistories]]:  # fmt: skip
     """Yield (row, found) of histories `first` to `last` - 1 in batches.
 
     Raises RunError if the number of histories of a chunk differs from when they were counted.
@@ -233,9 +233,9 @@ def _find(
             raise RunError(f"{chunk} {now}: it was changed; run again")
 
 
-def _in_parts(found: Iterator[tuple[int, Found]], part: int) -> Iterator[tuple[int, Found]]:
+def _in_parts(found: Iterator[tuple[int, FoundHistories]], part: int) -> Iterator[tuple[int, FoundHistories]]:
     """Yield (row, found) in whole parts: the rows from a multiple of `part` to the next one."""
-    waiting: list[Found] = []
+    waiting: list[FoundHistories] = []
     begin = 0
     for row, batch in found:
         begin, at, H = begin if waiting else row, 0, len(batch.first_HK)
@@ -250,10 +250,10 @@ def _in_parts(found: Iterator[tuple[int, Found]], part: int) -> Iterator[tuple[i
         yield begin, _joined(waiting)
 
 
-def _joined(parts: list[Found]) -> Found:
+def _joined(parts: list[FoundHistories]) -> FoundHistories:
     xp = array_module(parts[0].first_HK)
     first_HK, end_HK, backoff_HK = map(xp.concatenate, zip(*(part.arrays for part in parts), strict=True))
-    return Found(first_HK, end_HK, backoff_HK, parts[0].scale)
+    return FoundHistories(first_HK, end_HK, backoff_HK, parts[0].scale)
 
 
 def _free(options: DistributeOptions) -> int:
@@ -262,7 +262,7 @@ def _free(options: DistributeOptions) -> int:
 
 
 def _write_arrays(
-    replica: NextWordModel, row: int, found: Found, options: DistributeOptions, watch: Stopwatch
+    replica: NextWordModel, row: int, found: FoundHistories, options: DistributeOptions, watch: Stopwatch
 ) -> list[str]:
     """Write whole rows, or the greatest words, in blocks that fit the device; return the files."""
     H, rows, paths = len(found.first_HK), options.rows, []
@@ -287,7 +287,7 @@ def _write_slice(file: ArrayFile, first: int, at: int, data: np.ndarray) -> None
 
 
 def _write_compact(
-    replica: NextWordModel, row: int, found: Found, options: DistributeOptions, watch: Stopwatch
+    replica: NextWordModel, row: int, found: FoundHistories, options: DistributeOptions, watch: Stopwatch
 ) -> list[str]:
     block = replica.compact(found)
     watch.lap("rows")
@@ -298,7 +298,7 @@ def _write_compact(
 
 
 def _write_parquet(
-    replica: NextWordModel, row: int, found: Found, options: DistributeOptions, watch: Stopwatch
+    replica: NextWordModel, row: int, found: FoundHistories, options: DistributeOptions, watch: Stopwatch
 ) -> list[str]:
     """Write one row group per `group` histories, so a file's bytes depend only on the rows; return the files."""
     path, words = parquet_file(options.folder, row // options.part), replica.words
@@ -321,7 +321,7 @@ def _schema(rows: RowOptions) -> pa.Schema:
     return pa.schema([*fields, ("id", pa.uint32()), ("word", pa.large_string()), ("value", pa.float32())])
 
 
-def _top_columns(replica: NextWordModel, found: Found, rows: RowOptions) -> dict[str, Any]:
+def _top_columns(replica: NextWordModel, found: FoundHistories, rows: RowOptions) -> dict[str, Any]:
     """Return the columns of the greatest words of each row, rank 1 first; `history` counts from 0."""
     ids, values = map(to_host_fast, replica.top(found, rows))
     h, n, k = np.nonzero(ids >= 0)
@@ -334,7 +334,7 @@ def _top_columns(replica: NextWordModel, found: Found, rows: RowOptions) -> dict
     }
 
 
-def _stored_columns(replica: NextWordModel, found: Found, rows: RowOptions) -> dict[str, Any]:
+def _stored_columns(replica: NextWordModel, found: FoundHistories, rows: RowOptions) -> dict[str, Any]:
     """Return the columns of the words stored after each history (order 1: all words); `history` counts from 0."""
     block = replica.compact(found).stored()
     prob_V, V, H = to_host(replica.prob_V), replica.symbols, len(block)

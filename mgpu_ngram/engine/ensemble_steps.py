@@ -28,7 +28,7 @@ class HistoryModel(Protocol):
         """
 
 
-class LanguageModel(NamedTuple):
+class WeightedModel(NamedTuple):
     """A model of the words before and the weight of its rows."""
 
     model: HistoryModel
@@ -46,7 +46,7 @@ class Ensemble:
         self,
         models: Sequence[StepFunction],
         weights: Sequence[float],
-        lm: LanguageModel | None = None,
+        lm: WeightedModel | None = None,
         threads: int = 1,
     ):
         if not models or len(weights) != len(models):

@@ -74,7 +74,7 @@ class JsonDocuments:
 
 
 @dataclass
-class Block:
+class DocumentBlock:
     """Some documents of a shard, D of them.
 
     texts    of the documents
@@ -101,7 +101,7 @@ class Block:
 class Writer(Protocol):
     """Writes the documents that are kept. Any thread may call `render`; its results are written in order."""
 
-    def render(self, block: Block, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
+    def render(self, block: DocumentBlock, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
         """Return what to write: the documents of a block that are kept, with their new fields."""
 
     def write(self, rendered: Any) -> None:
@@ -139,10 +139,10 @@ def _shard(name: str, location: str, text_column: str) -> Source:
 
 def read_shard(
     source: Source, block_bytes: int, tag: str = "", new_fields: Sequence[str] = ()
-) -> Iterator[Callable[[], Block]]:
+) -> Iterator[Callable[[], DocumentBlock]]:
     """Yield functions that return the documents of a file in order, a block each; any thread may call them.
 
-    tag         field that `Block.column` is asked for
+    tag         field that `DocumentBlock.column` is asked for
     new_fields  fields that documents get
 
     Empty lines of JSON lines, and other records of WET files, are passed over. Raises InputError for a damaged file,
@@ -162,22 +162,22 @@ def read_shard(
         yield partial(_json_block, text.data, source.column, tag, new_fields)
 
 
-def _known(block: Block) -> Block:
+def _known(block: DocumentBlock) -> DocumentBlock:
     return block
 
 
-def _parquet_block(table: Any, column: str) -> Block:
+def _parquet_block(table: Any, column: str) -> DocumentBlock:
     values = table[column].cast(pa.large_binary()).combine_chunks().fill_null(b"")
     if len(values):
         offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
         if len(values.buffers()) > 2 and values.buffers()[2]:
             data = np.frombuffer(values.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
             if is_utf8(data, offsets - offsets[0]):
-                return Block(TextColumn(data, offsets[1:] - offsets[0]), table)
-    return Block(TextColumn.of(text.decode("utf-8", "replace") for text in values.to_pylist()), table)
+                return DocumentBlock(TextColumn(data, offsets[1:] - offsets[0]), table)
+    return DocumentBlock(TextColumn.of(text.decode("utf-8", "replace") for text in values.to_pylist()), table)
 
 
-def _json_block(data: np.ndarray, text_key: str, tag: str, new_fields: Sequence[str]) -> Block:
+def _json_block(data: np.ndarray, text_key: str, tag: str, new_fields: Sequence[str]) -> DocumentBlock:
     """Return the documents of lines; the places of rejects count from the first line, which is 1."""
     lines = scan_lines(data, text_key, tag, new_fields)
     odd: dict[int, tuple[bytes, dict[str, Any]]] = {}
@@ -196,13 +196,13 @@ def _json_block(data: np.ndarray, text_key: str, tag: str, new_fields: Sequence[
             odd[d], texts[d] = (line, record), text
     lines.table_DC = lines.table_DC[kept_L] if rejects else lines.table_DC
     column = TextColumn(lines.texts, np.ascontiguousarray(lines.table_DC[:, TEXT_END]), texts)
-    return Block(column, JsonDocuments(lines, tag, odd), rejects, lines.lines)
+    return DocumentBlock(column, JsonDocuments(lines, tag, odd), rejects, lines.lines)
 
 
-def _wet_blocks(source: Source, block_bytes: int) -> Iterator[Block]:
+def _wet_blocks(source: Source, block_bytes: int) -> Iterator[DocumentBlock]:
     """Yield the texts of a WET file; a document has the line of JSON that is written for it."""
     texts: list[str] = []
-    found, size = Block(texts, []), 0
+    found, size = DocumentBlock(texts, []), 0
     for record in read_records(source):
         if isinstance(record, DamagedRecord):
             found.rejects.append(Reject(record.offset, record.reason, record.head))
@@ -220,7 +220,7 @@ def _wet_blocks(source: Source, block_bytes: int) -> Iterator[Block]:
         if size >= block_bytes:
             yield found
             texts = []
-            found, size = Block(texts, []), 0
+            found, size = DocumentBlock(texts, []), 0
     yield found
 
 
@@ -262,7 +262,7 @@ class _JsonWriter:
         with compressing_in_threads(sink, source.format, threads) as file:
             yield cls(sink.append if file is sink else file.write)
 
-    def render(self, block: Block, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
+    def render(self, block: DocumentBlock, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
         records = block.records
         if isinstance(records, JsonDocuments):
             D = len(block.texts)
@@ -297,7 +297,7 @@ class _ParquetWriter:
         with pq.ParquetWriter(sink, schema, compression=compression) as file:
             yield cls(file, schema, kinds)
 
-    def render(self, block: Block, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
+    def render(self, block: DocumentBlock, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
         table, kinds = block.records, self._kinds
         arrays = [fields[name].arrow(kinds[name]) if name in fields else table[name] for name in self._schema.names]
         return pa.Table.from_arrays(arrays, schema=self._schema).filter(pa.array(kept_D, pa.bool_()))

@@ -22,7 +22,7 @@ from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.text_column import TextColumn, head_of
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
-from mgpu_ngram.engine.filter_files import LINES, Block, open_writer, read_shard, reject_line
+from mgpu_ngram.engine.filter_files import LINES, DocumentBlock, open_writer, read_shard, reject_line
 from mgpu_ngram.engine.filter_stats import SAMPLE_CHARACTERS, SAMPLES, BucketStats, FilterStats, histogram, sample_ranks
 from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions, replica_of
 from mgpu_ngram.engine.score_documents import (
@@ -80,7 +80,7 @@ class ShardScores:
 
 
 @dataclass
-class Written:
+class WrittenShard:
     """A shard that was written."""
 
     stats: FilterStats
@@ -109,7 +109,7 @@ def score_shard(number: int, source: Source, options: FilterOptions, folder: str
     numbers: list[int] = []
     known: dict[str | None, int] = {}
 
-    def score(first: int, block: Block) -> tuple[DocumentScores, Sequence[Any], Stopwatch]:
+    def score(first: int, block: DocumentBlock) -> tuple[DocumentScores, Sequence[Any], Stopwatch]:
         own = Stopwatch(options.device)
         left = None if most is None else max(0, most - first)
         texts = block.texts if left is None or left >= len(block.texts) else block.texts[:left]
@@ -141,7 +141,7 @@ def load_scores(path: str) -> tuple[DocumentScores, list[str | None]]:
 
 def write_shard(
     number: int, source: Source, options: FilterOptions, rules: Rules, folder: str, scores: str | None
-) -> Written:
+) -> WrittenShard:
     """Write the documents of a shard that stay, and its rejects, and save the totals as an entry of a checkpoint.
 
     folder  of the entries; the files are beside them
@@ -157,7 +157,7 @@ def write_shard(
         writer = files.enter_context(open_writer(sink, source, options.fields, options.threads))
         blocks = files.enter_context(_Blocks(source, options, watch))
 
-        def filtered(first: int, block: Block) -> tuple[Block, Any, FilterStats, Stopwatch]:
+        def filtered(first: int, block: DocumentBlock) -> tuple[DocumentBlock, Any, FilterStats, Stopwatch]:
             own = Stopwatch(options.device)
             if scorer:
                 part = scorer.score(block.texts, block.column(options.language), own)
@@ -183,7 +183,7 @@ def write_shard(
     watch.lap("save")  # until the disk has both files
     found.size_bytes, found.rejects_bytes = sink.size_bytes, rejects.size_bytes
     save_entry(folder, SHARD, [number], {}, {"stats": asdict(found)})
-    return Written(found, watch.seconds)
+    return WrittenShard(found, watch.seconds)
 
 
 class _Blocks:
@@ -199,16 +199,16 @@ class _Blocks:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def map(self, fn: Callable[[int, Block], T]) -> Iterator[T]:
+    def map(self, fn: Callable[[int, DocumentBlock], T]) -> Iterator[T]:
         """Yield fn(number of its first document, block) for all blocks, in order."""
         ahead = self._options.threads
         return map_ahead(self._pool, lambda item: fn(*item), self._numbered(ahead), ahead)
 
-    def _numbered(self, ahead: int) -> Iterator[tuple[int, Block]]:
+    def _numbered(self, ahead: int) -> Iterator[tuple[int, DocumentBlock]]:
         options, first, line = self._options, 0, 0
         reading = read_shard(self._source, options.block_bytes, options.language, options.fields)
 
-        def parse(read: Callable[[], Block]) -> tuple[Block, float]:
+        def parse(read: Callable[[], DocumentBlock]) -> tuple[DocumentBlock, float]:
             own = Stopwatch("cpu")
             block = read()
             own.lap("parse")
@@ -305,7 +305,7 @@ def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -
     return columns
 
 
-def _stats(number: int, first: int, block: Block, judged: Judged) -> FilterStats:
+def _stats(number: int, first: int, block: DocumentBlock, judged: Judged) -> FilterStats:
     """Return the totals of a block whose first document is document `first` of its shard."""
     totals, kept_D = judged.totals, judged.kept_D
     found = FilterStats(

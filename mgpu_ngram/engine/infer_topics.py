@@ -105,7 +105,7 @@ class Inferred:
         return len(self.tokens_D)
 
 
-class Replica:
+class TopicReplica:
     """A model on a device, ready to find topics."""
 
     def __init__(self, model: TopicModel, text: TextOptions, device: str):
@@ -117,12 +117,12 @@ class Replica:
 
 
 _replicas: dict[
-    tuple[str, str], tuple[TextOptions, Replica]
+    tuple[str, str], tuple[TextOptions, TopicReplica]
 ] = {}  # the last one of this process, by (identity, device)
 _loading = threading.Lock()
 
 
-def replica_of(options: InferOptions) -> Replica:
+def replica_of(options: InferOptions) -> TopicReplica:
     """Return this process's replica of a model, loaded at its first use; another model's is dropped."""
     key = options.identity, options.device
     with _loading:
@@ -134,7 +134,7 @@ def replica_of(options: InferOptions) -> Replica:
         if found != options.identity:
             raise RunError(f"{options.model} is {found} here but was {options.identity}; run again with one file")
         with memory_guard("loading a topic model", options.device, LESS_MEMORY):
-            replica = Replica(model, options.text, options.device)
+            replica = TopicReplica(model, options.text, options.device)
         _replicas[key] = options.text, replica
         return replica
 
@@ -217,7 +217,7 @@ def _teller(documents: Documents) -> Callable[[int], str]:
 class _Found:
     """Collects the topics of blocks of documents."""
 
-    def __init__(self, replica: Replica, options: InferOptions, watch: Stopwatch):
+    def __init__(self, replica: TopicReplica, options: InferOptions, watch: Stopwatch):
         self.replica, self.options, self.watch = replica, options, watch
         self.documents = 0
         self.parts: list[tuple[np.ndarray, ...]] = []

@@ -45,7 +45,7 @@ ZEROS = np.array([-0.0, 0.0], np.float32)  # the backoffs of the first codes: no
 
 
 @dataclass
-class Order:
+class TrieOrder:
     """The n-grams of one order of a trie, in its order.
 
     first_G    (G,) uint32, the first word
@@ -97,7 +97,7 @@ def write_kenlm(
         return sink.size_bytes
 
 
-def _orders(trie: Trie) -> Iterator[Order]:
+def _orders(trie: Trie) -> Iterator[TrieOrder]:
     """Yield the orders 1 to N of a trie in host memory."""
     backoff_M, prob_G = signed_backoffs(trie), negative(trie.prob_G)
     words = np.arange(trie.symbols)
@@ -119,7 +119,7 @@ def _orders(trie: Trie) -> Iterator[Order]:
         else:  # KenLM keeps the 0 of <s> that lmplz writes, without a sign
             prob_G[:end] += np.float32(0)
         backoff_G = backoff_M[begin:end] if n < trie.order else None
-        yield Order(first_G, suffix_G, prob_G[begin:end], backoff_G)
+        yield TrieOrder(first_G, suffix_G, prob_G[begin:end], backoff_G)
 
 
 def _write_probing(
@@ -184,7 +184,7 @@ class RestCosts:
             self._ids.append(ids_V)
         self._words_Gn = np.empty((0, 0), np.uint32)
 
-    def of(self, order: Order) -> np.ndarray:
+    def of(self, order: TrieOrder) -> np.ndarray:
         """Return (G,) float32, the rest costs of an order below N. Orders come from 1 up."""
         first_G1 = order.first_G[:, None]
         n = self._words_Gn.shape[1] + 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda_blocks import Block, Blocks, Part, Room, in_threads, make_blocks, places
+from mgpu_ngram.engine.lda_blocks import Block, Blocks, CorpusPart, Room, in_threads, make_blocks, places
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.count_words import count_words
 from mgpu_ngram.kernels.lda.first_topics import first_topics
@@ -86,7 +86,7 @@ class Sampler:
 
 
 def make_sampler(
-    parts: Sequence[Part], num_words: int, num_topics: int, device: str, threads: int, room: Room | None = None
+    parts: Sequence[CorpusPart], num_words: int, num_topics: int, device: str, threads: int, room: Room | None = None
 ) -> Sampler:
     """Return a sampler of consecutive parts of the corpus. All tokens have topic 0 and are not counted."""
     zeros = [to_device(np.zeros((num_words, num_topics), np.uint32), device) for _ in range(2)]

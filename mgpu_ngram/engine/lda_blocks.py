@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class CorpusPart:
     """Consecutive documents of the corpus: the devices of a run divide the parts, and snapshots name them.
 
     number     of the part
@@ -52,7 +52,7 @@ class Part:
     held_out: tuple[float, int] = (0.0, 0)
 
     @classmethod
-    def of(cls, number: int, first: int, bags: Bags, path: str | None = None) -> Part:
+    def of(cls, number: int, first: int, bags: Bags, path: str | None = None) -> CorpusPart:
         """Return the part that has these documents, which `path` holds if it is given."""
         return cls(number, first, path or bags, bags.documents, bags.tokens, bags.pairs)
 
@@ -121,7 +121,7 @@ def strips(sizes_N: Any) -> list[tuple[int, int]]:
     return list(pairwise(sorted({0, *cuts, len(sizes_N)})))
 
 
-def make_block(parts: Sequence[Part], num_topics: int, device: str, threads: int) -> Block:
+def make_block(parts: Sequence[CorpusPart], num_topics: int, device: str, threads: int) -> Block:
     """Return consecutive parts of the corpus on a device; all tokens have topic 0."""
     loaded = [part.load() for part in parts]
     tokens = {part.number: bags.tokens for part, bags in zip(parts, loaded, strict=True)}
@@ -308,7 +308,9 @@ def _empty_like(arrays: Sequence[np.ndarray], device: str) -> Any:
     return to_device(np.empty_like(max(arrays, key=len)), device)
 
 
-def make_blocks(parts: Sequence[Part], num_topics: int, device: str, threads: int, room: Room | None = None) -> Blocks:
+def make_blocks(
+    parts: Sequence[CorpusPart], num_topics: int, device: str, threads: int, room: Room | None = None
+) -> Blocks:
     """Return the blocks of consecutive parts of the corpus. All tokens have topic 0."""
     room = room or Room()
     size_bytes = sum(_device_bytes(part, num_topics) for part in parts)
@@ -330,7 +332,7 @@ def make_blocks(parts: Sequence[Part], num_topics: int, device: str, threads: in
     return ResidentBlocks(stored, num_topics) if device == "cpu" else StreamedBlocks(stored, num_topics, device)
 
 
-def _device_bytes(part: Part, num_topics: int) -> int:
+def _device_bytes(part: CorpusPart, num_topics: int) -> int:
     """Return the bytes of the device that a part of the corpus takes, about."""
     places = part.tokens + ALIGN // 2 * part.documents
     return places * (2 + count_bits(num_topics)[0].itemsize) + 9 * part.pairs + 12 * part.documents
@@ -362,9 +364,9 @@ def _host_copy(array: Any, number: int, folder: Path | None, device: str) -> np.
     return copy
 
 
-def _groups(parts: Sequence[Part], most: int, most_pairs: int | None) -> list[list[Part]]:
+def _groups(parts: Sequence[CorpusPart], most: int, most_pairs: int | None) -> list[list[CorpusPart]]:
     """Return the parts in groups of at most `most` tokens and `most_pairs` pairs, if a part alone has not more."""
-    groups: list[list[Part]] = []
+    groups: list[list[CorpusPart]] = []
     room = room_pairs = 0
     for part in parts:
         tokens, pairs = part.tokens + ALIGN * part.documents, part.pairs

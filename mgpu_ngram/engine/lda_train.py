@@ -24,7 +24,7 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.held_out import HeldOut, hold_out
 from mgpu_ngram.engine.lda import Group, Sampler, make_sampler, start, sweep, total
-from mgpu_ngram.engine.lda_blocks import Part, Room
+from mgpu_ngram.engine.lda_blocks import CorpusPart, Room
 from mgpu_ngram.engine.lda_metrics import coherences, joint, perplexity, plugin
 from mgpu_ngram.engine.lda_priors import optimised
 
@@ -112,7 +112,7 @@ class Rank:
 
 def open_rank(
     group: Group,
-    parts: Sequence[Part],
+    parts: Sequence[CorpusPart],
     training: Training,
     state: Snapshot,
     topics: dict[int, str] | None,
@@ -166,7 +166,7 @@ def _room(training: Training) -> Room:
 
 def train_rank(
     group: Group,
-    rank: Rank | Sequence[Part],
+    rank: Rank | Sequence[CorpusPart],
     training: Training,
     state: Snapshot | None = None,
     topics: dict[int, str] | None = None,

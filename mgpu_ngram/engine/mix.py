@@ -22,7 +22,7 @@ UNKNOWN_CODE = 1
 
 
 @dataclass
-class Part:
+class Component:
     """A model of the mixture, and the nodes of the mixture that its nodes are."""
 
     nodes: Nodes
@@ -130,7 +130,7 @@ def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float
     return subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout), words
 
 
-def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Part], Nodes]:
+def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Component], Nodes]:
     """Return (the words of all models, the models, the nodes of the mixture with probabilities 0)."""
     words = models[0][1]
     for _, more in models[1:]:
@@ -138,11 +138,11 @@ def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Part
     parts = []
     for trie, of_model in models:
         ids_V = words.ids(of_model.offsets_V, of_model.data).astype(np.int64)
-        parts.append(Part(nodes_of(trie), to_device(ids_V, device_of(trie.word_G))))
+        parts.append(Component(nodes_of(trie), to_device(ids_V, device_of(trie.word_G))))
     return words, parts, _union(parts, len(words))
 
 
-def _set_begin(models: Sequence[tuple[Trie, Words]], parts: list[Part], nodes: Nodes, words: Words) -> None:
+def _set_begin(models: Sequence[tuple[Trie, Words]], parts: list[Component], nodes: Nodes, words: Words) -> None:
     """Give <s> the greatest of its values."""
     values = [part.nodes.prob_G[own.id("<s>")] for part, (_, own) in zip(parts, models, strict=True)]
     nodes.prob_G[words.id("<s>")] = max(map(float, values))
@@ -158,7 +158,7 @@ def _joined(words: Words, more: Words) -> Words:
     return Words(np.concatenate([words.offsets_V, ends]), np.concatenate([words.data[: words.offsets_V[-1]], data]))
 
 
-def _union(parts: Sequence[Part], V: int) -> Nodes:
+def _union(parts: Sequence[Component], V: int) -> Nodes:
     """Return the nodes of all models, with probabilities 0; sets the places of their nodes.
 
     place_G  on entry (V,) int64: the words of each model among all V words
@@ -199,7 +199,7 @@ def _union(parts: Sequence[Part], V: int) -> Nodes:
     )  # fmt: skip
 
 
-def spread(part: Part, nodes: Nodes, lacks: int | None = None) -> tuple[Any, Any]:
+def spread(part: Component, nodes: Nodes, lacks: int | None = None) -> tuple[Any, Any]:
     """Return a model's probabilities of all nodes of the mixture (G,), and its backoffs (M,), float64.
 
     lacks  the model's word whose values the words have that it lacks; None: they have probability 0

@@ -1,4 +1,4 @@
-"""Next-word probabilities after histories: a replica of a model finds the histories, `Rows` makes their rows."""
+"""Next-word probabilities after histories: a replica of a model finds the histories, `RowMaker` makes their rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def replica_bytes(trie: Trie) -> int:
     return filled + 12 * len(trie) + (8 + node) * trie.histories + trie.samples.nbytes
 
 
-class Found(NamedTuple):
+class FoundHistories(NamedTuple):
     """The children and backoffs of H histories, on the device, from which rows can be made.
 
     first_HK, end_HK  (H, K): nodes first to end - 1 are the children of the last k + 1 words
@@ -63,9 +63,9 @@ class Found(NamedTuple):
     def arrays(self) -> tuple[Any, Any, Any]:
         return self[:3]
 
-    def part(self, begin: int, end: int) -> Found:
+    def part(self, begin: int, end: int) -> FoundHistories:
         first_HK, end_HK, backoff_HK = (array[begin:end] for array in self.arrays)
-        return Found(first_HK, end_HK, backoff_HK, self.scale)
+        return FoundHistories(first_HK, end_HK, backoff_HK, self.scale)
 
     def arrays_in(self, scale: str) -> Children:
         """Return the arrays with backoffs in another scale. They must be in that one, or in log10."""
@@ -86,7 +86,7 @@ class Scaled(NamedTuple):
     backoff_M: Any
 
 
-class Rows:
+class RowMaker:
     """Makes rows of found histories, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
 
     backoff_M     log10 backoffs of the model that finds histories, which also need the scale of the rows
@@ -110,12 +110,12 @@ class Rows:
         self.word_G, self.prob_G, self.prob_V, self.backoff_M = word_G, prob_G, prob_V, backoff_M
         self.filled_F = filled_F
         self.left_out, self.has_backoffs, self.threads = left_out, has_backoffs, threads
-        self._stored: Rows | None = None
+        self._stored: RowMaker | None = None
         self._scaled: dict[str, Scaled] = {}
         self._last_ranks: tuple[str, Any] | None = None
         self._scaling = threading.Lock()
 
-    def dense(self, found: Found, options: RowOptions, out: Any = None) -> Any:
+    def dense(self, found: FoundHistories, options: RowOptions, out: Any = None) -> Any:
         """Return (H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
 
         out  array to fill, on the same device. Its rows may be longer than V values; the values after them become
@@ -140,7 +140,7 @@ class Rows:
         width = -(-len(self.prob_V) // whole) * whole
         return array_module(self.prob_V).empty((histories, len(options.orders), width), dtype)
 
-    def top(self, found: Found, options: RowOptions) -> tuple[Any, Any]:
+    def top(self, found: FoundHistories, options: RowOptions) -> tuple[Any, Any]:
         """Return (ids (H, orders, k) int32, values (H, orders, k) float32), the greatest of each row, ties by lower id.
 
         The id is -1 where a stored row has fewer words.
@@ -161,7 +161,7 @@ class Rows:
         ids, values = _joined(self._in_pieces(choose, found.first_HK, MIN_PIECE_ROWS))
         return ids, values
 
-    def make(self, found: Found, options: RowOptions, out: Any = None) -> Any:
+    def make(self, found: FoundHistories, options: RowOptions, out: Any = None) -> Any:
         """Return `dense`, or `top` if the options ask for it."""
         return self.top(found, options) if options.top_k else self.dense(found, options, out)
 
@@ -185,8 +185,8 @@ class Rows:
                 "mode stored"
             )
 
-    def of_mode(self, mode: str) -> Rows:
-        """Return the rows of a mode: for "stored" with filled-in n-grams, cached `Rows` without them; else itself."""
+    def of_mode(self, mode: str) -> RowMaker:
+        """Return the row maker of a mode: for "stored" with filled-in n-grams, a cached one without them; else self."""
         if mode == "smoothed" or self.filled_F is None:
             return self
         with self._scaling:
@@ -194,10 +194,10 @@ class Rows:
                 xp = array_module(self.word_G)
                 word_S, prob_S = (xp.delete(array, self.filled_F) for array in (self.word_G, self.prob_G))
                 self._synchronize()
-                self._stored = Rows(word_S, prob_S, self.prob_V, self.left_out, self.has_backoffs, self.threads)
+                self._stored = RowMaker(word_S, prob_S, self.prob_V, self.left_out, self.has_backoffs, self.threads)
             return self._stored
 
-    def _without_filled(self, found: Found) -> Found:
+    def _without_filled(self, found: FoundHistories) -> FoundHistories:
         """Return found histories with ranges of the n-grams that are not filled in."""
         first_HK, end_HK = (without_filled(self.filled_F, nodes) for nodes in (found.first_HK, found.end_HK))
         return found._replace(first_HK=first_HK, end_HK=end_HK)
@@ -240,7 +240,7 @@ def _joined(pieces: list[tuple]) -> tuple:
     return pieces[0] if len(pieces) == 1 else tuple(map(np.concatenate, zip(*pieces, strict=True)))
 
 
-class NextWordModel(Rows):
+class NextWordModel(RowMaker):
     """A model on a device that finds histories and makes rows. A quantised model is decoded there.
 
     A model of an order above 33 has no rows: they raise InputError.
@@ -277,7 +277,7 @@ class NextWordModel(Rows):
                 "lower order"
             )
 
-    def find(self, codes_T: Any, positions_H: Any, bos: bool = False, scale: str = "log10") -> Found:
+    def find(self, codes_T: Any, positions_H: Any, bos: bool = False, scale: str = "log10") -> FoundHistories:
         """Find the histories before given positions of a stream of codes.
 
         bos    whether <s> precedes each sentence
@@ -291,7 +291,7 @@ class NextWordModel(Rows):
             return find_histories(index_of(t), t.order, positions, backoff_M, 1.0 if scale == "prob" else -0.0)
 
         first_HK, end_HK, backoff_HK = _joined(self._in_pieces(look_up, positions_H, MIN_PIECE_HISTORIES))
-        return Found(first_HK, end_HK, backoff_HK, scale)
+        return FoundHistories(first_HK, end_HK, backoff_HK, scale)
 
     def find_and_make(
         self, codes_T: Any, positions_H: Any, options: RowOptions, bos: bool = False, out: Any = None
@@ -312,7 +312,7 @@ class NextWordModel(Rows):
         """Return the word before every sentence, -1 for none."""
         return self.begin if bos else -1
 
-    def compact(self, found: Found) -> CompactBlock:
+    def compact(self, found: FoundHistories) -> CompactBlock:
         """Return found histories in log10 as a block to send or store, with every range of children once.
 
         The caller adds `prob_V` if needed.
@@ -346,13 +346,13 @@ def _among(filled_F: Any, first_R: Any, end_R: Any, offsets: Any) -> Any:
     return filled_F[i + (stop_R - upto_R)[run]] - first_R[run] + offsets[run]
 
 
-def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[Rows, Found]:
+def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[RowMaker, FoundHistories]:
     """Return a block with `prob_V` on a device; its rows equal those of the replica that found it, bit for bit."""
     move = partial(to_device_fast, device=device)
-    found = Found(*map(move, (block.first_HK, block.end_HK, block.backoff_HK)))
+    found = FoundHistories(*map(move, (block.first_HK, block.end_HK, block.backoff_HK)))
     filled_F = None if block.filled_F is None else move(block.filled_F)
     ngrams = move(block.word_C), move(block.prob_C), move(block.prob_V)
-    return Rows(*ngrams, -1, block.has_backoffs, threads, None, filled_F), found
+    return RowMaker(*ngrams, -1, block.has_backoffs, threads, None, filled_F), found
 
 
 def densify(block: CompactBlock, options: RowOptions, device: str = "cpu", threads: int = 1, out: Any = None) -> Any:

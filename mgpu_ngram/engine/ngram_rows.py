@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.engine.next_word import Found, NextWordModel, Rows
+from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, RowMaker
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.engine.word_scores import NgramScores
@@ -36,7 +36,9 @@ class NgramRows:
         token_of[known] = first
         self._first_M, nodes, words = children_among(model.trie, xp.asarray(token_of), V)
         prob_V = model.prob_V[self._ids_V]
-        self._rows = Rows(words, model.prob_G[nodes], prob_V, -1, model.has_backoffs, model.threads, model.backoff_M)
+        self._rows = RowMaker(
+            words, model.prob_G[nodes], prob_V, -1, model.has_backoffs, model.threads, model.backoff_M
+        )
         self._options = RowOptions((model.order,), scale="ln")
         # Tokens that are the same word as an earlier one, such as <unk>; n-grams end with that one. Models with such
         # n-grams are read as rows.
@@ -61,12 +63,12 @@ class NgramRows:
         nodes_RK, children = next_states(
             self._index, nodes_RK, ids_R, self._model.begin, self._first_M, backoff_M
         )  # fmt: skip
-        found = Found(*children, "ln")
+        found = FoundHistories(*children, "ln")
         if len(self._copies):
             return nodes_RK, NgramScores(lambda: self._dense(found))
         return nodes_RK, NgramScores(lambda: self._dense(found), NgramChildren(*children, *self._rows.values("ln")))
 
-    def _dense(self, found: Found) -> Any:
+    def _dense(self, found: FoundHistories) -> Any:
         """Return (R, V) rows."""
         rows_RV = self._rows.dense(found, self._options)[:, 0]
         if len(self._copies):

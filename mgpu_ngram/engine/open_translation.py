@@ -17,7 +17,7 @@ from mgpu_ngram.core.shortlist import Shortlist, load_shortlist
 from mgpu_ngram.core.unpacked import crc_of, read_lines
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
 from mgpu_ngram.engine.device import memory_guard, to_device_fast
-from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
+from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.next_word import NextWordModel, next_word_model_of
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
@@ -176,7 +176,7 @@ class Translation:
         weights    of the models, 1 each if left out
         lm_weight  of the n-gram model
         """
-        lm = None if self._lm is None else LanguageModel(self._lm, lm_weight)
+        lm = None if self._lm is None else WeightedModel(self._lm, lm_weight)
         with memory_guard("decoding", self._device, LESS_MEMORY):
             models = Ensemble(self.steps(), weights or [1.0] * len(self.models), lm, self._threads)
             return decode(models, sources, options, batching, forced=forced, first=first)

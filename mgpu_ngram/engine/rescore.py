@@ -21,7 +21,7 @@ from mgpu_ngram.core.nbest_moses import NUMBER
 from mgpu_ngram.core.read_text import TextBlock, read_blocks
 from mgpu_ngram.core.streams import place_in
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
-from mgpu_ngram.engine.rescore_lines import LineFormat, Part, sort_part
+from mgpu_ngram.engine.rescore_lines import ListsPart, NBestFormat, sort_part
 from mgpu_ngram.engine.score import LESS_TO_SCORE, ScoreOptions, replica_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.compile import read_only
@@ -49,14 +49,14 @@ class RescoreOptions:
     names: tuple[str, ...]
     weights: dict[str, tuple[float, ...]]
     model_weights: tuple[float, ...]
-    format: LineFormat
+    format: NBestFormat
     device: str = "cpu"
     block_bytes: int = 64 << 20
     threads: int = 1
 
 
 @dataclass
-class Counts:
+class RescoreCounts:
     """Counts of a part of the lists.
 
     lines  hypotheses
@@ -71,13 +71,13 @@ class Counts:
     found: set[str]
 
     @classmethod
-    def none(cls, models: int) -> Counts:
+    def none(cls, models: int) -> RescoreCounts:
         """Return the counts of no lists."""
         return cls(0, 0, np.zeros(models, np.int64), set())
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: RescoreCounts) -> RescoreCounts:
         """Return the counts of both parts."""
-        return Counts(
+        return RescoreCounts(
             self.lines + other.lines, self.words + other.words, self.oovs + other.oovs, self.found | other.found
         )
 
@@ -86,8 +86,8 @@ class Counts:
 class RescoredChunk:
     """The lists of a chunk in parts, in order."""
 
-    parts: list[Part]
-    counts: Counts
+    parts: list[ListsPart]
+    counts: RescoreCounts
     seconds: dict[str, float]
 
 
@@ -105,7 +105,7 @@ class ScoredLists:
     lengths_L: list[int]
     values_NC: np.ndarray
     texts: list[str]
-    counts: Counts
+    counts: RescoreCounts
     seconds: dict[str, float]
 
 
@@ -125,7 +125,7 @@ class ScoredPiece:
 
 def rescore_chunk(chunk: Chunk, options: RescoreOptions) -> RescoredChunk:
     """Read a chunk and rescore its lines. First loads the worker's replicas of the models if it has none."""
-    watch, parts, counts = Stopwatch(options.device), list[Part](), Counts.none(len(options.models))
+    watch, parts, counts = Stopwatch(options.device), list[ListsPart](), RescoreCounts.none(len(options.models))
     weights = [weight for values in options.weights.values() for weight in values]
     with _guard(chunk, options):
         for pieces, found in _scored_blocks(chunk, options, watch):
@@ -138,7 +138,7 @@ def rescore_chunk(chunk: Chunk, options: RescoreOptions) -> RescoredChunk:
 
 def score_lists(chunk: Chunk, options: RescoreOptions) -> ScoredLists:
     """Read a chunk and return its lists with the scores of their texts; as `rescore_chunk` loads models."""
-    watch, counts = Stopwatch(options.device), Counts.none(len(options.models))
+    watch, counts = Stopwatch(options.device), RescoreCounts.none(len(options.models))
     ids: list[bytes] = []
     lengths: list[int] = []
     columns = sum(map(len, options.weights.values())) + len(options.models)
@@ -179,7 +179,7 @@ def _guard(chunk: Chunk, options: RescoreOptions) -> Iterator[None]:
 
 def _scored_blocks(
     chunk: Chunk, options: RescoreOptions, watch: Stopwatch
-) -> Iterator[tuple[list[ScoredPiece], Counts]]:
+) -> Iterator[tuple[list[ScoredPiece], RescoreCounts]]:
     """Yield (lines in pieces, one for each thread; their counts) of each block of a chunk."""
     replicas = [replica_of(model) for model in options.models]
     watch.lap("load")
@@ -200,7 +200,7 @@ def _scored_blocks(
             score_NM[:, m] = to_host(scores.total_S).astype(np.float64) * LN_10
             oovs_M[m] = int(scores.oovs_S.sum())
         found = {name for name in sizes if any(piece.found_W[names.words.id(name)] for piece in pieces)}
-        counts = Counts(int(ends[-1]), len(positions_T), oovs_M, found)
+        counts = RescoreCounts(int(ends[-1]), len(positions_T), oovs_M, found)
         watch.lap("score")
         places = (partial(_wrong_line, chunk, block, cut) for cut in cuts)
         scored = (score_NM[begin:end] for begin, end in itertools.pairwise(ends))
@@ -215,7 +215,7 @@ def _parsed(chunk: Chunk, block: TextBlock, names: Names, json: bool, piece: tup
         raise _wrong_line(chunk, block, begin, error.at, error.reason) from None
 
 
-def _sorted_piece(piece: ScoredPiece, options: RescoreOptions, weights: Sequence[float]) -> Part:
+def _sorted_piece(piece: ScoredPiece, options: RescoreOptions, weights: Sequence[float]) -> ListsPart:
     """Return the sorted lists of a piece."""
     lines, score_NM = piece.lines, piece.score_NM
     total_N = weighted_sums([*lines.values_NC.T, *score_NM.T], weights)

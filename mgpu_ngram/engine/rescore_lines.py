@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.compile import njit, read_only
 
 
 @dataclass(frozen=True)
-class LineFormat:
+class NBestFormat:
     """How lines are written.
 
     json   lines are JSON objects
@@ -40,7 +40,7 @@ class SortedLines:
 
 
 @dataclass
-class Part:
+class ListsPart:
     """The lists of a part of a text. The first and the last list may continue in neighbouring parts.
 
     ids     of all lists
@@ -56,8 +56,8 @@ class Part:
 
 
 def sort_part(
-    lines: NbestLines, names: Sequence[str], score_NM: np.ndarray, total_N: np.ndarray, format: LineFormat
-) -> Part:
+    lines: NbestLines, names: Sequence[str], score_NM: np.ndarray, total_N: np.ndarray, format: NBestFormat
+) -> ListsPart:
     """Return the lists of N lines, 1 or more, each in order of total; equal totals keep their order.
 
     names     of the M new features
@@ -91,9 +91,9 @@ def sort_part(
 
     n, head = len(order_N), int(counts[0])
     if len(ids) == 1:
-        return Part(ids, lines_of(0, n), data[:0], None)
+        return ListsPart(ids, lines_of(0, n), data[:0], None)
     tail = n - int(counts[-1])
-    return Part(ids, lines_of(0, head), data[ends_N[head - 1] : ends_N[tail - 1]].copy(), lines_of(tail, n))
+    return ListsPart(ids, lines_of(0, head), data[ends_N[head - 1] : ends_N[tail - 1]].copy(), lines_of(tail, n))
 
 
 class ListJoiner:
@@ -110,7 +110,7 @@ class ListJoiner:
         """The number of lists so far."""
         return len(self._seen)
 
-    def add(self, part: Part) -> Iterator[np.ndarray]:
+    def add(self, part: ListsPart) -> Iterator[np.ndarray]:
         """Yield the lines of all lists that cannot continue. Raises InputError for an id that comes again."""
         continues = bool(self._open) and part.ids[0] == self._id
         check_once(part.ids[continues:], self._seen)

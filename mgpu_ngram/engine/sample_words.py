@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.engine.device import memory_guard, synchronize
-from mgpu_ngram.engine.next_word import MIN_PIECE_HISTORIES, MIN_PIECE_ROWS, Found, NextWordModel
+from mgpu_ngram.engine.next_word import MIN_PIECE_HISTORIES, MIN_PIECE_ROWS, FoundHistories, NextWordModel
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.dispatch import array_module
@@ -25,7 +25,7 @@ MAX_INVERSE = 1e300  # of a temperature; finite, so 0 times it is 0
 OTHER_SEED = 1 << 63  # changes a seed
 
 
-class Weights(NamedTuple):
+class SamplingWeights(NamedTuple):
     """Sums of the weights of n-grams at one temperature."""
 
     siblings: Siblings
@@ -37,11 +37,11 @@ class WordSampler:
 
     def __init__(self, model: NextWordModel):
         self.model = model
-        self._last_weights: tuple[float, Weights] | None = None
+        self._last_weights: tuple[float, SamplingWeights] | None = None
         self._summing = threading.Lock()
 
     def sample(
-        self, found: Found, first: int, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+        self, found: FoundHistories, first: int, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
     ) -> Any:
         """Return (H,) int32, one word sampled from each smoothed row of the highest order; -1: no word is probable.
 
@@ -78,12 +78,12 @@ class WordSampler:
         words_H = self._joined(draw, len(numbers_H), least)
         left_L = array_module(words_H).flatnonzero(words_H == NOT_DRAWN)
         if len(left_L):  # with another seed: these histories are known to fail with their random numbers
-            left = Found(found.first_HK[left_L], found.end_HK[left_L], found.backoff_HK[left_L], found.scale)
+            left = FoundHistories(found.first_HK[left_L], found.end_HK[left_L], found.backoff_HK[left_L], found.scale)
             words_H[left_L] = self._sample_rows(left, numbers_H[left_L], seed ^ OTHER_SEED, temperature, top_k, top_p)
         return words_H
 
     def _sample_rows(
-        self, found: Found, numbers_H: Any, seed: int, temperature: float, top_k: int, top_p: float
+        self, found: FoundHistories, numbers_H: Any, seed: int, temperature: float, top_k: int, top_p: float
     ) -> Any:
         values, left_out = self.model.values("prob"), self.model.left_out
 
@@ -98,7 +98,7 @@ class WordSampler:
         pieces = in_pieces(draw, histories, self.model.threads if self.model.device == "cpu" else 1, least)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _weights(self, inverse: float) -> Weights:
+    def _weights(self, inverse: float) -> SamplingWeights:
         """Return sums of weights at a temperature. Caches those of the last one."""
         model = self.model
         with self._summing:
@@ -112,7 +112,7 @@ class WordSampler:
         ):
             sums_G = sum_children(model.prob_G, model.word_G, model.trie.first_child_M, inverse, model.left_out)
             ranking = Ranking(model.prob_G, ranked_V, sum_children(*of_words, inverse, model.left_out))
-        made = Weights(Siblings(model.word_G, sums_G, model.symbols), ranking)
+        made = SamplingWeights(Siblings(model.word_G, sums_G, model.symbols), ranking)
         synchronize(model.device)  # the next call may use another stream
         with self._summing:
             self._last_weights = inverse, made

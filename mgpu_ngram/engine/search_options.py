@@ -131,7 +131,7 @@ class Hypothesis(NamedTuple):
         return cls(tuple(words), -math.inf, -math.inf, (-math.inf,) * len(words), None, (-math.inf,) * models)
 
 
-class Found(NamedTuple):
+class NBestList(NamedTuple):
     """The results of a sentence, best first."""
 
     number: int

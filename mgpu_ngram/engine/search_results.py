@@ -9,7 +9,7 @@ import numpy as np
 from numpy import int64
 
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.search_options import Found, Hypothesis, Request
+from mgpu_ngram.engine.search_options import Hypothesis, NBestList, Request
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.decode.advance_beams import Ending
 
@@ -30,7 +30,7 @@ class Traces(NamedTuple):
     parts_DLKM: np.ndarray | None = None
 
 
-def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_best: int) -> list[Found]:
+def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_best: int) -> list[NBestList]:
     """Return the n best finished hypotheses of each sentence; of equal ones, the one that ended first comes first.
 
     requests  of the sentences
@@ -67,7 +67,7 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
             words, word_scores = tuple(words_N[at:end]), tuple(word_scores_N[at:end])
             hypotheses.append(Hypothesis(words, scores[b], costs[b], word_scores, *details))
             at = end
-        results.append(Found(requests[d].number, hypotheses))
+        results.append(NBestList(requests[d].number, hypotheses))
     return results
 
 

@@ -15,7 +15,7 @@ from mgpu_ngram.core.sentencepiece_proto import NORMAL, UNIGRAM, UNKNOWN, USER_D
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import move_to
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.filter.best_pieces import WordTable, best_pieces, make_pieces
+from mgpu_ngram.kernels.filter.best_pieces import WordLookup, best_pieces, make_pieces
 from mgpu_ngram.kernels.filter.piece_text import PieceRules, piece_text, plain_characters
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class UnigramCodes:
         move = functools.partial(move_to, device=device)
         self._rules = PieceRules(move(units_U), move(replacements), move(plain_C), flags)
         self._pieces = make_pieces(model.pieces, scores, kinds == NORMAL, code_P, unknown, float(least), move)
-        self._words = WordTable(*(move_to(array, device) for array in words.table))
+        self._words = WordLookup(*(move_to(array, device) for array in words.table))
 
     def __call__(self, text_B: Any, ends_S: Any) -> tuple:
         """Return (codes_T, failed_S): as `SubwordCodes`, but for the sentences that failed, which have no codes.

@@ -9,7 +9,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import synchronize
-from mgpu_ngram.engine.next_word import NextWordModel, Rows
+from mgpu_ngram.engine.next_word import NextWordModel, RowMaker
 from mgpu_ngram.engine.ngram_rows import children_among
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.state_model import StateModel
@@ -51,7 +51,7 @@ class TokenStates:
         # As in a trie: first the nodes of single words, then those of longer n-grams.
         word_A = xp.concatenate([xp.arange(V, dtype=np.uint32), words_C])
         prob_A = xp.concatenate([xp.asarray(prob_V), rows.prob_G[nodes_C]])
-        self._rows = Rows(word_A, prob_A, prob_A[:V], -1, rows.has_backoffs, rows.threads, rows.backoff_M)
+        self._rows = RowMaker(word_A, prob_A, prob_A[:V], -1, rows.has_backoffs, rows.threads, rows.backoff_M)
         self._first_M = (first_M + first_M.dtype.type(V)).astype(first_M.dtype)
         of_model = model.table
         state_A = xp.concatenate([of_model.state_G[self.ids_V], of_model.state_G[nodes_C]])

@@ -11,7 +11,7 @@ from mgpu_ngram.stages.contract import Product, Stage
 
 
 @dataclass(frozen=True)
-class Entry:
+class StageEntry:
     """A stage that is imported on first use.
 
     module  its module, which has an attribute STAGE
@@ -24,28 +24,32 @@ class Entry:
     verbs: tuple[str, ...]
 
 
-ENTRIES: dict[str, Entry] = {
-    "count": Entry("mgpu_ngram.stages.count", "count the n-grams of text", ("count",)),
-    "estimate": Entry("mgpu_ngram.stages.estimate", "make a Kneser-Ney model of text", ("estimate",)),
-    "adapt": Entry("mgpu_ngram.stages.adapt", "add text to a model whose counts are kept", ("adapt",)),
-    "trie": Entry(
+ENTRIES: dict[str, StageEntry] = {
+    "count": StageEntry("mgpu_ngram.stages.count", "count the n-grams of text", ("count",)),
+    "estimate": StageEntry("mgpu_ngram.stages.estimate", "make a Kneser-Ney model of text", ("estimate",)),
+    "adapt": StageEntry("mgpu_ngram.stages.adapt", "add text to a model whose counts are kept", ("adapt",)),
+    "trie": StageEntry(
         "mgpu_ngram.stages.trie", "convert a model to another format; a model file loads fast", ("convert", "trie")
     ),
-    "prune": Entry("mgpu_ngram.stages.prune", "drop n-grams of a model, by entropy, size or vocabulary", ("prune",)),
-    "mix": Entry("mgpu_ngram.stages.mix", "mix models by linear or log-linear interpolation", ("mix",)),
-    "score": Entry("mgpu_ngram.stages.score", "score text as KenLM's query does", ("score",)),
-    "compare": Entry("mgpu_ngram.stages.compare", "compare models on a held-out text", ("compare",)),
-    "distribution": Entry(
+    "prune": StageEntry(
+        "mgpu_ngram.stages.prune", "drop n-grams of a model, by entropy, size or vocabulary", ("prune",)
+    ),
+    "mix": StageEntry("mgpu_ngram.stages.mix", "mix models by linear or log-linear interpolation", ("mix",)),
+    "score": StageEntry("mgpu_ngram.stages.score", "score text as KenLM's query does", ("score",)),
+    "compare": StageEntry("mgpu_ngram.stages.compare", "compare models on a held-out text", ("compare",)),
+    "distribution": StageEntry(
         "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)
     ),
-    "lda": Entry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
-    "topics": Entry("mgpu_ngram.stages.topics", "describe topics, and find the topics of documents", ("topics",)),
-    "rescore": Entry(
+    "lda": StageEntry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
+    "topics": StageEntry("mgpu_ngram.stages.topics", "describe topics, and find the topics of documents", ("topics",)),
+    "rescore": StageEntry(
         "mgpu_ngram.stages.rescore", "add the scores of n-gram models to n-best lists, and sort them", ("rescore",)
     ),
-    "tune": Entry("mgpu_ngram.stages.tune", "tune the weights of features of n-best lists", ("tune",)),
-    "filter": Entry("mgpu_ngram.stages.filter", "add perplexities to documents, and drop some by them", ("filter",)),
-    "decode": Entry("mgpu_ngram.stages.decode", "translate text by beam search, as Amun does", ("decode",)),
+    "tune": StageEntry("mgpu_ngram.stages.tune", "tune the weights of features of n-best lists", ("tune",)),
+    "filter": StageEntry(
+        "mgpu_ngram.stages.filter", "add perplexities to documents, and drop some by them", ("filter",)
+    ),
+    "decode": StageEntry("mgpu_ngram.stages.decode", "translate text by beam search, as Amun does", ("decode",)),
 }
 
 

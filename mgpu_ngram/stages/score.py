@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
     from mgpu_ngram.engine.score import ChunkScores
     from mgpu_ngram.jobs.context import PlanContext, RunContext
-    from mgpu_ngram.jobs.score.run import ScoreResult, Totals
+    from mgpu_ngram.jobs.score.run import ScoreResult, ScoreTotals
 
 EXAMPLES = """examples:
   mgpu-ngram score model.arpa heldout.txt -v summary
@@ -181,7 +181,7 @@ def _show_scores(result: ScoreResult) -> None:
     show_transport(result)
 
 
-def _show_totals(totals: Totals) -> None:
+def _show_totals(totals: ScoreTotals) -> None:
     """Print the summary of KenLM's query."""
     for name, value in ("including", totals.perplexity), ("excluding", totals.perplexity_without_oovs):
         print(f"Perplexity {name} OOVs:\t{_double(value)}")
@@ -201,11 +201,11 @@ def _double(value: float) -> str:
 
 def _show_scored(path: str, manifest: dict[str, Any]) -> None:
     """Print a description of the output of a score job."""
-    from mgpu_ngram.jobs.score.run import Totals
+    from mgpu_ngram.jobs.score.run import ScoreTotals
 
     found, size = manifest["totals"], sum(i["size_bytes"] for i in manifest["inputs"])
     log10, oov_log10 = (-math.inf if found[name] is None else found[name] for name in ("log10", "oov_log10"))
-    totals = Totals(found["sentences"], found["tokens"], found["oovs"], log10, oov_log10)
+    totals = ScoreTotals(found["sentences"], found["tokens"], found["oovs"], log10, oov_log10)
     print(
         f"{path}: scores of {many(totals.sentences, 'sentence')} from {many(len(manifest['inputs']), 'input')} of "
         f"{size:,} bytes, by {manifest['model']['path']}"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCSearch, Rules
+from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCOptions, CTCSearch
 from mgpu_ngram.engine.ctc_tokens import read_labels
 from mgpu_ngram.engine.device import to_host_fast
 from mgpu_ngram.engine.states import EMPTY
@@ -106,7 +106,7 @@ class CTCBeamSearch:
         )
         tensor = self._checked(log_probs)
         history = max(1, self.model.order - 1 if self.model else 0) if prune_history else 0
-        rules = Rules(
+        rules = CTCOptions(
             K, N, self.alpha, self.beta, self.unk_score_offset, prune, least, history, self.model is not None
         )  # fmt: skip
         B, T, _ = tensor.shape

@@ -13,7 +13,7 @@ from mgpu_ngram.model import Model
 
 from .arguments import check_model, described, integer, number, ordered
 from .ngram_lm import NGramLM
-from .word_scores import WordScores
+from .word_scores import PieceScores
 
 
 class LogitsProcessor:
@@ -68,7 +68,7 @@ class LogitsProcessor:
         self._lm: NGramLM | None = None
         self._words = None
         if pieces is not None:
-            self._words = WordScores(model, ordered("pieces", pieces, "bytes, by token id"), partial, self._begins)
+            self._words = PieceScores(model, ordered("pieces", pieces, "bytes, by token id"), partial, self._begins)
         elif tokens is not None:
             self._tokens = ordered("tokens", tokens, "words, by token id")
 

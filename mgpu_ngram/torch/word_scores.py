@@ -14,7 +14,7 @@ from mgpu_ngram.engine.word_pieces import WordPieces
 from mgpu_ngram.model import Model
 
 
-class WordScores:
+class PieceScores:
     """A tokenizer's pieces under a model of words; see `WordPieces`.
 
     starts  tokens after which a sentence begins

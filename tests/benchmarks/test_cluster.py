@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_ngram.benchmarks import cluster, cluster_arrays, cluster_tables, cluster_words
 from mgpu_ngram.benchmarks.cluster_tables import count_to_tables, totals_of
-from mgpu_ngram.benchmarks.cluster_words import Corpus
+from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -78,7 +78,7 @@ def test_csv_and_figure(bench_run, stored_rows):
 
 @pytest.fixture
 def corpus(small, tmp_path):
-    return Corpus.generate(tmp_path, 5_000, 2_000)
+    return ZipfCorpus.generate(tmp_path, 5_000, 2_000)
 
 
 def test_a_corpus_and_its_head(corpus):
@@ -129,7 +129,7 @@ def test_a_wrong_merge_gives_no_row(corpus, monkeypatch):
 
 
 def test_a_lost_chunk_gives_no_row(corpus):
-    whole = Corpus(corpus.folder, [*corpus.files[:-1], (corpus.files[-1][0], [n + 1 for n in corpus.files[-1][1]])])
+    whole = ZipfCorpus(corpus.folder, [*corpus.files[:-1], (corpus.files[-1][0], [n + 1 for n in corpus.files[-1][1]])])
     check_wrong(whole, 1, "n-grams of order 1")
 
 

@@ -24,7 +24,7 @@ from mgpu_ngram.benchmarks import (
 from mgpu_ngram.benchmarks.decode_batch import lengths, scheduled, scheduled_sentences
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.decode_peers import TorchModel, best_of_sentences, k_best, log_softmax
-from mgpu_ngram.benchmarks.decode_work import DecodeBench, Shape, check_results, options_of, random_sources
+from mgpu_ngram.benchmarks.decode_work import DecodeBench, GRUShape, check_results, options_of, random_sources
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -40,7 +40,7 @@ WORDS = 100
 def small():
     """Run with a small model and few sentences: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(decode_work.SHAPES, "cpu", Shape(60, 6, 8))
+        patch.setitem(decode_work.SHAPES, "cpu", GRUShape(60, 6, 8))
         patch.setattr(decode_work, "SENTENCES_AT_ONCE", {"cpu": 4, "gpu": 64})
         for module in decode_batch, decode_fusion, decode_whole, decode_workers:
             patch.setattr(module, "SENTENCES_AT_ONCE", {"cpu": 4, "gpu": 64})
@@ -279,7 +279,7 @@ def test_the_read_kernel_compiles(compile_cuda):
 
 @pytest.mark.gpu
 def test_a_gpu_measures_all_parts(tmp_path, monkeypatch):
-    monkeypatch.setitem(decode_work.SHAPES, "gpu", Shape(2_000, 32, 64))
+    monkeypatch.setitem(decode_work.SHAPES, "gpu", GRUShape(2_000, 32, 64))
     monkeypatch.setitem(decode_ngrams.LM_TOKENS, "gpu", 20_000)
     monkeypatch.setitem(decode_ngrams.LM_WORDS, "gpu", 1_000)
     rows = decode.bench(BenchOptions("gpu", tmp_path, tokens=1_000, workers="1"))

@@ -33,7 +33,7 @@ from mgpu_ngram.benchmarks.distribution_cases import (
     SMALL,
     Case,
     DistributionBench,
-    Shape,
+    ModelSize,
 )
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top, row_of
 from mgpu_ngram.benchmarks.models import trie_of
@@ -43,7 +43,7 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.next_word import Found
+from mgpu_ngram.engine.next_word import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.distribution.rows import BLOCK
 from mgpu_ngram.kernels.launch import source
@@ -57,7 +57,12 @@ NGPU_LM = {(150, 1): 1e3, (150, 64): 1e5, (210, 1): 1e2}
 def small():
     """Run with few words and few rounds: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
-        shapes = {SMALL: Shape(150, 1_000), MIDDLE: Shape(200, 1_500), LARGE: Shape(301), LARGEST: Shape(402)}
+        shapes = {
+            SMALL: ModelSize(150, 1_000),
+            MIDDLE: ModelSize(200, 1_500),
+            LARGE: ModelSize(301),
+            LARGEST: ModelSize(402),
+        }
         for name, shape in shapes.items():
             patch.setitem(SHAPES, name, shape)
         for numbers, value in (
@@ -87,7 +92,7 @@ def bench_run(small, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def case(small):
-    return Case.make(Shape(301), TOKENS, 1_200, "cpu")
+    return Case.make(ModelSize(301), TOKENS, 1_200, "cpu")
 
 
 @pytest.fixture
@@ -313,7 +318,7 @@ def test_a_wrong_range_is_found(case):
         arrays = [array.copy() for array in found.arrays]
         arrays[k][3, 1] += 1
         with pytest.raises(WrongResult, match=r"1 of 160 (first children|last children|backoffs) are not those"):
-            check_found(case, Found(*arrays))
+            check_found(case, FoundHistories(*arrays))
 
 
 def test_a_wrong_best_word_is_found(case):
@@ -409,7 +414,7 @@ def test_words_that_come_too_often_are_found():
 
 def test_lookups_by_hand():
     """A history of two levels with children, and one of none."""
-    found = Found(np.array([[0, 5], [2, 2]]), np.array([[3, 6], [2, 2]]), np.zeros((2, 2), np.float32))
+    found = FoundHistories(np.array([[0, 5], [2, 2]]), np.array([[3, 6], [2, 2]]), np.zeros((2, 2), np.float32))
     assert distribution_sampling.lookups(found) == (2 + 4) + 4
 
 
@@ -442,7 +447,9 @@ def test_words_one_by_one_by_hand():
 
 
 def test_histories_that_fit():
-    found = Found(np.array([[0, 5], [2, 2], [0, 7]]), np.array([[3, 6], [2, 2], [6, 9]]), np.zeros((3, 2), np.float32))
+    found = FoundHistories(
+        np.array([[0, 5], [2, 2], [0, 7]]), np.array([[3, 6], [2, 2], [6, 9]]), np.zeros((3, 2), np.float32)
+    )
     assert distribution_compact.children_of(found).tolist() == [4, 0, 8]
     assert [distribution_compact.that_fit(found, C) for C in (0, 4, 11, 12)] == [1, 2, 2, 3]
 

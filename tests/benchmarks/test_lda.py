@@ -20,7 +20,7 @@ from mgpu_ngram.benchmarks import (
     lda_transform,
     lda_work,
 )
-from mgpu_ngram.benchmarks.lda_corpus import SHAPES, Shape, cut, generate, language, lengths
+from mgpu_ngram.benchmarks.lda_corpus import SHAPES, CorpusShape, cut, generate, language, lengths
 from mgpu_ngram.benchmarks.lda_work import (
     STEPS,
     LdaBench,
@@ -121,7 +121,7 @@ def test_rows_are_consistent(bench_run, stored_rows):
 
 def test_a_corpus_has_its_shape_and_any_cut_has_the_same_documents():
     shape = SHAPES["PubMed"].scaled(30_000)
-    assert shape == Shape("PubMed", 333, 899, 30_000)
+    assert shape == CorpusShape("PubMed", 333, 899, 30_000)
     assert SHAPES["PubMed"].scaled(10**9) == SHAPES["PubMed"]
     whole = generate(shape).check()
     assert (whole.documents, whole.num_words, whole.tokens) == (333, 899, 30_000)

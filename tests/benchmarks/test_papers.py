@@ -38,7 +38,7 @@ from mgpu_ngram.benchmarks import (
     score_sustained,
     suite,
 )
-from mgpu_ngram.benchmarks.distribution_cases import Shape
+from mgpu_ngram.benchmarks.distribution_cases import ModelSize
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.paper import (
     FAILS,
@@ -47,8 +47,8 @@ from mgpu_ngram.benchmarks.paper import (
     UNKNOWN,
     Claim,
     Figure,
-    Found,
     Item,
+    JudgedRows,
     NoFigure,
     Paper,
     Verdict,
@@ -80,20 +80,20 @@ OPTIONS: dict[str, dict] = {
 @pytest.fixture(scope="module", autouse=True)
 def small():
     """Run with little text, small models and few rounds: the tests need no precise times."""
-    shapes = {distribution_cases.SMALL: Shape(150, 1_000), distribution_cases.LARGE: Shape(301)}
+    shapes = {distribution_cases.SMALL: ModelSize(150, 1_000), distribution_cases.LARGE: ModelSize(301)}
     with pytest.MonkeyPatch.context() as patch:
         for numbers, value in (
             (score_models.QUERIES, 300), (score_models.TEXT_WORDS, 1_500), (score_sustained.SECONDS, 0.01),
             (score_sustained.PASSES, 1), (score_rates.LARGER, 4), (distribution_cases.TEXT_WORDS, 1_200),
             (distribution_steps.FOUND, 500), (lda_paper.SWEEPS, 3), (lda_paper.TOPICS, 8),
-            (decode_work.SHAPES, decode_work.Shape(60, 6, 8)), (decode_work.SENTENCES_AT_ONCE, 4),
+            (decode_work.SHAPES, decode_work.GRUShape(60, 6, 8)), (decode_work.SENTENCES_AT_ONCE, 4),
             (decode_batch.BATCHES, (1, 4)), (decode_batch.DRAINED, 48), (decode_step.WORDS, 100),
             (decode_step.ROWS, 18), (decode_step.SENTENCES, 10), (suite.CEILING_BYTES, 1 << 20),
             (suite.SORTED_KEYS, 1 << 12),
         ):  # fmt: skip
             for device in "cpu", "gpu":
                 patch.setitem(numbers, device, value)
-        patch.setitem(decode_work.SHAPES, "gpu", decode_work.Shape(2_000, 32, 64))
+        patch.setitem(decode_work.SHAPES, "gpu", decode_work.GRUShape(2_000, 32, 64))
         patch.setitem(lda_paper.TOPICS, "gpu", 64)
         for name, shape in shapes.items():
             patch.setitem(distribution_cases.SHAPES, name, shape)
@@ -263,7 +263,7 @@ def test_a_new_run_replaces_the_rows_of_its_device_alone(by_hand, tmp_path):
 
 
 def test_what_rows_lack_is_not_judged():
-    found = Found([Row("a", "n=2", DEVICE, "1", notes="does not fit"), Row("a", "n=3 k=1", DEVICE, "1", rate=2.0)])
+    found = JudgedRows([Row("a", "n=2", DEVICE, "1", notes="does not fit"), Row("a", "n=3 k=1", DEVICE, "1", rate=2.0)])
     assert found.rate("a", "k=1") == 2 and found.by("a", "n") == {3: 2.0} and found.is_gpu
     for call, message in (
         (lambda: found.rate("a", "n=2"), "`a n=2` has no figure: does not fit"),
@@ -337,7 +337,7 @@ def test_a_fivefold_model_by_hand():
 def test_clocks_of_a_run_on_end():
     notes = "200 passes a run; first 18 G at SM 1980 MHz, memory 3201 MHz; last 13.5 G at SM 1485 MHz, memory 3201 MHz"
     row = Row(score_sustained.ON_END, "n=5", DEVICE, "1", rate=1.4e10, notes=notes)
-    verdict = paper_glm._clocks(Found([row]))
+    verdict = paper_glm._clocks(JudgedRows([row]))
     assert verdict.result == HOLDS and "from 1980 to 1485 MHz, 25 %" in verdict.why and "loses 25 %" in verdict.why
     assert [paper_glm.parse_number(text) for text in ("1.23 G", "1,234 M", "7")] == [1.23e9, 1.234e9, 7.0]
 
@@ -349,17 +349,17 @@ def of_size(kernel, letter, values, column="rate"):
 def test_steps_that_fall_and_steps_that_stay():
     naive = of_size("decode/drain naive", "step", {1: 1.0, 9: 1.0, 17: 0.9, 25: 0.9}, "median_seconds")
     falls = of_size("decode/drain drain", "step", {1: 1.0, 9: 0.5, 17: 0.2, 25: 0.1}, "median_seconds")
-    verdict = paper_amun._falls(Found(naive + falls))
+    verdict = paper_amun._falls(JudgedRows(naive + falls))
     assert verdict.result == HOLDS and "takes 15 % of the longest" in verdict.why and "90 % where they" in verdict.why
     stays = of_size("decode/drain drain", "step", {1: 1.0, 17: 0.95}, "median_seconds")
-    assert paper_amun._falls(Found(naive + stays)).result == IN_PART
+    assert paper_amun._falls(JudgedRows(naive + stays)).result == IN_PART
 
 
 def test_gains_of_fusion():
     rows = of_size("decode/fusion unfused", "beam", {1: 100.0, 9: 50.0}) + of_size(
         "decode/fusion fused", "beam", {1: 130.0, 9: 62.5}
     )
-    found = Found(rows)
+    found = JudgedRows(rows)
     assert paper_amun._fusion(found)[:2] == (
         HOLDS,
         "whole decodes gain 30 % with beam 1, 25 % with beam 9, over bias, softmax and k-best one after another in "
@@ -367,15 +367,15 @@ def test_gains_of_fusion():
     )
     assert paper_amun._gains_fall(found).result == HOLDS
     rows += of_size(decode_amun.UNFUSED, "beam", {1: 10.0}) + of_size(decode_amun.FUSED, "beam", {1: 12.0})
-    assert paper_amun._fusion(Found(rows)).why.endswith("code; Amun's program gains 20 % with beam 1 here")
+    assert paper_amun._fusion(JudgedRows(rows)).why.endswith("code; Amun's program gains 20 % with beam 1 here")
 
 
 def test_several_gpus():
-    found = Found(of_size("lda/fig9 PubMed", "workers", {1: 4e9, 2: 7.6e9, 4: 8e9}))
+    found = JudgedRows(of_size("lda/fig9 PubMed", "workers", {1: 4e9, 2: 7.6e9, 4: 8e9}))
     verdict = paper_culda._speedups(found)
     assert verdict[:2] == (IN_PART, "1.9 times on 2 (1.93 published), 2 times on 4 (2.99 published), over one")
 
 
 def test_intensities():
-    verdict = paper_culda._memory_bound(Found([Row("lda/table1 compute S", "x", DEVICE, "1", rate=2.0)]))
+    verdict = paper_culda._memory_bound(JudgedRows([Row("lda/table1 compute S", "x", DEVICE, "1", rate=2.0)]))
     assert verdict.result == HOLDS and "compute S 2; an H200 can do 14" in verdict.why

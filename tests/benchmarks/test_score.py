@@ -27,7 +27,7 @@ from mgpu_ngram.benchmarks import (
 from mgpu_ngram.benchmarks.models import trie_of
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.score_models import EDGES, TREE, Subject
-from mgpu_ngram.benchmarks.score_work import Work, lookups, stump_shares, walk
+from mgpu_ngram.benchmarks.score_work import ScoreWork, lookups, stump_shares, walk
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
@@ -172,7 +172,7 @@ def by_hand():
 def test_stumps_by_hand(by_hand, fanout, share, met):
     trie = with_fanout(by_hand, fanout)
     assert stump_shares(trie) == [share]
-    work = Work.of(trie, codes_of([[A, B]]))
+    work = ScoreWork.of(trie, codes_of([[A, B]]))
     assert (work.searches.tolist(), work.parents.tolist(), work.stumps.tolist()) == ([3], [3], [met])
 
 
@@ -180,11 +180,11 @@ def test_lines_by_hand(by_hand):
     # The children of <s> are nodes 9 and 10. a has children 11 to 16, more than 4: every 4th is read before them.
     assert by_hand.first_child_M[[1, A, B]].tolist() == [9, 11, 17]
     # Three tokens, all found: 3 probabilities, 3 ranges of children, and 1, 2, 1 levels.
-    assert Work.of(by_hand, codes_of([[A, B]])).lines == 3 + 3 + 4
+    assert ScoreWork.of(by_hand, codes_of([[A, B]])).lines == 3 + 3 + 4
     # The model lacks <s> f and f b: two backoffs.
-    assert Work.of(by_hand, codes_of([[F, B]])).lines == 3 + 2 + 3 + 3
+    assert ScoreWork.of(by_hand, codes_of([[F, B]])).lines == 3 + 2 + 3 + 3
     # Nothing follows <unk>: no level is read for b, and only the word's own probability.
-    work = Work.of(by_hand, codes_of([[0, B]]))
+    work = ScoreWork.of(by_hand, codes_of([[0, B]]))
     assert work.lines == 3 + 2 + 3 + 2 and (work.searches.tolist(), work.parents.tolist()) == ([3], [2])
 
 
@@ -232,14 +232,14 @@ def test_array_code_scores_with_katz_backoff(training, text, order):
                     row = list(range(row[0] // trie.fanout, row[-1] // trie.fanout + 1))
                     levels += 1
             before.append(word)
-    work = Work.of(trie, codes_T)
+    work = ScoreWork.of(trie, codes_T)
     assert [tuple(pair) for pair in zip(*(a.tolist() for a in work.scores), strict=True)] == expected
     assert work.searches.tolist() == [searches[n] for n in range(1, order)]
     assert work.lines == len(expected) + backoffs + searches.total() + levels
     assert lookups(trie, codes_T, filter_bits) == let_through
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(score_work, "BLOCK_TOKENS", 3)
-        parts = Work.of(trie, codes_T)
+        parts = ScoreWork.of(trie, codes_T)
         assert lookups(trie, codes_T, filter_bits) == let_through
     assert all(map(np.array_equal, parts.scores, work.scores)) and parts.lines == work.lines
     assert parts.stumps.tolist() == work.stumps.tolist() and parts.parents.tolist() == work.parents.tolist()

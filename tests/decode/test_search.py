@@ -9,13 +9,13 @@ import math
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks.decode_batch import Scheduled, Sentence
+from mgpu_ngram.benchmarks.decode_batch import Scheduled, ScheduledSentence
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import beam_search, decode_batch, sentence_encoder
 from mgpu_ngram.engine.beam_search import LAG
 from mgpu_ngram.engine.best_words import Hypotheses, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode, search_all
-from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
+from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.host_copies import HostCopies
 from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.ngram_rows import NgramRows
@@ -233,7 +233,9 @@ def test_batches_do_not_change_results(random_model, kind, sentences):
 def test_sentences_enter_before_a_batch_has_drained(random_model, words):
     """Also where the number of words, not of sentences, is the limit; and each is encoded once."""
     rng = np.random.default_rng(8)
-    sources = [Sentence(np.append(rng.integers(2, 9, n), 0), rng.integers(2, 20)) for n in rng.integers(1, 9, 60)]
+    sources = [
+        ScheduledSentence(np.append(rng.integers(2, 9, n), 0), rng.integers(2, 20)) for n in rng.integers(1, 9, 60)
+    ]
     counts = {}
     for kind in ("drain", "refill"):
         steps, rows, encoded = NmtSteps(random_model()), [], []
@@ -347,7 +349,7 @@ def test_graphs_find_the_same_bits(random_model, arpa, with_more, kind, monkeypa
     models, lm = [ready(random_model(seed=s).map_arrays(cupy.asarray)) for s in range(1 + with_more)], None
     if with_more:
         tokens = [TOKENS[i % len(TOKENS)] if i < len(TOKENS) else f"none{i}" for i in range(models[0].vocab_size)]
-        lm = LanguageModel(NgramRows(NextWordModel(open_model(str(arpa)), "gpu"), tokens, models[0].eos), 0.2)
+        lm = WeightedModel(NgramRows(NextWordModel(open_model(str(arpa)), "gpu"), tokens, models[0].eos), 0.2)
     launched = []
     run = StepGraphs.run
     monkeypatch.setattr(
@@ -489,7 +491,7 @@ def test_threads_choose_the_same_words(arpa, monkeypatch):
 
     def search(threads):
         models = [TableSteps(5), TableSteps(5, seed=1)]
-        return decode(Ensemble(models, [0.6, 0.3], LanguageModel(rows, 0.2), threads), sources, options)
+        return decode(Ensemble(models, [0.6, 0.3], WeightedModel(rows, 0.2), threads), sources, options)
 
     expected = search(1)
     monkeypatch.setattr("mgpu_ngram.engine.word_scores.MIN_PIECE_LOGITS", 1)
@@ -537,7 +539,7 @@ def test_a_gpu_finds_the_same_bits(arpa, options, forced, kind):
         for model in models:
             model.xp = xp
         rows = NgramRows(NextWordModel(open_model(str(arpa)), device), TOKENS, 0)
-        results = decode(models, sources, options, Batching(4, kind=kind), [0.6, 0.3], LanguageModel(rows, 0.2), forced)
+        results = decode(models, sources, options, Batching(4, kind=kind), [0.6, 0.3], WeightedModel(rows, 0.2), forced)
         found.append([[r._replace(alignment_LT=np.array(r.alignment_LT).tolist()) for r in best] for best in results])
     assert found[0] == found[1]
 
@@ -752,7 +754,7 @@ def test_an_ngram_model_takes_part(arpa):
     """All sequences, scored by both models and enumerated."""
     rows, model = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0), TableSteps(5)
     source, options = np.array([4, 0]), SearchOptions(64, 10, max_length_multiple=1.5, breakdown=True)  # 40 sequences
-    found = decode([model], [source], options, weights=[0.5], lm=LanguageModel(rows, 0.7))[0]
+    found = decode([model], [source], options, weights=[0.5], lm=WeightedModel(rows, 0.7))[0]
     names = [word if word in ("</s>", "a", "b") else "<unk>" for word in TOKENS]
     scores = {}
     for words, cost in all_sequences(model, source, options).items():
@@ -768,7 +770,7 @@ def test_an_ngram_model_begins_at_its_own_mark(arpa):
     """Also where the translation model reads a word of its own before the first."""
     rows, model = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0), TableSteps(5)
     model.start_word, options, forced = 3, SearchOptions(breakdown=True), Forced(targets=[[2, 4]])
-    ((result,),) = decode([model], [np.array([4, 0])], options, lm=LanguageModel(rows, 0.7), forced=forced)
+    ((result,),) = decode([model], [np.array([4, 0])], options, lm=WeightedModel(rows, 0.7), forced=forced)
     names = ("<s>", "b", "<unk>", "</s>")
     assert result.parts[1] == pytest.approx(sum(backoff(names[:i], names[i]) for i in (1, 2, 3)), rel=1e-5)
 

@@ -17,7 +17,7 @@ from mgpu_ngram.engine import lda, lda_blocks, lda_metrics
 from mgpu_ngram.engine.coherence import coherence
 from mgpu_ngram.engine.held_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda import document_counts, make_sampler, numbers_of_counts, start, sweep
-from mgpu_ngram.engine.lda_blocks import Part, Room, StreamedBlocks, make_block, make_blocks
+from mgpu_ngram.engine.lda_blocks import CorpusPart, Room, StreamedBlocks, make_block, make_blocks
 from mgpu_ngram.engine.lda_metrics import coherences, completion, joint, plugin, top_words
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
 from mgpu_ngram.kernels.dispatch import to_host
@@ -72,7 +72,7 @@ def bags_of_dense(counts_DV):
 
 def trained(bags, num_topics, sweeps, device="cpu", seed=1, threads=2, priors=None, **options):
     priors = priors or Priors(np.full(num_topics, 50 / num_topics), 0.01)
-    sampler = make_sampler([Part.of(0, 0, bags)], bags.num_words, num_topics, device, threads)
+    sampler = make_sampler([CorpusPart.of(0, 0, bags)], bags.num_words, num_topics, device, threads)
     start(sampler, ALONE, seed)
     for _ in range(sweeps):
         sweep(sampler, ALONE, priors, seed, **options)
@@ -114,7 +114,7 @@ def test_blocks_threads_and_devices_draw_the_same_topics(threads, device):
     bags, _ = bars(np.random.default_rng(3), 90)
     expected = tokens_of(trained(bags, 9, 4, threads=2)[0], bags)[2]
     cuts = [0, 20, 21, 90]
-    parts = [Part.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    parts = [CorpusPart.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
     sampler = make_sampler(parts, bags.num_words, 9, device, threads)
     start(sampler, ALONE, 1)
     priors = Priors(np.full(9, 50 / 9), 0.01)
@@ -218,7 +218,7 @@ def test_priors_are_estimated_from_the_topics(device):
     alpha_Z = np.array([0.2, 1.0, 3.0])
     counts_DZ = np.array([rng.multinomial(200, theta_Z) for theta_Z in rng.dirichlet(alpha_Z, 3000)])
     bags = bags_of_dense(np.ones((3000, 200), int))
-    sampler = make_sampler([Part.of(0, 0, bags)], 200, 3, device, 2)
+    sampler = make_sampler([CorpusPart.of(0, 0, bags)], 200, 3, device, 2)
     start(sampler, ALONE, 1, {0: np.concatenate([np.repeat([0, 1, 2], counts_Z) for counts_Z in counts_DZ])})
     priors = Priors(np.ones(3), 0.1)
     for _ in range(5):
@@ -241,10 +241,10 @@ def test_blocks_without_tokens(room, device):
     priors = Priors(np.full(6, 0.5), 0.1)
     figures = []
     for parts in (
-        [Part.of(0, 0, bags)],
-        [Part.of(0, 0, bags), Part.of(1, 40, empty)],
-        [Part.of(0, 0, empty)],
-        [Part.of(0, 0, nothing)],
+        [CorpusPart.of(0, 0, bags)],
+        [CorpusPart.of(0, 0, bags), CorpusPart.of(1, 40, empty)],
+        [CorpusPart.of(0, 0, empty)],
+        [CorpusPart.of(0, 0, nothing)],
     ):
         sampler = make_sampler(parts, bags.num_words, 6, device, 2, room)
         start(sampler, ALONE, 1)
@@ -328,7 +328,7 @@ def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
     bags, _ = bars(np.random.default_rng(3), 90)
     expected, priors = trained(bags, 9, 3)
     cuts = [0, 20, 40, 41, 70, 90]
-    parts = [Part.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    parts = [CorpusPart.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
     room = replace(room, folder=tmp_path)
     sampler = make_sampler(parts, bags.num_words, 9, device, 2, room)
     start(sampler, ALONE, 1)
@@ -347,7 +347,7 @@ def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
 
 def test_blocks_are_cut_so_that_their_layout_fits():
     bags, _ = bars(np.random.default_rng(3), 90)
-    parts = [Part.of(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(9)]
+    parts = [CorpusPart.of(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(9)]
     size_bytes = sum(lda_blocks._device_bytes(part, 9) for part in parts)
     largest = max(part.pairs for part in parts)
     for limit, blocks in ((None, 1), (size_bytes + lda_blocks.LAYOUT_BYTES * largest, 9)):
@@ -361,7 +361,7 @@ def test_blocks_are_cut_so_that_their_layout_fits():
 def test_streamed_blocks_load_what_is_stored():
     """The order of copies is that of a GPU; on a CPU each copy ends at once."""
     bags, _ = bars(np.random.default_rng(3), 90)
-    parts = [Part.of(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(9)]
+    parts = [CorpusPart.of(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(9)]
     stored = [make_block([part], 9, "cpu", 1) for part in parts]
     streamed = StreamedBlocks(stored, 9, "cpu")
     seen = []
@@ -381,7 +381,7 @@ def test_streamed_blocks_load_what_is_stored():
 
 def test_the_first_streamed_block_is_copied_while_the_last_one_is_used(monkeypatch):
     bags, _ = bars(np.random.default_rng(3), 30)
-    parts = [Part.of(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(3)]
+    parts = [CorpusPart.of(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(3)]
     streamed, copies = StreamedBlocks([make_block([part], 9, "cpu", 1) for part in parts], 9, "cpu"), []
     copy_in = lda_blocks._Streams.copy_in
 

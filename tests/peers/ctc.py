@@ -17,7 +17,7 @@ from pyctcdecode.language_model import HotwordScorer
 
 import mgpu_ngram as ng
 from mgpu_ngram import cli, kenlm
-from mgpu_ngram.engine.ctc_search import CTCSearch, Rules
+from mgpu_ngram.engine.ctc_search import CTCOptions, CTCSearch
 from mgpu_ngram.engine.ctc_tokens import read_labels
 
 TOLERANCE = 1e-8
@@ -72,7 +72,7 @@ def compare(seed, models):
 
     states = model._state_model
     history = max(1, model.order - 1 if scored else 0) if pruned else 0
-    rules = Rules(width, width, alpha, beta, unknown, prune, least, history, scored)
+    rules = CTCOptions(width, width, alpha, beta, unknown, prune, least, history, scored)
     search = CTCSearch(
         read_labels(labels), states if scored else None, model.vocabulary if scored else None, set(known), "cpu"
     )

@@ -28,7 +28,7 @@ from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parquet_table import ParquetTable
 from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.score.run import (
-    Totals,
+    ScoreTotals,
     added,
     fastest_index,
     perplexity,
@@ -61,7 +61,7 @@ class ModelFigures:
     path: str
     size_bytes: int
     orders: list[int]
-    totals: Totals
+    totals: ScoreTotals
     known_perplexity: float
     lengths: list[int]
 
@@ -181,7 +181,7 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
         for path in map(os.path.abspath, config.models)  # workers may have another current directory
     ]  # fmt: skip
     M = len(models)
-    totals: list[list[Totals]] = [[] for _ in models]
+    totals: list[list[ScoreTotals]] = [[] for _ in models]
     lengths: list[list[np.ndarray]] = [[] for _ in models]
     seconds: list[dict[str, float]] = []
     known: list[np.ndarray] = []

@@ -18,7 +18,7 @@ from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.decode_lines import Counts, DecodedLines, decode_lines
+from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines, decode_lines
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -198,7 +198,7 @@ def _decode(
         start = time.perf_counter()
         progress.start("decode", sentences, "sentences", "words")
         pending: deque[int] = deque()  # numbers of the tasks in flight
-        totals = DecodedLines(b"", Counts())
+        totals = DecodedLines(b"", DecodeCounts())
 
         def collect(decoded: DecodedLines) -> None:
             nonlocal totals

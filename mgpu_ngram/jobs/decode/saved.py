@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import Checkpoint, save_entry
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.decode_lines import Counts, DecodedLines
+from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines
 
 ENTRY = "decoded"  # kind of the entries
 KEPT_BYTES = 64 << 20  # of results that wait for the next save, at most
@@ -52,7 +52,7 @@ class SavedResults:
         arrays = self._open[1]
         end = int(arrays["end"][i])
         begin = int(arrays["end"][i - 1]) if i else 0
-        return DecodedLines(arrays["text"][begin:end].tobytes(), Counts(*arrays["counts"][i].tolist()))
+        return DecodedLines(arrays["text"][begin:end].tobytes(), DecodeCounts(*arrays["counts"][i].tolist()))
 
     def add(self, number: int, decoded: DecodedLines) -> None:
         """Keep the results of a task; save all that are kept if it is time."""

@@ -24,7 +24,7 @@ from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda_train
-from mgpu_ngram.engine.lda_blocks import Part
+from mgpu_ngram.engine.lda_blocks import CorpusPart
 from mgpu_ngram.engine.lda_train import AS_CONFIGURED, Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
@@ -45,7 +45,7 @@ class TrainingCorpus:
     earlier    model of earlier documents, whose counts stay in the new model
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[CorpusPart]
     num_words: int
     documents: int
     tokens: int
@@ -64,7 +64,7 @@ def corpus_of(
 
     Raises InputError for a document of more than MAX_DOCUMENT_TOKENS, and for a word of more than MAX_WORD_TOKENS.
     """
-    parts, documents, tokens, kept = list[Part](), 0, 0, 0
+    parts, documents, tokens, kept = list[CorpusPart](), 0, 0, 0
     totals_V = np.zeros(num_words, np.int64) if earlier is None else earlier.word_totals_V()
     for number, bags in enumerate(blocks):
         _refuse_long(bags, documents)
@@ -76,7 +76,7 @@ def corpus_of(
             save_bags(path, bags, durable=False)
         else:
             kept += bags.nbytes
-        parts.append(Part.of(number, documents, bags, path))
+        parts.append(CorpusPart.of(number, documents, bags, path))
         documents += bags.documents
         tokens += bags.tokens
     if totals_V.max(initial=0) > MAX_WORD_TOKENS:
@@ -255,7 +255,7 @@ class _Run:
         )
 
 
-def split_parts(parts: Sequence[Part], size: int) -> list[list[Part]]:
+def split_parts(parts: Sequence[CorpusPart], size: int) -> list[list[CorpusPart]]:
     """Return `size` lists of consecutive parts; with fewer parts, as many lists as parts."""
     size = min(size, len(parts))
     cuts = [len(parts) * i // size for i in range(size + 1)]

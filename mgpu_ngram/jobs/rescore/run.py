@@ -23,8 +23,8 @@ from mgpu_ngram.core.output import Output, check_text_file, new_file, write_mani
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.yaml_file import read_yaml
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.rescore import Counts, RescoreOptions, rescore_chunk
-from mgpu_ngram.engine.rescore_lines import LineFormat, ListJoiner
+from mgpu_ngram.engine.rescore import RescoreCounts, RescoreOptions, rescore_chunk
+from mgpu_ngram.engine.rescore_lines import ListJoiner, NBestFormat
 from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ScoreOptions
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -43,7 +43,7 @@ L = TypeVar("L", bound=ListsConfig)
 
 
 @dataclass(frozen=True)
-class Totals:
+class RescoreTotals:
     """Totals of all lists.
 
     words  of all hypotheses, each with its end
@@ -61,7 +61,7 @@ class RescoreResult:
     """The result of a run; `path` is None if it wrote no file."""
 
     path: Path | None
-    totals: Totals
+    totals: RescoreTotals
     seconds: dict[str, float]  # by step, summed over workers
     wall_seconds: float
     workers: int
@@ -200,7 +200,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Work:
+class ListTasks:
     """How the tasks of a run read and score lists: chunks of a corpus, and at most `ahead` chunks in flight."""
 
     executor: Executor
@@ -218,7 +218,7 @@ class Work:
             progress.advance(chunks_done, made.counts.lines)
 
 
-def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool = False) -> Work:
+def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool = False) -> ListTasks:
     """Return the work of a run. Reads archives of Kaldi, and searches lattices."""
     executor = context.executor
     if config.kaldi:
@@ -243,22 +243,22 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
         chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, device)
     options = RescoreOptions(
         models, config.feature_names, config.list_weights, config.model_weights,
-        LineFormat(_is_json(corpus), best, config.of_utterances), device, chunk_bytes, threads,
+        NBestFormat(_is_json(corpus), best, config.of_utterances), device, chunk_bytes, threads,
     )  # fmt: skip
-    return Work(executor, corpus, chunk_bytes, ahead, options)
+    return ListTasks(executor, corpus, chunk_bytes, ahead, options)
 
 
-def check_found(config: ListsConfig, counts: Counts) -> None:
+def check_found(config: ListsConfig, counts: RescoreCounts) -> None:
     """Raise InputError for a feature that has a weight but is in no line."""
     missing = [name for name in list(config.list_weights)[1:] if name not in counts.found]
     if missing and counts.lines:
         raise InputError(f"no line has the feature {missing[0]}, which has a weight; correct its name or leave it out")
 
 
-def totals_of(config: ListsConfig, lists: int, counts: Counts) -> Totals:
+def totals_of(config: ListsConfig, lists: int, counts: RescoreCounts) -> RescoreTotals:
     """Return the totals of a run."""
     oovs = dict(zip(config.feature_names, counts.oovs.tolist(), strict=True))
-    return Totals(lists, counts.lines, counts.words, oovs)
+    return RescoreTotals(lists, counts.lines, counts.words, oovs)
 
 
 def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Take) -> RescoreResult:
@@ -268,7 +268,7 @@ def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Ta
     """
     start = time.perf_counter()
     work = prepare(config, context, corpus, config.best)
-    joiner, counts, progress = ListJoiner(config.best), Counts.none(len(config.lm)), context.progress
+    joiner, counts, progress = ListJoiner(config.best), RescoreCounts.none(len(config.lm)), context.progress
     seconds: dict[str, float] = {}
     progress.start("rescore", len(work.corpus.chunks(work.chunk_bytes)), "chunks", "hypotheses")
     for made in work.results(rescore_chunk, "rescoring", progress):

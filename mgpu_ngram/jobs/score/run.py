@@ -54,7 +54,7 @@ SCORES = "scores.parquet"
 
 
 @dataclass(frozen=True)
-class Totals:
+class ScoreTotals:
     """Totals of all scored sentences.
 
     tokens     words, and one </s> per sentence unless sentence markers are off
@@ -98,7 +98,7 @@ class ScoreResult:
     """The result of a run; `path` is None if it wrote no file."""
 
     path: Path | None
-    totals: Totals
+    totals: ScoreTotals
     seconds: dict[str, float]  # by step, summed over workers
     wall_seconds: float
     workers: int
@@ -241,7 +241,7 @@ def score(
         chunk_bytes, executor.tasks_per_host, executor.threads, config.verify,
     )  # fmt: skip
     chunks = corpus.chunks(chunk_bytes)
-    found: list[Totals] = []
+    found: list[ScoreTotals] = []
     seconds: list[dict[str, float]] = []
     with ExitStack() as stack:
         table = None if file is None else _Table(file, config.level)
@@ -282,18 +282,18 @@ def within_memory(
     return executor, chunk_bytes, ahead
 
 
-def totals_of(sentences: Columns) -> Totals:
+def totals_of(sentences: Columns) -> ScoreTotals:
     """Return the totals of sentences, columns as in `ChunkScores`; log10 in units."""
     if not sentences:
-        return Totals(0, 0, 0, 0, 0)
+        return ScoreTotals(0, 0, 0, 0, 0)
     log10, words, oovs, oov_log10 = sentences.values()
-    return Totals(len(words), int(words.sum()), int(oovs.sum()), _in_units(log10), _in_units(oov_log10))
+    return ScoreTotals(len(words), int(words.sum()), int(oovs.sum()), _in_units(log10), _in_units(oov_log10))
 
 
-def added(parts: list[Totals]) -> Totals:
+def added(parts: list[ScoreTotals]) -> ScoreTotals:
     """Return the totals of all chunks, log10 as float."""
-    sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(Totals)}
-    return Totals(**sums | {name: sums[name] * UNIT for name in ("log10", "oov_log10")})
+    sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(ScoreTotals)}
+    return ScoreTotals(**sums | {name: sums[name] * UNIT for name in ("log10", "oov_log10")})
 
 
 def _in_units(values: np.ndarray) -> float:

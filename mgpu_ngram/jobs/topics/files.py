@@ -78,13 +78,13 @@ def _start(path: str | Path, size: int) -> bytes:
         return file.read(size)
 
 
-def open_table(path: str | Path, options: TableOptions) -> Table:
+def open_table(path: str | Path, options: TableOptions) -> TopicsFile:
     """Return a new file, as a context manager; it gets its name when it is complete."""
-    kinds: dict[str, type[Table]] = {"parquet": _Parquet, "jsonl": _JsonLines, "npy": _Dense, "npz": _Sparse}
+    kinds: dict[str, type[TopicsFile]] = {"parquet": _Parquet, "jsonl": _JsonLines, "npy": _Dense, "npz": _Sparse}
     return kinds[options.format](path, options)
 
 
-class Table:
+class TopicsFile:
     """A file of the topics of documents."""
 
     def __init__(self, path: str | Path, options: TableOptions):
@@ -118,7 +118,7 @@ class Table:
         """Write the end of the file, after the last document."""
 
 
-class _Parquet(Table):
+class _Parquet(TopicsFile):
     """Columns document, tokens, unknown, topics and weights; dense: weights alone, one for each topic."""
 
     def begin(self, stack: ExitStack) -> None:
@@ -149,7 +149,7 @@ class _Parquet(Table):
         self.waiting = []
 
 
-class _JsonLines(Table):
+class _JsonLines(TopicsFile):
     """An object a line: document, tokens, unknown, topics and weights; dense: weights alone, one for each topic."""
 
     def append(self, found: Inferred) -> None:
@@ -167,7 +167,7 @@ class _JsonLines(Table):
         self.sink.append("".join(lines).encode())
 
 
-class _Dense(Table):
+class _Dense(TopicsFile):
     """A NumPy array (D, Z) float32."""
 
     def begin(self, stack: ExitStack) -> None:
@@ -189,7 +189,7 @@ def _npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
-class _Sparse(Table):
+class _Sparse(TopicsFile):
     """A CSR matrix (D, Z) float32 as `scipy.sparse.save_npz` writes it, without compression."""
 
     def begin(self, stack: ExitStack) -> None:

@@ -57,7 +57,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class TopicTotals:
     """The totals of the documents of a run.
 
     empty            documents without a word that the model knows
@@ -80,7 +80,7 @@ class TopicsResult:
     path: Path | None
     table: TopicTable
     num_topics: int
-    found: Found | None
+    found: TopicTotals | None
     groups: GroupShares | None
     snippets: dict[int, str]
     page: str
@@ -226,7 +226,7 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
             sink.write(topic_page(rows, word, facts, options).encode())
     if wanted.export:
         export_topics(wanted.export, model, rows, word, config.top, context.overwrite)
-    found = Found(summary.documents, summary.empty, summary.tokens, summary.unknown) if summary else None
+    found = TopicTotals(summary.documents, summary.empty, summary.tokens, summary.unknown) if summary else None
     return TopicsResult(
         path=None if file is None else Path(file),
         table=table,

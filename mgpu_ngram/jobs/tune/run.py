@@ -21,14 +21,14 @@ from mgpu_ngram.core.output import Output, check_text_file, new_file, write_mani
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.metrics import import_package, measure_texts, quality, shown_quality
-from mgpu_ngram.engine.rescore import Counts, add_lists, score_lists
+from mgpu_ngram.engine.rescore import RescoreCounts, add_lists, score_lists
 from mgpu_ngram.engine.rescore_lines import check_once
 from mgpu_ngram.engine.tune import Lists, grid, search
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.text import lines_of
 from mgpu_ngram.jobs.rescore.config import TOTAL
 from mgpu_ngram.jobs.rescore.run import (
-    Totals,
+    RescoreTotals,
     check_found,
     check_inputs,
     files_of,
@@ -61,7 +61,7 @@ class TuneResult:
     metric: str
     before: float
     after: float
-    totals: Totals
+    totals: RescoreTotals
     seconds: dict[str, float]  # by step, summed over workers
     wall_seconds: float
     workers: int
@@ -149,7 +149,7 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     """Search the weights. The driver holds the texts of all lists and the values of their features."""
     start, executor, progress = time.perf_counter(), context.executor, context.progress
     work = prepare(config, context, corpus)
-    counts, seconds = Counts.none(len(config.lm)), dict[str, float]()
+    counts, seconds = RescoreCounts.none(len(config.lm)), dict[str, float]()
     ids, lengths, texts = list[bytes](), list[int](), list[str]()
     values: list[np.ndarray] = []
     progress.start("score", len(work.corpus.chunks(work.chunk_bytes)), "chunks", "hypotheses")

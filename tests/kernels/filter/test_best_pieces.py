@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.common.words import index_words
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.filter.best_pieces import MOST, WordTable, best_pieces, make_pieces
+from mgpu_ngram.kernels.filter.best_pieces import MOST, WordLookup, best_pieces, make_pieces
 from mgpu_ngram.kernels.filter.piece_text import PieceRules, piece_text, plain_characters
 
 
@@ -21,7 +21,7 @@ def cut(sentences, scores, to_device, spelt=()):
     data = np.frombuffer(b"".join(vocabulary), np.uint8)
     least = float(score_P.min()) - 10
     made = make_pieces(pieces, score_P, np.arange(len(pieces)) > 0, code_P, 0, least, to_device)
-    words = WordTable(*map(to_device, (offsets_V, data, index_words(offsets_V, data)[0])))
+    words = WordLookup(*map(to_device, (offsets_V, data, index_words(offsets_V, data)[0])))
     parts = [sentence.encode() for sentence in sentences]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     text = np.frombuffer(b"".join(parts), np.uint8)
