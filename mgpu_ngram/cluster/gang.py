@@ -47,8 +47,11 @@ class Communicator(ABC):
     size: int
 
     @abstractmethod
-    def all_reduce_async(self, array: Any) -> Pending:
-        """Begin `all_reduce`, after the kernels of the current stream and beside later ones."""
+    def all_reduce_async(self, array: Any, out: Any = None) -> Pending:
+        """Begin `all_reduce`, after the kernels of the current stream and beside later ones.
+
+        out  another array of the same shape and type to fill, where `array` stays as it is
+        """
 
     @abstractmethod
     def reduce_scatter_async(self, array: Any) -> Pending:
@@ -90,6 +93,19 @@ def check_array(array: Any, size: int, operation: str) -> None:
         raise ValueError(f"{operation} got an array of {array.dtype}; convert it to one of {', '.join(SUMMED)}")
     if operation == "reduce_scatter" and (array.ndim == 0 or len(array) != size):
         raise ValueError(f"reduce_scatter got an array of shape {array.shape}; reshape it to ({size}, ...)")
+
+
+def checked_target(array: Any, out: Any, size: int) -> Any:
+    """Return the array that `all_reduce` fills; raise ValueError unless it can be."""
+    check_array(array, size, "all_reduce")
+    if out is None:
+        return array
+    check_array(out, size, "all_reduce")
+    if (out.shape, out.dtype) != (array.shape, array.dtype):
+        raise ValueError(
+            f"all_reduce got out of {out.dtype} and shape {out.shape}; give one of {array.dtype} and {array.shape}"
+        )
+    return out
 
 
 def check_size(ranks: int, workers: int, label: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mgpu_ngram.cluster.gang import Communicator, GangError, Pending, check_array
+from mgpu_ngram.cluster.gang import Communicator, GangError, Pending, check_array, checked_target
 
 POLL_SECONDS = 0.05  # between checks whether a gang was aborted or interrupted
 
@@ -127,11 +127,13 @@ class HostCommunicator(Communicator):
     def __init__(self, channel: Channel, rank: int, size: int, abort: Abort):
         self.rank, self.size, self._channel, self._abort = rank, size, channel, abort
 
-    def all_reduce_async(self, array: Any) -> Pending:
-        check_array(array, self.size, "all_reduce")
+    def all_reduce_async(self, array: Any, out: Any = None) -> Pending:
+        target = checked_target(array, out, self.size)
         if self.size > 1:
-            array[...] = self._channel.exchange("all_reduce", array)
-        return self._done(array)
+            target[...] = self._channel.exchange("all_reduce", array)
+        elif target is not array:
+            target[...] = array
+        return self._done(target)
 
     def reduce_scatter_async(self, array: Any) -> Pending:
         check_array(array, self.size, "reduce_scatter")

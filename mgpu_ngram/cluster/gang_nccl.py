@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.gang import Communicator, Pending, check_array
+from mgpu_ngram.cluster.gang import Communicator, Pending, check_array, checked_target
 from mgpu_ngram.cluster.gang_host import POLL_SECONDS, Abort, Channel, HostCommunicator
 from mgpu_ngram.core.errors import RunError
 
@@ -87,13 +87,13 @@ class NcclCommunicator(Communicator):
             threading.Thread(target=abort_late, name="mgpu-ngram-nccl-abort", daemon=True).start()
             raise
 
-    def all_reduce_async(self, array: Any) -> Pending:
+    def all_reduce_async(self, array: Any, out: Any = None) -> Pending:
         if isinstance(array, np.ndarray):
-            return self._host.all_reduce_async(array)
-        check_array(array, self.size, "all_reduce")
+            return self._host.all_reduce_async(array, out)
+        target = checked_target(array, out, self.size)
         return self._begin(
-            [array, array], lambda stream: self._comm.allReduce(
-                array.data.ptr, array.data.ptr, array.size, self._type(array), self._nccl.NCCL_SUM, stream
+            [array, target], lambda stream: self._comm.allReduce(
+                array.data.ptr, target.data.ptr, array.size, self._type(array), self._nccl.NCCL_SUM, stream
             )
         )  # fmt: skip
 

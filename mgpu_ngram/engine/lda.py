@@ -31,7 +31,7 @@ class Group(Protocol):
 
     def all_reduce(self, array: Any) -> Any: ...
 
-    def all_reduce_async(self, array: Any) -> Any: ...
+    def all_reduce_async(self, array: Any, out: Any = None) -> Any: ...
 
 
 def word_topics(counts_VZ: Any, priors: Priors) -> WordTopics:
@@ -135,10 +135,9 @@ def sweep(sampler: Sampler, group: Group, priors: Priors, seed: int, exclude_sel
 
 def _sum_counts(sampler: Sampler, group: Group) -> None:
     """Set the counts of the corpus to the sum over devices, while the entries of documents are made anew."""
-    sampler.counts_VZ[...] = sampler.local_VZ
-    pending = group.all_reduce_async(sampler.counts_VZ)
+    pending = group.all_reduce_async(sampler.local_VZ, sampler.counts_VZ)
     sampler.blocks.count_topics(1 if sampler.device == "gpu" else sampler.threads)
-    pending.wait()
+    pending.hold_stream()
 
 
 def document_counts(block: Block, num_topics: int) -> Iterator[tuple[Any, Any, Any]]:

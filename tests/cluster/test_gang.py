@@ -52,6 +52,9 @@ def collect(comm, array):
     part = comm.reduce_scatter(np.stack([array + r for r in range(comm.size)]))
     everyone = comm.all_gather(array)
     comm.barrier()
+    out = np.empty_like(array)
+    assert comm.all_reduce_async(array, out).wait() is out
+    assert out.tolist() == total.tolist() and (comm.size == 1 or array.tolist() != total.tolist()), "array stays"
     pending = comm.all_reduce_async(array)
     comm.check()
     assert pending.wait() is array and pending.hold_stream() is array
@@ -122,6 +125,11 @@ def test_ranks_have_processes_of_their_own_near_their_arguments(cluster):
 def test_arrays_that_no_collective_takes(array, call, message):
     with pytest.raises(ValueError, match=message):
         run_in_threads(lambda comm: getattr(comm, call)(array), [[], []])
+
+
+def test_an_array_that_no_sum_fits():
+    with pytest.raises(ValueError, match=r"out of int64 and shape \(3,\); give one of int64 and \(2,\)"):
+        run_in_threads(lambda comm: comm.all_reduce_async(np.zeros(2, int), np.zeros(3, int)), [[], []])
 
 
 def differ(comm):

@@ -48,6 +48,9 @@ def exchange(comm):
     own = cupy.arange(3, dtype=cupy.int64) + 10 * comm.rank
     part = comm.reduce_scatter(cupy.stack([own + r for r in range(comm.size)]))
     both = comm.all_gather(own.astype(cupy.uint16))
+    out = cupy.zeros_like(own)
+    assert comm.all_reduce_async(own, out).wait() is out
+    assert out.tolist() == [10, 12, 14] and int(own[0]) == 10 * comm.rank
     total = comm.all_reduce(own.astype(cupy.float64))
     comm.barrier()
     return part.tolist(), both.tolist(), total.tolist()

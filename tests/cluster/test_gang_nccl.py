@@ -197,6 +197,9 @@ def test_by_hand(nccl):
         everyone = comm.all_gather(mine)
         both = FakeArray(np.array([[1, 2], [3, 4]], np.int64) + comm.rank)
         part = comm.reduce_scatter(both)
+        out = FakeArray(np.zeros(2, np.uint32))
+        assert comm.all_reduce_async(mine, out).wait() is out
+        assert (mine.host.tolist(), out.host.tolist()) == ([comm.rank + 1, 10 * (comm.rank + 1)], [3, 30])
         assert comm.all_reduce(mine) is mine
         comm.barrier()
         assert comm.all_reduce(np.array([comm.rank + 1])).tolist() == [3], "on the host"

@@ -34,11 +34,12 @@ class Alone:
     def all_reduce(self, array):
         return array
 
-    def all_reduce_async(self, array):
+    def all_reduce_async(self, array, out):
         class Done:
-            def wait(self):
-                return array
+            def hold_stream(self):
+                return out
 
+        out[...] = array
         return Done()
 
 
