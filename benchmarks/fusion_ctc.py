@@ -37,7 +37,7 @@ LETTERS = "etaoinshrdlcumwfgypbvkjxqz'"
 LABELS = 32
 UNSURE = 0.4  # share of tokens that may be another one as well
 NOISE = 0.002, 0.02, 0.1  # probability that is everywhere, in equally many frames
-LEAST = 1e-7
+MIN_PROB = 1e-7
 MAX_ERRORS = 0.3  # words
 TOLERANCE = 1e-3  # of scores
 MIN_EQUAL = 0.9  # share of texts that must be pyctcdecode's
@@ -147,9 +147,9 @@ def make_sounds(rng: np.random.Generator, labels: list[str], text: list[str], ba
                 filled += length + gap
             spoken.append(word)
         texts.append(" ".join(spoken))
-    probs = rng.dirichlet(np.full(V, 0.05), (batch, frames)) * rng.choice(NOISE, (batch, frames, 1)) + LEAST
+    probs = rng.dirichlet(np.full(V, 0.05), (batch, frames)) * rng.choice(NOISE, (batch, frames, 1)) + MIN_PROB
     for token_BT, share in ((other_BT, share_BT), (path_BT, 1 - share_BT)):
-        np.put_along_axis(probs, token_BT[:, :, None], share[:, :, None] + LEAST, 2)
+        np.put_along_axis(probs, token_BT[:, :, None], share[:, :, None] + MIN_PROB, 2)
     log_probs = np.log(probs / probs.sum(2, keepdims=True)).astype(np.float32)
     return Sounds(labels, log_probs, texts)
 

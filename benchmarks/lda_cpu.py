@@ -14,7 +14,7 @@ from mgpu_ngram.cluster.devices import cpu_cores
 
 TOPICS = 256
 STEP = 5  # sweeps between looks at the perplexity, which take no time of any program
-MOST = {"ours": 150, "tomotopy": 150, "WarpLDA": 400}  # sweeps
+MAX_SWEEPS = {"ours": 150, "tomotopy": 150, "WarpLDA": 400}  # sweeps
 GOALS = {"kos": 1640.0}  # held-out perplexity of exact sampling after 100 sweeps
 GOAL_SWEEPS = 50  # of a corpus without a goal: the perplexity of ours after them
 Step = tuple[int, "Clock", float]  # sweeps so far, their seconds, held-out perplexity
@@ -82,7 +82,7 @@ def _to_goal(steps: Iterator[Step], goal: float) -> Step:
 def ours(split: Split, folder: Path) -> Iterator[Step]:
     """Yield steps of this engine on all cores."""
     sampler, clock = open_sampler(split.train, TOPICS, "cpu"), Clock()
-    for sweeps in range(STEP, MOST["ours"] + 1, STEP):
+    for sweeps in range(STEP, MAX_SWEEPS["ours"] + 1, STEP):
         clock.run(lambda: timed_sweeps(sampler, STEP))
         yield sweeps, clock, perplexity(sampler.counts_VZ, split.held_out)
 
@@ -90,7 +90,7 @@ def ours(split: Split, folder: Path) -> Iterator[Step]:
 def tomotopy(split: Split, folder: Path) -> Iterator[Step]:
     """Yield steps of tomotopy's collapsed Gibbs sampling."""
     model, clock = lda_peers.tomotopy_model(split.train, TOPICS, SEED), Clock()
-    for sweeps in range(STEP, MOST["tomotopy"] + 1, STEP):
+    for sweeps in range(STEP, MAX_SWEEPS["tomotopy"] + 1, STEP):
         clock.run(lambda: model.train(STEP, workers=cpu_cores()))
         phi_VZ = lda_peers.tomotopy_phi(model, split.train.num_words)
         yield sweeps, clock, perplexity_of_phi(phi_VZ, split.held_out)
@@ -108,6 +108,6 @@ def warplda(split: Split, folder: Path) -> Iterator[Step]:
     """Yield steps of WarpLDA, each a run of its own from the start."""
     place = folder / "warplda"
     lda_peers.warplda_texts(split.train, place)
-    for sweeps in (100, 200, 300, MOST["WarpLDA"]):
+    for sweeps in (100, 200, 300, MAX_SWEEPS["WarpLDA"]):
         counts_VZ, seconds = lda_peers.warplda_counts(split.train.num_words, TOPICS, sweeps, place)
         yield sweeps, Clock(seconds), perplexity(counts_VZ, split.held_out)

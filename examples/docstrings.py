@@ -16,7 +16,7 @@ from pathlib import Path
 
 from python_docs import NOT_TEXT, docstrings  # beside this file
 
-LEAST_WORDS = 20
+MIN_WORDS = 20
 NEW = 20  # every twentieth document
 
 
@@ -32,7 +32,7 @@ def documents() -> list[dict[str, str]]:
             except (SyntaxError, UnicodeDecodeError, OSError):
                 continue  # a file of another Python, or an unreadable one
             package = place.parts[0].removesuffix(".py")
-            found += [{"package": package, "text": text} for text in texts if len(text.split()) >= LEAST_WORDS]
+            found += [{"package": package, "text": text} for text in texts if len(text.split()) >= MIN_WORDS]
     return found
 
 

@@ -24,7 +24,7 @@ Q0, Q1, Q2, Q3, Q4 = map(
 )
 TANH_LIMIT = float32(9.01)
 HALF = float32(0.5)
-LEAST = float32(-87.0)  # exp(LEAST) is not subnormal
+MIN_EXPONENT = float32(-87.0)  # exp(MIN_EXPONENT) is not subnormal
 SHIFT = float32(1.5 * 2**23 + 127)  # adding it rounds to an integer, plus the bias of an exponent
 # 2^f for f in [-1/2, 1/2] by the terms of its series
 E1, E2, E3, E4, E5, E6 = (float32(math.log(2) ** n / math.factorial(n)) for n in range(1, 7))
@@ -52,12 +52,12 @@ def sigmoid(x):
 @njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def exponential(x):
     """Return exp(x) for x <= 0; its relative error is below 3e-7 + 6e-8 |x|. It is 0 below -87."""
-    limited = LEAST if x < LEAST else x
+    limited = MIN_EXPONENT if x < MIN_EXPONENT else x
     whole = multiply_add(limited, LOG2_E, SHIFT)
     f = multiply_add(limited, LOG2_E, SHIFT - whole)
     p = multiply_add(multiply_add(multiply_add(E6, f, E5), f, E4), f, E3)
     p = multiply_add(multiply_add(multiply_add(p, f, E2), f, E1), f, float32(1))
-    return float32(0) if x < LEAST else p * power_of_2(whole)
+    return float32(0) if x < MIN_EXPONENT else p * power_of_2(whole)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", inline="always")

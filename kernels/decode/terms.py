@@ -29,7 +29,7 @@ LN_2_EXACT = math.log(2)
 ROUND = float32(1.5 * 2**23)  # adding it rounds to an integer
 LIMIT = float32(2**21)  # logits must not be greater; the greatest of a row must be above -LIMIT
 FIRST = int64(-(1 << 30))  # the reference of a chunk that has no group yet
-LEAST = -int64(np.rint(LIMIT * float64(LOG2_E)))  # the reference of a chunk without a logit above -LIMIT
+MIN_REFERENCE = -int64(np.rint(LIMIT * float64(LOG2_E)))  # the reference of a chunk without a logit above -LIMIT
 # Polynomials of least relative error on [-1/2, 1/2], lowest power first.
 POWERS = np.array(
     [
@@ -166,7 +166,7 @@ def log_of_chunks(sum_C, reference_C, lanes_L):
             lanes_L[i] += lanes_L[i + half]
         half //= 2
     total = lanes_L[0]
-    if reference <= LEAST or np.isnan(total):
+    if reference <= MIN_REFERENCE or np.isnan(total):
         return np.nan
     return log_of(total, reference)
 

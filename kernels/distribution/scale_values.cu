@@ -9,5 +9,5 @@ extern "C" __global__ void to_ln(const float* log10_G, i64 G, float* ln_G) {
 }
 
 extern "C" __global__ void to_prob(const float* log10_G, i64 G, float* prob_G) {
-  GRID_STRIDE_LOOP(g, G) prob_G[g] = to_float(power10(min(max(to_double(log10_G[g]), LEAST), MOST)));
+  GRID_STRIDE_LOOP(g, G) prob_G[g] = to_float(power10(min(max(to_double(log10_G[g]), MIN_POWER), MAX_POWER)));
 }

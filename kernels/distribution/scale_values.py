@@ -14,8 +14,8 @@ from ..launch import grid_for, kernel, launch
 
 SCALES = ("log10", "ln", "prob")
 LN_10 = 2.302585092994046
-LEAST, MOST = -46.0, 39.0  # 10 ** x is 0 below, and infinity above, in float32
-CONSTANTS = POWERS | {"LN_10": LN_10, "LEAST": LEAST, "MOST": MOST}
+MIN_POWER, MAX_POWER = -46.0, 39.0  # 10 ** x is 0 below, and infinity above, in float32
+CONSTANTS = POWERS | {"LN_10": LN_10, "MIN_POWER": MIN_POWER, "MAX_POWER": MAX_POWER}
 VARIANTS = (CONSTANTS,)
 
 
@@ -52,7 +52,7 @@ def _to_ln(log10_G):
 def _to_prob(log10_G):
     prob_G = np.empty(len(log10_G), np.float32)
     for g in range(len(log10_G)):
-        prob_G[g] = np.float32(power10(min(max(np.float64(log10_G[g]), LEAST), MOST)))
+        prob_G[g] = np.float32(power10(min(max(np.float64(log10_G[g]), MIN_POWER), MAX_POWER)))
     return prob_G
 
 

@@ -13,7 +13,6 @@ from ..launch import grid_for, kernel, launch
 
 TYPES = check.INTEGER.values()
 VARIANTS = tuple({"COUNT": count, "SUFFIX": suffix} for count in TYPES for suffix in TYPES)
-MOST = 3  # counts from here on share a discount
 
 
 def interpolate(

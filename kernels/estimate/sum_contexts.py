@@ -12,7 +12,7 @@ from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS = tuple({"COUNT": name} for name in check.INTEGER.values())
-MOST = 3  # counts from here on share a discount
+DISCOUNTS = 3  # of counts 1, 2, and 3 or more
 
 
 def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> tuple[Any, Any, Any]:
@@ -39,7 +39,7 @@ def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> 
 def _cpu(context_R, count_R, marked_R, contexts):
     is_marked = marked_R is not None
     total_C, pruned_C = np.zeros(contexts, np.int64), np.zeros(contexts if is_marked else 0, np.int64)
-    kinds_C3 = np.zeros((contexts, MOST), np.uint32)
+    kinds_C3 = np.zeros((contexts, DISCOUNTS), np.uint32)
     _add(context_R, count_R, marked_R if is_marked else np.empty(0, np.bool_), is_marked, total_C, kinds_C3, pruned_C)
     return total_C, kinds_C3, pruned_C if is_marked else None
 
@@ -52,7 +52,7 @@ def _add(context_R, count_R, marked_R, is_marked, total_C, kinds_C3, pruned_C):
         if is_marked and marked_R[r]:
             pruned_C[c] += count
         elif count:
-            kinds_C3[c, min(count, MOST) - 1] += 1
+            kinds_C3[c, min(count, DISCOUNTS) - 1] += 1
 
 
 def _cuda(context_R, count_R, marked_R, contexts):
@@ -60,7 +60,7 @@ def _cuda(context_R, count_R, marked_R, contexts):
 
     R = len(context_R)
     total_C, pruned_C = cupy.zeros(contexts, np.int64), None if marked_R is None else cupy.zeros(contexts, np.int64)
-    kinds_C3 = cupy.zeros((contexts, MOST), np.uint32)
+    kinds_C3 = cupy.zeros((contexts, DISCOUNTS), np.uint32)
     if R:
         fn = kernel("estimate/sum_contexts", "sum_contexts", COUNT=check.INTEGER[count_R.dtype])
         marked = (0, 0) if marked_R is None else (marked_R, pruned_C)

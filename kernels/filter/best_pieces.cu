@@ -4,7 +4,7 @@
 #include "words.cuh"
 #define ENDS 256u
 #define SPELT 0u
-#define MOST 100000.0f
+#define MAX_SUM 100000.0f
 #define NONE 0xffffffffu  // in node_B: no piece of the best path starts there
 #define UNKNOWN 0u  // in node_B: an unknown character. The root is the end of no piece
 
@@ -28,7 +28,7 @@ struct Path {
 __device__ __forceinline__ void offer(const Path& word, int end, int start, u32 node, float sum) {
   int last = end - 1;
   if (word.start_B[last] < 0) {
-    word.safe_B[last] = MOST;
+    word.safe_B[last] = MAX_SUM;
   } else {
     word.safe_B[last] = fminf(word.safe_B[last], fabsf(__fsub_rn(sum, word.score_B[last])));
     if (!(sum > word.score_B[last])) return;
@@ -39,12 +39,12 @@ __device__ __forceinline__ void offer(const Path& word, int end, int start, u32 
 }
 
 // Search the word text_B[begin:stop] from the sum before it, and return the greatest absolute value of another
-// sum with which its path is surely the same; -1 if a sum passes MOST.
+// sum with which its path is surely the same; -1 if a sum passes MAX_SUM.
 //
 // Let n be the characters, M the greatest absolute sum: M <= (|sum before| + n greatest_score) (1 + 2^-24)^n. An addition
 // errs by at most M 2^-24, so the best sums of a byte from two sums before the word differ, these apart, by n M 2^-23 at
 // most: the best of values that move by e moves by e. So sums that are more than n M 2^-22 apart keep their order, and
-// M <= MOST fails nowhere. `slack` makes up for the power and for the rounding here.
+// M <= MAX_SUM fails nowhere. `slack` makes up for the power and for the rounding here.
 __device__ float search_word(const u8* text_B, i64 begin, i64 stop, float sum, const Trie& trie, const Path& path) {
   const u8* text = text_B + begin;
   Path word = {path.score_B + begin, path.safe_B + begin, path.start_B + begin, path.node_B + begin};
@@ -53,7 +53,7 @@ __device__ float search_word(const u8* text_B, i64 begin, i64 stop, float sum, c
   u32 root = trie.units_U[0] >> 9;
   for (int i = 0; i < size; ++characters) {
     float so_far = i ? word.score_B[i - 1] : sum;
-    if (fabsf(so_far) > MOST) return -1.0f;
+    if (fabsf(so_far) > MAX_SUM) return -1.0f;
     int width = character_size(text[i]);
     bool has_single = false;
     u32 base = root;
@@ -68,7 +68,7 @@ __device__ float search_word(const u8* text_B, i64 begin, i64 stop, float sum, c
     if (!has_single) offer(word, i + width, i, UNKNOWN, __fadd_rn(trie.unknown_score, so_far));
     i += width;
   }
-  float gap = MOST;
+  float gap = MAX_SUM;
   for (int end = size; end;) {  // an entry that is read is never before the start of a piece that was written
     int last = end - 1, start = word.start_B[last];
     u32 node = word.node_B[last];
@@ -76,11 +76,11 @@ __device__ float search_word(const u8* text_B, i64 begin, i64 stop, float sum, c
     for (int i = start + 1; i < end; ++i) word.node_B[i] = NONE;
     word.node_B[start] = node;
     word.score_B[start] = node == UNKNOWN ? trie.unknown_score : trie.score_U[node];
-    word.safe_B[start] = MOST;
+    word.safe_B[start] = MAX_SUM;
     end = start;
   }
   float slack = 0.999f - characters * 1.2e-7f;
-  return fmaxf(0.0f, slack * fminf(MOST, gap * 4194304.0f / characters) - characters * trie.greatest_score);
+  return fmaxf(0.0f, slack * fminf(MAX_SUM, gap * 4194304.0f / characters) - characters * trie.greatest_score);
 }
 
 // text_B (B,) u8, pairs_X (X,) u32 bits by the hash of two characters, moved down by `shift`  ->  starts_B (B + 1,) u8:
@@ -175,7 +175,7 @@ __device__ __forceinline__ i64 each_code(const u8* text_B, i64 begin, i64 end, c
 }
 
 // text_B (B,) u8, ends_S (S,) i64, starts_B (B + 1,) u8 where words start, Trie, Path of search_words, Spelling  ->  Path of
-// the sentences; failed_S (S,) u8, those that were left out before and those whose sum passes MOST; counts_S (S,) i64 codes
+// the sentences; failed_S (S,) u8, those that were left out before and those whose sum passes MAX_SUM; counts_S (S,) i64 codes
 // with the 0, 0 if it failed. A warp adds up the scores of a sentence in order, as the search of the whole sentence does,
 // and searches the words again for which the sum before them is too great to be safe.
 extern "C" __global__ void settle_words(const u8* text_B, const i64* ends_S, i64 S, const u8* starts_B, const u32* units_U,

@@ -24,7 +24,7 @@ from .normalize_text import character_size
 ENDS = 256  # flag of a unit: a piece ends there
 MAX_UNITS = 1 << 23
 SPELT = 0  # in code_P: the piece is no word, and is looked up in the text's own letters
-MOST = 100000.0  # of a sum; SentencePiece shifts greater ones
+MAX_SUM = 100000.0  # of a sum; SentencePiece shifts greater ones
 OPEN_PAGES = 16  # pages of units that are searched for room
 PAIR_BITS = 23  # of the hash of two characters; 1 MB, mostly empty for 250,000 pieces
 
@@ -70,7 +70,7 @@ def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: 
     failed_S  (S,) bool, sentences that are left out
 
     codes_T is uint32; unknown characters next to each other are one piece. A piece that is SPELT becomes a code for
-    each of its words between white space. The new failed_S also tells sentences whose sum passes MOST. Those that
+    each of its words between white space. The new failed_S also tells sentences whose sum passes MAX_SUM. Those that
     failed have no codes.
     """
     check.dtype(text_B, np.uint8)
@@ -113,7 +113,7 @@ def _search(text_B, ends_S, pieces, words, chains, codes_T, failed_S):
         i = 0
         while i < size and not failed_S[s]:
             so_far = best_N[i]
-            if abs(so_far) > MOST:
+            if abs(so_far) > MAX_SUM:
                 failed_S[s] = True
                 continue
             width = character_size(text_B[begin + i])

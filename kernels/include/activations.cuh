@@ -19,7 +19,7 @@ __device__ __forceinline__ float stored(float value) { return value; }
 #endif
 
 #define LOG2_E 1.44269504f
-#define LEAST -87.0f
+#define MIN_EXPONENT -87.0f
 #define SHIFT 12583039.0f  // 1.5 * 2^23 + 127
 #define PART_LOADS 4       // numbers that a lane takes of each 128 of a row
 
@@ -37,12 +37,12 @@ __device__ __forceinline__ float sigmoid(float x) { return multiply_add(0.5f, ta
 
 // exp(x) for x <= 0
 __device__ __forceinline__ float exponential(float x) {
-  float limited = x < LEAST ? LEAST : x, whole = multiply_add(limited, LOG2_E, SHIFT);
+  float limited = x < MIN_EXPONENT ? MIN_EXPONENT : x, whole = multiply_add(limited, LOG2_E, SHIFT);
   float f = multiply_add(limited, LOG2_E, SHIFT - whole);
   float p = multiply_add(multiply_add(0.000154035297f, f, 0.00133335579f), f, 0.00961812866f);
   p = multiply_add(multiply_add(p, f, 0.0555041097f), f, 0.240226507f);
   p = multiply_add(multiply_add(p, f, 0.693147182f), f, 1.0f);
-  return x < LEAST ? 0.0f : mul(p, __uint_as_float(__float_as_uint(whole) << 23));
+  return x < MIN_EXPONENT ? 0.0f : mul(p, __uint_as_float(__float_as_uint(whole) << 23));
 }
 
 #define GROW_LIMIT 21.5f  // exp(4 * GROW_LIMIT) < 2^125

@@ -79,7 +79,7 @@ class Watch:
             self._futures.add(future)
 
     def place(self, key: str, affinity: int | None, holder: str | None) -> list[str]:
-        """Return where to put a task: near a worker by its number, or on the worker that ran another task.
+        """Return where to put a task: by affinity on a worker of this number, or where another task ran.
 
         The second is strict, or an idle worker would steal the task and fetch all its arguments. If that worker is
         lost, so are the arguments; before they are computed again, `_release` lifts the restriction. Uses addresses,
@@ -99,7 +99,7 @@ class Watch:
     async def _release(self, worker: str) -> None:
         """Let tasks of a lost worker run anywhere: while no worker is left, Dask forgets that they may."""
 
-        keys = [key for key, near in list(self._placed.items()) if near == worker]  # another thread calls tasks
+        keys = [key for key, placed in list(self._placed.items()) if placed == worker]  # another thread calls tasks
         if keys:
             with suppress(Exception):  # the scheduler is gone
                 for key in await dask_private.lift_restrictions(self.client, keys):

@@ -21,7 +21,7 @@ _EIGHT = 10**8
 _LOW_BITS = uint64(0x0F0F0F0F0F0F0F0F)
 _ZERO_POINT, _POINT = (uint64(int.from_bytes(text, "little")) for text in (b"0.000000", b"\0."))
 _MIN_SHORT, _TEN = (np.float32(x).view(np.uint32) for x in (1e-6, 10.0))
-_LEAST, _MOST = -64, 38  # powers of ten; beyond them 18 digits round to 0 or infinity
+_MIN_EXPONENT, _MAX_EXPONENT = -64, 38  # powers of ten; beyond them 18 digits round to 0 or infinity
 _POWERS = np.array([float(f"1e{e}") for e in range(65)])
 _DIGITS = 150  # digits that a comparison keeps; a midpoint of two float32 has 113 at most
 _LIMBS = 32  # of 32 bits: (2**25 + 1) * 10**196 * 2**104 fits
@@ -89,9 +89,9 @@ def read_float32(text, at):
                 written = -written
             i = e
     exponent += written
-    if digits == 0 or exponent < _LEAST:
+    if digits == 0 or exponent < _MIN_EXPONENT:
         return sign * np.float32(0.0), i
-    if exponent > _MOST:
+    if exponent > _MAX_EXPONENT:
         return sign * np.float32(np.inf), i
     estimate = digits * _POWERS[exponent] if exponent >= 0 else digits / _POWERS[-exponent]
     rest = np.float64(estimate).view(np.int64) & _REST

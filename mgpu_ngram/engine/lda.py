@@ -12,7 +12,7 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda_blocks import Block, Blocks, CorpusPart, Room, in_threads, make_blocks, places
 from mgpu_ngram.kernels.dispatch import array_module, to_host
-from mgpu_ngram.kernels.lda.count_words import count_words
+from mgpu_ngram.kernels.lda.count_word_topics import count_word_topics
 from mgpu_ngram.kernels.lda.first_topics import first_topics
 from mgpu_ngram.kernels.lda.layout import repeat
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
@@ -115,7 +115,9 @@ def start(
     for block in sampler.blocks.loaded(changes=True):
         if topics is None:
             first_topics(block.documents, sampler.num_topics, seed, block.first)
-        sampler.each(count_words, [(pairs, block.documents.topics_T, sampler.local_VZ) for pairs in block.threads])
+        sampler.each(
+            count_word_topics, [(pairs, block.documents.topics_T, sampler.local_VZ) for pairs in block.threads]
+        )
     _sum_counts(sampler, group)
 
 

@@ -16,8 +16,8 @@ from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 
 ITERATIONS = 20  # at most, in one call
 TOLERANCE = 1e-4  # of the relative change of a prior
-LEAST = 1e-6  # prior of a topic without tokens
-MOST = MAX_ALPHA_SUM / 2  # sum of the priors of topics: they grow without end when all documents have the same shares
+MIN_PRIOR = 1e-6  # prior of a topic without tokens
+MAX_FITTED_SUM = MAX_ALPHA_SUM / 2  # of alpha: it grows without end when all documents have the same shares
 EXACT = 256  # counts below it have bins of their own; above it, 128 bins share the counts between powers of 2
 HALF = EXACT // 2
 MAX_BITS = 32  # of counts
@@ -36,7 +36,7 @@ def optimised(sampler: Sampler, group: Group, priors: Priors) -> Priors:
         lambda alpha_Z: _digamma_sums(counts_ZB, values_B, alpha_Z),
         lambda alpha_Z: _digamma_sums(lengths_B[None], values_B, alpha_Z.sum()[None])[0],
     )
-    alpha_Z = alpha_Z * min(1.0, MOST / alpha_Z.sum())
+    alpha_Z = alpha_Z * min(1.0, MAX_FITTED_SUM / alpha_Z.sum())
     return Priors(alpha_Z, _optimised_beta(sampler, priors), priors.seeds)
 
 
@@ -62,7 +62,7 @@ def _fixed_point(prior: np.ndarray, above: Any, below: Any) -> np.ndarray:
         divisor = below(prior)
         if not divisor > 0:
             return prior
-        new = np.maximum(prior * above(prior) / divisor, LEAST)
+        new = np.maximum(prior * above(prior) / divisor, MIN_PRIOR)
         done = (abs(new - prior) <= TOLERANCE * new).all()
         prior = new
         if done:

@@ -21,7 +21,7 @@ from mgpu_ngram.engine.text_ends import TextEnds
 from mgpu_ngram.kernels.dispatch import array_module
 
 PARTIAL = ("sum", "lexicon", "none")
-LEAST = np.float32(-1e4)  # for ln 0, so that scores have differences
+MIN_LN = np.float32(-1e4)  # for ln 0, so that scores have differences
 UNIT = 2.0**-60  # of sums of probabilities: integers, so differences of sums are exact and alike on all devices
 MAX_SUM_BITS = 3  # a row that sums to 2^3 or more, as only models that are not normalised have, gets a greater unit
 ROOM_BYTES = {"gpu": 1 << 30, "cpu": 64 << 20}  # of rows and scores that are made together
@@ -140,7 +140,7 @@ class WordPieces:
         both = [xp.ascontiguousarray(array) for array in xp.broadcast_arrays(states, words)]
         states_Q, words_Q = (array.reshape(-1) for array in both)
         ln, after = self._model.step(states_Q, words_Q, "ln")
-        return xp.maximum(ln, LEAST).reshape(both[0].shape), after.reshape(both[0].shape)
+        return xp.maximum(ln, MIN_LN).reshape(both[0].shape), after.reshape(both[0].shape)
 
     def _sums(self, states_B: Any) -> LookAhead:
         xp, spellings, B = array_module(states_B), self._spellings, len(states_B)

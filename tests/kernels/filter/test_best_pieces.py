@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.common.words import index_words
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.filter.best_pieces import MOST, WordLookup, best_pieces, make_pieces
+from mgpu_ngram.kernels.filter.best_pieces import MAX_SUM, WordLookup, best_pieces, make_pieces
 from mgpu_ngram.kernels.filter.piece_text import PieceRules, piece_text, plain_characters
 
 
@@ -45,7 +45,7 @@ def test_by_hand(to_device):
 
 
 def test_sums_that_the_library_shifts(to_device):
-    most = int(MOST / 8) + 2
+    most = int(MAX_SUM / 8) + 2
     assert cut(["a" * most, "a"], {"a": -8.0}, to_device) == [None, [2]]
     words = ["\u2581a" * size for size in (most, most - 5, 1)]
     assert cut(words, {"\u2581a": -8.0}, to_device) == [None, [2] * (most - 5), [2]]
@@ -71,7 +71,7 @@ def test_sums_run_from_the_beginning(to_device):
 
 def test_a_sum_may_reach_the_greatest(to_device):
     """The sum after a sentence may be any."""
-    scores = {"\u2581": -MOST / 2, "c": 0.0}
+    scores = {"\u2581": -MAX_SUM / 2, "c": 0.0}
     assert cut(["\u2581c\u2581c\u2581", "\u2581c\u2581c\u2581c", "c"], scores, to_device) == [
         [2, 3, 2, 3, 2],
         None,
@@ -82,7 +82,7 @@ def test_a_sum_may_reach_the_greatest(to_device):
 
 
 def test_no_sentence_has_codes(to_device):
-    assert cut(["\u2581c" * 9], {"\u2581c": -MOST}, to_device) == [None]
+    assert cut(["\u2581c" * 9], {"\u2581c": -MAX_SUM}, to_device) == [None]
     assert cut(["", ""], {"\u2581c": -1.0}, to_device) == [[], []]
 
 
@@ -102,7 +102,7 @@ def test_against_plain_float32(seed, to_device):
 
 
 def plain_path(sentence, scores):
-    """Return the pieces of a sentence without unknown letters, whose sum stays below MOST."""
+    """Return the pieces of a sentence without unknown letters, whose sum stays below MAX_SUM."""
     scores = {name: np.float32(score) for name, score in scores.items()}
     longest = max(map(len, scores))
     best = [(np.float32(0), 0), *[None] * len(sentence)]

@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.count_topics import count_topics, example
-from mgpu_ngram.kernels.lda.count_words import count_words
+from mgpu_ngram.kernels.lda.count_word_topics import count_word_topics
 from mgpu_ngram.kernels.lda.examples import bags
 from mgpu_ngram.kernels.lda.layout import lay_out
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
@@ -71,7 +71,7 @@ def test_words_topics_are_counted(to_device):
     documents, pairs = lay_out(starts_D1, words_P, counts_P, 7, max_pairs=20)
     documents.topics_T[:] = np.arange(len(documents.topics_T)) % 7
     counts_VZ = to_device(np.ones((V, 7), np.uint32))
-    count_words(type(pairs)(*map(to_device, pairs)), to_device(documents.topics_T), counts_VZ)
+    count_word_topics(type(pairs)(*map(to_device, pairs)), to_device(documents.topics_T), counts_VZ)
     expected = np.ones((V, 7), int)
     for d in range(len(starts_D1) - 1):
         t = 16 * int(documents.rows_D2[d, 0])

@@ -17,7 +17,7 @@ from .weights import Pairs
 THREADS = 256
 
 
-def count_words(pairs: Pairs, topics_T: Any, counts_VZ: Any) -> Any:
+def count_word_topics(pairs: Pairs, topics_T: Any, counts_VZ: Any) -> Any:
     """Return counts_VZ with 1 added for each token of `pairs`, at its word and its topic.
 
     topics_T   (T,) uint16
@@ -43,7 +43,7 @@ def _cpu(slots_S3, document_P, token_P, count_P, topics_T, counts_VZ):
 def _cuda(slots_S3, document_P, token_P, count_P, topics_T, counts_VZ):
     if len(slots_S3):
         args = (slots_S3, len(slots_S3), token_P, count_P, topics_T, counts_VZ.shape[1], counts_VZ)
-        launch(kernel("lda/count_words", "count_words"), len(slots_S3), THREADS, args)
+        launch(kernel("lda/count_word_topics", "count_word_topics"), len(slots_S3), THREADS, args)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 // Pairs of a slot, their first tokens and numbers of tokens, topics_T (T,)  ->  counts_VZ (V, Z), added to.
 // One slot per block.
-extern "C" __global__ void count_words(const i64* slots_S3, i64 S, const u32* token_P, const u8* count_P,
-                                       const u16* topics_T, i64 Z, u32* counts_VZ) {
+extern "C" __global__ void count_word_topics(const i64* slots_S3, i64 S, const u32* token_P, const u8* count_P,
+                                             const u16* topics_T, i64 Z, u32* counts_VZ) {
   for (i64 s = blockIdx.x; s < S; s += gridDim.x) {
     u32* count_Z = counts_VZ + slots_S3[3 * s] * Z;
     for (i64 p = slots_S3[3 * s + 1] + threadIdx.x; p < slots_S3[3 * s + 2]; p += blockDim.x)
