@@ -11,7 +11,7 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill, suggest
 from mgpu_ngram.core.yaml_file import read_yaml
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
-from mgpu_ngram.stages.contract import Product
+from mgpu_ngram.stages.contract import Product, Settings
 from mgpu_ngram.stages.registry import STAGES
 
 
@@ -52,7 +52,7 @@ class RunConfig:
     """A whole run: jobs in order, each a (stage, settings) pair."""
 
     output: Path
-    jobs: list[tuple[str, Any]]
+    jobs: list[tuple[str, Settings]]
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     checkpoint_seconds: float = CHECKPOINT_SECONDS
@@ -102,7 +102,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     return RunConfig(Path(filled.output), jobs, cluster, memory, filled.checkpoint_seconds, filled.dask)
 
 
-def _job(job: dict, where: str) -> tuple[str, Any]:
+def _job(job: dict, where: str) -> tuple[str, Settings]:
     if len(job) != 1:
         raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
     (stage, settings), *_ = job.items()
@@ -111,7 +111,7 @@ def _job(job: dict, where: str) -> tuple[str, Any]:
     return stage, fill(STAGES[stage].config, settings, f"{where}.{stage}")
 
 
-def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[str, Any]]:
+def _linked(jobs: list[tuple[str, Settings]], output: str, path: str) -> list[tuple[str, Settings]]:
     """Replace names of earlier jobs in settings by the paths of their products."""
     made: dict[tuple[Product, str], str] = {}  # (product, name of its job) -> path
     linked = []

@@ -1,6 +1,7 @@
 """Imports point in one direction; the test reads the sources and imports nothing."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -219,3 +220,9 @@ def test_the_engine_does_not_load_dask():
     check = "print([m for m in ('dask', 'distributed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script + check], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("module", ["contract", "registry"])
+def test_the_contract_of_stages_is_typed(module):
+    """`Any` would hide a method with other types from a type checker."""
+    assert not re.search(r"\bAny\b", (PACKAGE / "stages" / f"{module}.py").read_text())

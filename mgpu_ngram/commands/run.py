@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import find_manifest
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.report import Bars
-from mgpu_ngram.stages.contract import Result, Stage, Target
+from mgpu_ngram.stages.contract import RegisteredStage, Result, Settings, Target
 from mgpu_ngram.stages.registry import STAGES
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ EXAMPLES = """examples:
 class Job:
     """One job: a stage, its settings, and where it writes."""
 
-    stage: Stage[Any, Any]
-    settings: Any
+    stage: RegisteredStage
+    settings: Settings
     target: Target
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.placement import Work
@@ -25,7 +25,7 @@ from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
-    from mgpu_ngram.stages.contract import Stage
+    from mgpu_ngram.stages.contract import RegisteredStage, Settings
 
 DEVICES = ["auto", "cpu", "gpu"]
 
@@ -124,7 +124,7 @@ def scheduler_overrides(arguments: argparse.Namespace) -> list[str]:
     return []
 
 
-def work_of(jobs: Iterable[tuple[Stage[Any, Any], Any, Corpus | None]], memory: MemoryConfig) -> Work:
+def work_of(jobs: Iterable[tuple[RegisteredStage, Settings, Corpus | None]], memory: MemoryConfig) -> Work:
     """Return the work of jobs, each a (stage, settings, input) triple: the largest size, and the sum of CPU seconds."""
     sizes, seconds = [0], [0.0]
     for stage, settings, inputs in jobs:
@@ -148,7 +148,7 @@ def stdout() -> Iterator[None]:
 
 
 @contextmanager
-def stdin_as_file(stage: Stage[Any, Any], settings: Any, folder: Path) -> Iterator[Corpus | None]:
+def stdin_as_file(stage: RegisteredStage, settings: Settings, folder: Path) -> Iterator[Corpus | None]:
     """Yield the corpus of a stage's inputs, with "-" kept in a file in `folder`, which workers read in parallel; None
     when "-" is not among them.
     """

@@ -26,7 +26,7 @@ from mgpu_ngram.commands.shared import (
 from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
-from mgpu_ngram.stages.contract import STDOUT, Stage, Target
+from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Target
 from mgpu_ngram.stages.registry import ENTRIES, STAGES
 
 
@@ -43,7 +43,7 @@ def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.set_defaults(verb=partial(_run_stage, stage))
 
 
-def _run_stage(stage: Stage[Any, Any], arguments: argparse.Namespace) -> None:
+def _run_stage(stage: RegisteredStage, arguments: argparse.Namespace) -> None:
     settings, target = stage.settings(arguments), stage.target(arguments)
     seconds = getattr(arguments, "checkpoint_seconds", CHECKPOINT_SECONDS)
     check_checkpoint_seconds(seconds)

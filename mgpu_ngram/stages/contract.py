@@ -10,7 +10,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -27,6 +27,8 @@ Product = Literal["model", "counts", "topics", "weights", "other"]
 
 class Settings(Protocol):
     """The settings of one job: a frozen dataclass whose fields are the keys of its YAML."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
     @property
     def name(self) -> str: ...
@@ -167,6 +169,10 @@ class Stage(ABC, Generic[C, R]):
     def resume_hint(self) -> str:
         """Return the words that follow "run again" in a message: how to resume; "" if the stage does not resume."""
         return "with --resume" if self.resumes else ""
+
+
+# A stage of the registry. Only the stage itself knows the classes of its settings and results; `config` makes settings.
+RegisteredStage = Stage[Settings, Result]
 
 
 def given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mgpu_ngram.jobs.trie.config import MODELS
 from mgpu_ngram.report import show_file, show_model, shown_path
-from mgpu_ngram.stages.contract import Settings, Stage, Target
+from mgpu_ngram.stages.contract import Result, Settings, Stage, Target
 
 if TYPE_CHECKING:
     from mgpu_ngram.jobs.one_model import ModelResult
@@ -22,7 +22,7 @@ class ModelSettings(Settings, Protocol):
 
 
 C = TypeVar("C", bound=ModelSettings)
-R = TypeVar("R", bound="ModelResult")
+R = TypeVar("R", bound=Result)
 
 
 class OneModelStage(Stage[C, R]):

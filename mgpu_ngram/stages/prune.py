@@ -31,7 +31,7 @@ EXAMPLES = """examples:
   mgpu-ngram prune model.arpa --vocabulary test.txt --vocabulary-mode multiple -o filtered"""
 
 
-class PruneStage(OneModelStage[PruneConfig, Any]):
+class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
     """A model in, a model with fewer n-grams out."""
 
     name = "prune"
@@ -126,7 +126,7 @@ class PruneStage(OneModelStage[PruneConfig, Any]):
 
         return plan(config, context)
 
-    def run(self, config: PruneConfig, context: RunContext, inputs: Corpus | None) -> Any:
+    def run(self, config: PruneConfig, context: RunContext, inputs: Corpus | None) -> PruneResult | MultipleResult:
         from mgpu_ngram.jobs.prune.run import run
 
         return run(config, context)
@@ -136,8 +136,10 @@ class PruneStage(OneModelStage[PruneConfig, Any]):
 
         return changed_since(config, manifest)
 
-    def show_result(self, config: PruneConfig, result: Any) -> None:
-        if config.vocabulary_mode == "multiple":
+    def show_result(self, config: PruneConfig, result: PruneResult | MultipleResult) -> None:
+        from mgpu_ngram.jobs.prune.multiple import MultipleResult
+
+        if isinstance(result, MultipleResult):
             _show_models(result)
         else:
             _show_pruned(result)

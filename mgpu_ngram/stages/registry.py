@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mgpu_ngram.stages.contract import Product, Stage
+from mgpu_ngram.stages.contract import Product, RegisteredStage
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,11 @@ ENTRIES: dict[str, StageEntry] = {
 }
 
 
-class _Stages(Mapping[str, "Stage[Any, Any]"]):
+class _Stages(Mapping[str, RegisteredStage]):
     """The stages by name; the module of a stage is imported on first use."""
 
-    def __getitem__(self, name: str) -> Stage[Any, Any]:
-        stage: Stage[Any, Any] = importlib.import_module(ENTRIES[name].module).STAGE
+    def __getitem__(self, name: str) -> RegisteredStage:
+        stage: RegisteredStage = importlib.import_module(ENTRIES[name].module).STAGE
         return stage
 
     def __iter__(self) -> Iterator[str]:
@@ -75,6 +74,6 @@ def makers_of(product: Product) -> list[str]:
     return [name for name, stage in STAGES.items() if stage.makes == product]
 
 
-def stage_of_format(format: object) -> Stage[Any, Any] | None:
+def stage_of_format(format: object) -> RegisteredStage | None:
     """Return the stage whose manifests have this format."""
     return next((stage for stage in STAGES.values() if stage.format == format), None)
