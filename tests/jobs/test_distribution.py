@@ -782,7 +782,7 @@ def test_a_disk_that_is_full_at_fsync(arpa, text, here, tmp_path, monkeypatch):
 
     monkeypatch.setattr(distribute.os, "fsync", fail)
     with pytest.raises(RunError, match=r"^cannot write .*: No space left on device; free space there or give another"):
-        distribute.save_done([distribute.Written(1, (str(text),), {})], [0], str(tmp_path), "done")
+        distribute.save_done([distribute.WrittenRows(1, (str(text),), {})], [0], str(tmp_path), "done")
     assert list(tmp_path.glob("done*")) == []
 
 
@@ -796,7 +796,7 @@ def test_data_is_on_disk_before_it_is_recorded(tmp_path, monkeypatch):
     for path in paths:
         path.touch()
     one, zero, first = map(str, paths)
-    written = [distribute.Written(1, (one, zero), {}), distribute.Written(1, (zero, first), {})]
+    written = [distribute.WrittenRows(1, (one, zero), {}), distribute.WrittenRows(1, (zero, first), {})]
     distribute.save_done(written, [3, 4], "entries", "done")
     wanted = {path.stat().st_ino for path in (*paths, tmp_path, tmp_path / "rows.zarr")}
     assert {*told[:-1]} == wanted and told[-1] == ("entries", "done", [3, 4], {})

@@ -352,9 +352,9 @@ def test_the_manifest_names_the_model_that_scored(arpa, lines, here, tmp_path):
 
 
 def test_perplexities_beyond_the_largest_double():
-    totals = score_job.Totals(sentences=1, tokens=2, oovs=1, log10=-900.0, oov_log10=-500.0)
+    totals = score_job.ScoreTotals(sentences=1, tokens=2, oovs=1, log10=-900.0, oov_log10=-500.0)
     assert totals.perplexity == totals.perplexity_without_oovs == math.inf
-    assert score_job.Totals(1, 2, 2, -900.0, -900.0).summary()["perplexity"] is None
+    assert score_job.ScoreTotals(1, 2, 2, -900.0, -900.0).summary()["perplexity"] is None
 
 
 def test_a_table_of_sentences_needs_no_words(arpa, lines, here, tmp_path):
