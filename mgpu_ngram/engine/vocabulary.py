@@ -235,39 +235,89 @@ def number_symbols(
     HashCollision if a word has the hash of a special, SpecialInText if `lmplz` refuses a word, and RunError if
     there are more symbols than ids.
     """
-    merged = move_vocabulary(merged, device)
+    ids_as_words = unit == "id" and lmplz is not None
+    numbered = _number(move_vocabulary(merged, device), unit, ids_as_words, sentence_markers, seed, lmplz)
+    vocabulary = _vocabulary_of(numbered, "word" if ids_as_words else unit, ids_as_words)
+    return _lexicon_of(numbered, unit, lmplz), vocabulary
+
+
+class _Numbered(NamedTuple):
+    """The symbols of a corpus: ids 0 to K - 1 are the specials, the next ones rows of `merged`.
+
+    rows_I    rows by id - K
+    unknown   rows of words that have the id of <unk>
+    counts_V  (V,) int64, by id
+    tokens    symbols in the corpus, including sentence markers
+    """
+
+    merged: LocalVocabulary
+    specials: _Specials
+    rows_I: Any
+    unknown: Any
+    counts_V: Any
+    tokens: int
+
+
+def _number(
+    merged: LocalVocabulary, unit: str, ids_as_words: bool, sentence_markers: bool, seed: int, lmplz: LmplzText | None
+) -> _Numbered:
+    """Give the symbols their ids."""
     inside = lmplz.inside if lmplz else None
     if inside is not None:
         merged, inside_V = _join_vocabulary(merged, inside, seed)
-    xp = array_module(merged.hash_V)
-    ids_as_words = unit == "id" and lmplz is not None
-    rows_V = _rows_in_order(merged, unit, ids_as_words)
+    rows_I = _rows_in_order(merged, unit, ids_as_words)
     specials = _find_specials(merged, unit, seed) if unit == "word" or ids_as_words else NO_SPECIALS
     if lmplz is not None and not lmplz.skip_symbols:
         _refuse_specials(specials, lmplz.refused)
     for row in specials.rows:
-        rows_V = rows_V[rows_V != row]
-    outside = rows_V[:0]
+        rows_I = rows_I[rows_I != row]
+    unknown = rows_I[:0]
     if inside is not None:
-        outside, rows_V = rows_V[~inside_V[rows_V]], rows_V[inside_V[rows_V]]
-        specials.places_K3[UNKNOWN_ID, 0] += int(merged.counts_V[outside].sum())
+        unknown, rows_I = rows_I[~inside_V[rows_I]], rows_I[inside_V[rows_I]]
+        specials.places_K3[UNKNOWN_ID, 0] += int(merged.counts_V[unknown].sum())
     tokens = merged.tokens
     if sentence_markers:
         specials.places_K3[1:, 0] += merged.lines, merged.lines - merged.unfinished_lines
         tokens += 2 * merged.lines - merged.unfinished_lines
-    V = len(specials.hash_K) + len(rows_V)
+    V = len(specials.hash_K) + len(rows_I)
     if V >= 2**31 - 1:
         raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
-    counts_V = _after(specials.places_K3[:, 0], merged.counts_V[rows_V])
-    vocabulary = _vocabulary_of(merged, rows_V, specials, counts_V, "word" if ids_as_words else unit, ids_as_words)
-    hash_V = _after(specials.hash_K, merged.hash_V[xp.concatenate([rows_V, outside])])
-    ids_V = xp.concatenate([xp.arange(V, dtype=np.uint64), xp.full(len(outside), UNKNOWN_ID, np.uint64)])
+    counts_V = _after(specials.places_K3[:, 0], merged.counts_V[rows_I])
+    return _Numbered(merged, specials, rows_I, unknown, counts_V, tokens)
+
+
+def _lexicon_of(numbered: _Numbered, unit: str, lmplz: LmplzText | None) -> Lexicon:
+    """Return the ids by hash, and the shards of words, on the device."""
+    merged, specials, rows_I, unknown, counts_V, tokens = numbered
+    xp, V = array_module(counts_V), len(counts_V)
+    hash_V = _after(specials.hash_K, merged.hash_V[xp.concatenate([rows_I, unknown])])
+    ids_V = xp.concatenate([xp.arange(V, dtype=np.uint64), xp.full(len(unknown), UNKNOWN_ID, np.uint64)])
     hash_H, ids_H = radix_sort(xp.stack([hash_V, ids_V]), 64)
     hash_H = hash_H.copy()  # not a view that keeps both columns alive
     S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
     split = () if lmplz is None else split_words(counts_V, S)
     shard_V = _deal(counts_V, S, split)
-    return Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V, split), vocabulary
+    return Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V, split)
+
+
+def _vocabulary_of(numbered: _Numbered, unit: str, ids_as_words: bool) -> Vocabulary:
+    """Return the vocabulary, in host memory."""
+    merged, specials, rows_I, _, counts_V, _ = numbered
+    xp = array_module(merged.hash_V)
+    words = SPECIALS[: len(specials.hash_K)]
+    offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_I)
+    if ids_as_words:
+        decimals = pa.array(to_host(data_R).view("<u4")).cast(pa.large_string()).cast(pa.large_binary())
+        offsets_R, data_R = (xp.asarray(a) for a in words_from_arrow(decimals))
+    ends = np.cumsum([0, *map(len, words)])
+    return Vocabulary(
+        unit,
+        to_host(_after(ends[:-1], offsets_R + ends[-1])),
+        to_host(_after(np.frombuffer(b"".join(words), np.uint8), data_R)),
+        to_host(counts_V),
+        to_host(_after(specials.places_K3[:, 1], merged.first_source_V[rows_I])),
+        to_host(_after(specials.places_K3[:, 2], merged.first_offset_V[rows_I])),
+    )
 
 
 def _join_vocabulary(merged: LocalVocabulary, inside: Words, seed: int) -> tuple[LocalVocabulary, Any]:
@@ -327,27 +377,6 @@ def _refuse_specials(specials: _Specials, refused: Sequence[bytes]) -> None:
     found = [(*place, word) for (_, *place), word in zip(specials.places_K3.tolist(), SPECIALS, strict=False)]
     if first := min((f for f in found if f[0] >= 0 and f[-1] in refused), default=None):
         raise SpecialInText(*first)
-
-
-def _vocabulary_of(
-    merged: LocalVocabulary, rows_V: Any, specials: _Specials, counts_V: Any, unit: str, ids_as_words: bool
-) -> Vocabulary:
-    """Return the vocabulary of the specials and then of some rows of `merged`, in host memory."""
-    xp = array_module(merged.hash_V)
-    words = SPECIALS[: len(specials.hash_K)]
-    offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_V)
-    if ids_as_words:
-        decimals = pa.array(to_host(data_R).view("<u4")).cast(pa.large_string()).cast(pa.large_binary())
-        offsets_R, data_R = (xp.asarray(a) for a in words_from_arrow(decimals))
-    ends = np.cumsum([0, *map(len, words)])
-    return Vocabulary(
-        unit,
-        to_host(_after(ends[:-1], offsets_R + ends[-1])),
-        to_host(_after(np.frombuffer(b"".join(words), np.uint8), data_R)),
-        to_host(counts_V),
-        to_host(_after(specials.places_K3[:, 1], merged.first_source_V[rows_V])),
-        to_host(_after(specials.places_K3[:, 2], merged.first_offset_V[rows_V])),
-    )
 
 
 def _deal(counts_V: Any, shards: int, split: tuple[int, ...]) -> Any:
