@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +45,18 @@ class Verdict(NamedTuple):
 def result_of(parts: Sequence[bool]) -> str:
     """Return the result of several statements: HOLDS, FAILS, or IN_PART where they differ."""
     return HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+
+
+def verdict_of(parts: Iterable[tuple[bool, str]], because: str = "", ending: str = "") -> Verdict:
+    """Return the verdict of several statements, each with a clause that says why; `ending` follows the clauses."""
+    is_so, whys = zip(*parts, strict=True)
+    return Verdict(result_of(is_so), "; ".join(whys) + ending, because)
+
+
+def saturated(rates: Mapping[int, float]) -> tuple[int, float]:
+    """Return (the least number whose rate is nine tenths of the highest rate, the highest rate)."""
+    highest = max(rates.values())
+    return min(n for n, rate in rates.items() if rate >= 0.9 * highest), highest
 
 
 def number(value: float) -> str:
@@ -103,6 +115,21 @@ class JudgedRows:
         if not found:
             raise NoFigure(f"`{kernel}` has no figure by {letter}")
         return dict(sorted(found.items()))
+
+    def ratios(self, kernel: str, other: str, letter: str, column: str = "rate") -> dict[int, float]:
+        """Return a column of a kernel divided by that of another one, as `by` does, where both have it.
+
+        Raises NoFigure where no size has both.
+        """
+        values, divisors = (self.by(name, letter, column) for name in (kernel, other))
+        found = {n: values[n] / divisors[n] for n in values if n in divisors}
+        if not found:
+            raise NoFigure(f"`{kernel}` and `{other}` have no figures of the same {letter}")
+        return found
+
+    def rated(self, start: str) -> list[Row]:
+        """Return the rows with a rate whose kernels begin so."""
+        return [row for row in self.rows if row.kernel.startswith(start) and row.rate]
 
 
 Judge = Callable[[JudgedRows], Verdict]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mgpu_ngram.benchmarks import decode_amun
 from mgpu_ngram.benchmarks.decode_amun import WHOLE
 from mgpu_ngram.benchmarks.decode_cpu import AMUN as AMUN_CPU
@@ -33,6 +35,7 @@ from mgpu_ngram.benchmarks.paper import (
     percent,
     result_of,
     times,
+    verdict_of,
 )
 
 V100, H200 = "Tesla V100", "NVIDIA H200"
@@ -43,18 +46,17 @@ SAVED_BY_TENSOR_CORES = {k: 1 - new / old for k, (old, new) in TENSOR_CORE_SECON
 
 
 def _saves(found: JudgedRows) -> Verdict:
-    fused, unfused = (found.by(kernel, "k", "median_seconds") for kernel in (FUSED, UNFUSED))
-    saved = {k: 1 - fused[k] / unfused[k] for k in fused}
+    saved = {k: 1 - ratio for k, ratio in found.ratios(FUSED, UNFUSED, "k", "median_seconds").items()}
     theirs = {k: 1 - FUSED_SECONDS[k] / sum(UNFUSED_SECONDS[k]) for k in FUSED_SECONDS}
-    listed = ", ".join(f"{percent(saved[k])} with beam {k} ({percent(theirs[k])} published)" for k in saved)
     is_so = [saved[k] >= 0.9 * theirs[k] for k in saved]
-    return Verdict(result_of(is_so), f"the fused step saves {listed} of the time of the three steps in array code")
+    why = f"the fused step saves {_by_beam(saved, theirs)} of the time of the three steps in array code"
+    return Verdict(result_of(is_so), why)
 
 
 def _like_the_bias(found: JudgedRows) -> Verdict:
-    fused, bias = (found.by(kernel, "k", "median_seconds") for kernel in (FUSED, f"{UNFUSED}, {UNFUSED_STEPS[0]}"))
+    ratios = found.ratios(FUSED, f"{UNFUSED}, {UNFUSED_STEPS[0]}", "k", "median_seconds")
     published = FUSED_SECONDS[1] / UNFUSED_SECONDS[1][0]
-    ratio = {k: fused[k] / bias[k] for k in (1, 3) if k in fused}
+    ratio = {k: ratios[k] for k in (1, 3) if k in ratios}
     listed = ", ".join(f"{value:.2g} times its time with beam {k}" for k, value in ratio.items())
     why = (
         f"the whole fused step takes {listed} ({published:.2g} published with beam 1): it reads the scores, where "
@@ -69,18 +71,25 @@ def _tensor_cores(found: JudgedRows) -> Verdict:
     saved = {k: 1 - 1 / (1 + gains[k]) for k in theirs if k in gains}
     if not saved:
         raise NoFigure("no beam size was measured in both types")
-    listed = ", ".join(f"{percent(saved[k])} with beam {k} ({percent(theirs[k])} published)" for k in saved)
     why = (
-        f"float16 saves {listed} of the time of whole decodes. Weights and logits are stored in float16, too, where "
-        f"Amun rounds the inputs of products alone{_amun_gains(found, f'{WHOLE}, float16', f'{WHOLE}, float32')}"
+        f"float16 saves {_by_beam(saved, theirs)} of the time of whole decodes. Weights and logits are stored in "
+        f"float16, too, where Amun rounds the inputs of products alone"
     )
-    return Verdict(result_of([saved[k] >= theirs[k] for k in saved]), why)
+    amun = _amun_gains(found, f"{WHOLE}, float16", f"{WHOLE}, float32")
+    return Verdict(result_of([saved[k] >= theirs[k] for k in saved]), why + amun)
 
 
 def _gains(found: JudgedRows, fast: str, slow: str) -> dict[int, float]:
     """Return by what share a kernel is faster than another, by beam size."""
-    rates, others = (found.by(kernel, "beam") for kernel in (fast, slow))
-    return {k: rates[k] / others[k] - 1 for k in rates if k in others}
+    return {k: ratio - 1 for k, ratio in found.ratios(fast, slow, "beam").items()}
+
+
+def _by_beam(shares: Mapping[int, float], published: Mapping[int, float] | None = None) -> str:
+    """Return a list of shares by beam size, with those that are published."""
+    return ", ".join(
+        f"{percent(share)} with beam {k}" + (f" ({percent(published[k])} published)" if published else "")
+        for k, share in shares.items()
+    )
 
 
 def _amun_gains(found: JudgedRows, fast: str, slow: str) -> str:
@@ -89,9 +98,7 @@ def _amun_gains(found: JudgedRows, fast: str, slow: str) -> str:
         gains = _gains(found, fast, slow)
     except NoFigure:
         return ""
-    return (
-        "; Amun's program gains " + ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items()) + " here"
-    )
+    return f"; Amun's program gains {_by_beam(gains)} here"
 
 
 def _falls(found: JudgedRows) -> Verdict:
@@ -121,26 +128,25 @@ def _gains_by_batch(found: JudgedRows) -> Verdict:
 
 
 def _keeps_rate(found: JudgedRows) -> Verdict:
-    whys, kept = [], {}
-    for kind, name in ((DRAINED, "rows leave"), (NAIVE, "rows stay")):
+    def of_batching(kind: str, name: str) -> tuple[bool, str]:
         rates = found.by(f"decode/batch {kind}", "batch")
-        kept[kind] = rates[max(rates)] / max(rates.values())
-        whys.append(f"where {name}, batches of {max(rates):,} have {percent(kept[kind])} of the highest rate")
-    return Verdict(result_of([kept[DRAINED] >= 0.9, kept[NAIVE] < 0.9]), "; ".join(whys))
+        kept = rates[max(rates)] / max(rates.values())
+        why = f"where {name}, batches of {max(rates):,} have {percent(kept)} of the highest rate"
+        return kept >= 0.9 if kind == DRAINED else kept < 0.9, why
+
+    return verdict_of([of_batching(DRAINED, "rows leave"), of_batching(NAIVE, "rows stay")])
 
 
 def _fusion(found: JudgedRows) -> Verdict:
     gains = _gains(found, "decode/fusion fused", "decode/fusion unfused")
-    listed = ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items())
-    why = f"whole decodes gain {listed}, over bias, softmax and k-best one after another in array code"
+    why = f"whole decodes gain {_by_beam(gains)}, over bias, softmax and k-best one after another in array code"
     is_so = [gain >= 0.8 * FUSION_GAIN for gain in gains.values()]
     return Verdict(result_of(is_so), why + _amun_gains(found, decode_amun.FUSED, decode_amun.UNFUSED))
 
 
 def _gains_fall(found: JudgedRows) -> Verdict:
     gains = _gains(found, "decode/fusion fused", "decode/fusion unfused")
-    listed = ", ".join(f"{percent(gain)} with beam {k}" for k, gain in gains.items())
-    return Verdict(HOLDS if gains[max(gains)] <= gains[min(gains)] else FAILS, f"the gains are {listed}")
+    return Verdict(HOLDS if gains[max(gains)] <= gains[min(gains)] else FAILS, f"the gains are {_by_beam(gains)}")
 
 
 def _table3() -> tuple[Figure, ...]:

@@ -105,8 +105,8 @@ def _no_best(found: JudgedRows) -> Verdict:
     sizes = found.by("bytes/b sort", "T")
     best = {}
     for size in sizes:
-        rows = [row for row in found.rows if row.kernel.startswith("bytes/b ") and f"T={size}" in row.sizes.split()]
-        best[size] = max((row for row in rows if row.rate), key=lambda row: row.rate or 0.0)
+        rows = [row for row in found.rated("bytes/b ") if f"T={size}" in row.sizes.split()]
+        best[size] = max(rows, key=lambda row: row.rate or 0.0)
     listed = ", ".join(
         f"`{row.kernel.removeprefix('bytes/b ')}` with {size:,} bytes ({number(row.rate or 0.0)} n-grams/s)"
         for size, row in best.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mgpu_ngram.benchmarks.lda_paper import CULDA, INTENSITY, ON_H200, PUBLISHED, SHARES, SPEEDUP, WARPLDA
 from mgpu_ngram.benchmarks.lda_work import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.paper import (
@@ -20,6 +22,7 @@ from mgpu_ngram.benchmarks.paper import (
     of_gpu,
     result_of,
     times,
+    verdict_of,
 )
 
 HARDWARE = {
@@ -33,10 +36,9 @@ SCALING = 0.75  # of a linear speed-up: the paper's with four GPUs
 
 
 def _memory_bound(found: JudgedRows) -> Verdict:
-    rows = [row for row in found.rows if row.kernel.startswith("lda/table1 ") and row.rate]
-    if not rows:
+    ours = {row.kernel.removeprefix("lda/table1 "): row.rate or 0.0 for row in found.rated("lda/table1 ")}
+    if not ours:
         raise NoFigure("no step was counted")
-    ours = {row.kernel.removeprefix("lda/table1 "): row.rate or 0.0 for row in rows}
     listed = ", ".join(f"{step} {rate:.2g}" for step, rate in ours.items())
     why = (
         f"operations for each byte of device memory, counted in our source: {listed}; an H200 can do {BALANCE:.0f}. "
@@ -46,18 +48,19 @@ def _memory_bound(found: JudgedRows) -> Verdict:
 
 
 def _faster_than_warplda(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for name, published in PUBLISHED.items():
+    def of_corpus(name: str, published: Mapping[str, float]) -> tuple[bool, str]:
         ours = found.rate(f"lda/table4 {name}")
-        is_so.append(ours > 1.61 * published[PEER])
-        whys.append(
+        return ours > 1.61 * published[PEER], (
             f"{name}: {number(ours)} tokens a second, {times(ours / published[PEER])} times WarpLDA as published "
             f"and {times(ours / published['V100'])} times CuLDA_CGS on a V100"
         )
-    for row in found.rows:
-        if row.kernel == WARPLDA and row.rate:
-            whys.append(f"WarpLDA here ({row.notes}): {number(row.rate)} tokens a second of NYTimes")
-    return Verdict(result_of(is_so), "; ".join(whys))
+
+    here = [
+        f"; WarpLDA here ({row.notes}): {number(row.rate)} tokens a second of NYTimes"
+        for row in found.rows
+        if row.kernel == WARPLDA and row.rate
+    ]
+    return verdict_of([of_corpus(*pair) for pair in PUBLISHED.items()], ending="".join(here))
 
 
 def _scales_to_new_gpus(found: JudgedRows) -> Verdict:
@@ -91,8 +94,7 @@ def _sampling_takes_most(found: JudgedRows) -> Verdict:
 
 
 def _converges(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for name in PUBLISHED:
+    def of_corpus(name: str) -> tuple[bool, str]:
         rows = [row for row in found.rows if row.kernel == f"lda/fig8 {name}" and row.rate is not None]
         if not rows:
             raise NoFigure(f"`lda/fig8 {name}` was not measured")
@@ -100,14 +102,15 @@ def _converges(found: JudgedRows) -> Verdict:
         (_, low), (seconds, high) = points[0], points[-1]
         near = next(at for at, value in points if value >= low + 0.9 * (high - low))
         rule = found.by(f"lda/fig8 {name}, own count included", "sweep")
-        is_so.append(high > low)
-        whys.append(
+        return high > low, (
             f"{name} rises from {low:.4g} to {high:.4g} a token in {seconds:.3g} s of sweeps, nine tenths of it by "
             f"{near:.3g} s; with the paper's rule it reaches {rule[max(rule)]:.4g}"
         )
-    why = "; ".join(whys) + ". Held-out perplexity ranks the two rules the other way round (docs/lda.md)"
+
+    ending = ". Held-out perplexity ranks the two rules the other way round (docs/lda.md)"
     because = "other programs are compared elsewhere, at the same held-out perplexity"
-    return Verdict(IN_PART if all(is_so) else FAILS, why, because)
+    verdict = verdict_of(map(of_corpus, PUBLISHED), because, ending)
+    return verdict._replace(result=IN_PART if verdict.result == HOLDS else FAILS)
 
 
 def _speedups(found: JudgedRows) -> Verdict:

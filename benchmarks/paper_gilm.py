@@ -19,7 +19,9 @@ from mgpu_ngram.benchmarks.paper import (
     of_gpu,
     percent,
     result_of,
+    saturated,
     times,
+    verdict_of,
 )
 from mgpu_ngram.benchmarks.score_models import UNIT as SCORES_UNIT
 
@@ -39,12 +41,12 @@ def _pair(found: JudgedRows, part: str, name: str) -> tuple[float, float]:
 
 
 def _glm_first(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for name in SMALL_LARGE:
+    def of_model(name: str) -> tuple[bool, str]:
         rows, scores = _pair(found, "table5.1", name)
-        is_so.append(scores > rows)
-        whys.append(f"{number(scores)} scores against {number(rows)} distributions a second on the {name} model")
-    return Verdict(result_of(is_so), "; ".join(whys))
+        why = f"{number(scores)} scores against {number(rows)} distributions a second on the {name} model"
+        return scores > rows, why
+
+    return verdict_of(map(of_model, SMALL_LARGE))
 
 
 def _gilm_first_on_small(found: JudgedRows) -> Verdict:
@@ -55,13 +57,12 @@ def _gilm_first_on_small(found: JudgedRows) -> Verdict:
 
 
 def _outputs(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for name in SMALL_LARGE:
+    def of_model(name: str) -> tuple[bool, str]:
         rows = found.rate(f"distribution/table5.2 {name} smoothed")
         scores = found.rate(f"distribution/table5.2 {name} scores")
-        is_so.append(rows > scores)
-        whys.append(f"{number(rows)} against {number(scores)} numbers a second on the {name} model")
-    return Verdict(result_of(is_so), "; ".join(whys))
+        return rows > scores, f"{number(rows)} against {number(scores)} numbers a second on the {name} model"
+
+    return verdict_of(map(of_model, SMALL_LARGE))
 
 
 def _cost(found: JudgedRows) -> Verdict:
@@ -92,21 +93,21 @@ def _backoff_costs_nothing(found: JudgedRows) -> Verdict:
 
 
 def _slower_orders(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for name in SMALL_LARGE:
+    def of_model(name: str) -> tuple[bool, str]:
         rates = found.by(f"distribution/table5.3 {name} {ROWS}", "n")
-        is_so.append(rates[3] < 0.9 * rates[5])
-        whys.append(f"{name} model {', '.join(number(rates[n]) for n in ORDERS)} with orders 5, 4, 3")
-    return Verdict(result_of(is_so), "; ".join(whys), "a row has as many words to write, whatever the order")
+        why = f"{name} model {', '.join(number(rates[n]) for n in ORDERS)} with orders 5, 4, 3"
+        return rates[3] < 0.9 * rates[5], why
+
+    return verdict_of(map(of_model, SMALL_LARGE), "a row has as many words to write, whatever the order")
 
 
 def _faster_scores(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for name in SMALL_LARGE:
+    def of_model(name: str) -> tuple[bool, str]:
         rates = found.by(f"distribution/table5.3 {name} {SCORES}", "n")
-        is_so.append(rates[3] > 1.05 * rates[5])
-        whys.append(f"{name} model {', '.join(number(rates[n]) for n in ORDERS)} scores with orders 5, 4, 3")
-    return Verdict(result_of(is_so), "; ".join(whys))
+        why = f"{name} model {', '.join(number(rates[n]) for n in ORDERS)} scores with orders 5, 4, 3"
+        return rates[3] > 1.05 * rates[5], why
+
+    return verdict_of(map(of_model, SMALL_LARGE))
 
 
 def _similar_effects(found: JudgedRows) -> Verdict:
@@ -131,18 +132,17 @@ def _times(found: JudgedRows, name: str) -> tuple[float, float, float]:
 
 
 def _fetch_takes_most(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for name in SMALL_LARGE:
+    def of_model(name: str) -> tuple[bool, str]:
         search, fetch, write = _times(found, name)
         row = found.row(f"distribution/table5.4 {name} normal {ROWS}")
         share = row.share_of_ceiling or 0.0
-        is_so.append(share < 0.8)
-        whys.append(
+        return share < 0.8, (
             f"{name} model: {search:.2g} ns to search, {fetch:.2g} ns more without stores, {write:.2g} ns more with "
             f"them, and rows are written at {percent(share)} of what the device can write"
         )
+
     because = "a kernel without stores waits for its reads, and stores hide these waits, so writing bounds it"
-    return Verdict(result_of(is_so), "; ".join(whys), because)
+    return verdict_of(map(of_model, SMALL_LARGE), because)
 
 
 def _writing_takes_most(found: JudgedRows) -> Verdict:
@@ -150,24 +150,18 @@ def _writing_takes_most(found: JudgedRows) -> Verdict:
     return Verdict({HOLDS: FAILS, FAILS: HOLDS}.get(other.result, other.result), other.explained().why)
 
 
-def _saturated(found: JudgedRows, kind: str) -> tuple[int, str]:
-    rates = found.by(f"distribution/saturation {kind}", "sentences")
-    most = max(rates.values())
-    return next(n for n, rate in rates.items() if rate >= 0.9 * most), number(most)
+def _saturates(found: JudgedRows, kind: str, unit: str, because: str = "") -> Verdict:
+    enough, highest = saturated(found.by(f"distribution/saturation {kind}", "sentences"))
+    why = f"nine tenths of the highest rate, {number(highest)} {unit} a second, are reached with {enough:,} sentences"
+    return Verdict(HOLDS if enough <= SATURATED[kind] else FAILS, f"{why} at once", because)
 
 
 def _gilm_saturates(found: JudgedRows) -> Verdict:
-    enough, most = _saturated(found, "rows")
-    why = (
-        f"nine tenths of the highest rate, {most} distributions a second, are reached with {enough:,} sentences at once"
-    )
-    return Verdict(HOLDS if enough <= SATURATED["rows"] else FAILS, why)
+    return _saturates(found, "rows", "distributions")
 
 
 def _glm_saturates(found: JudgedRows) -> Verdict:
-    enough, most = _saturated(found, "scores")
-    why = f"nine tenths of the highest rate, {most} scores a second, are reached with {enough:,} sentences at once"
-    return Verdict(HOLDS if enough <= SATURATED["scores"] else FAILS, why, "a GPU of today has more threads to fill")
+    return _saturates(found, "scores", "scores", "a GPU of today has more threads to fill")
 
 
 def _hypothesis(number_: int, text: str, conclusion: str, judge: Judge) -> Claim:

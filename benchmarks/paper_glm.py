@@ -20,8 +20,9 @@ from mgpu_ngram.benchmarks.paper import (
     number,
     of_gpu,
     percent,
-    result_of,
+    saturated,
     times,
+    verdict_of,
 )
 from mgpu_ngram.benchmarks.score_models import EDGES, TREE, UNIT
 from mgpu_ngram.benchmarks.score_paper import (
@@ -77,8 +78,7 @@ def _faster(found: JudgedRows) -> Verdict:
 
 
 def _all_threads(found: JudgedRows) -> Verdict:
-    ours, rows = found.rate(f"score/table3 {TREE}"), found.rows
-    measured = [row for row in rows if row.kernel.startswith("score/table3 kenlm_benchmark") and row.rate]
+    ours, measured = found.rate(f"score/table3 {TREE}"), found.rated("score/table3 kenlm_benchmark")
     if measured:
         who, theirs = f"`{measured[0].kernel.removeprefix('score/table3 ')}`", measured[0].rate or 0.0
     else:
@@ -104,29 +104,28 @@ def _loss(small: tuple[float, float], large: tuple[float, float]) -> float:
 
 
 def _model_size(found: JudgedRows) -> Verdict:
-    losses, whys = [], []
-    for kind, name in TREES.items():
+    def of_tree(kind: str, name: str) -> tuple[bool, str]:
         rates = list(found.by(f"score/table4 {kind}", "G").items())
         if len(rates) < 2:
             raise NoFigure("the larger model was not measured: " + "; ".join(r.notes for r in found.rows if r.notes))
-        losses.append(_loss(rates[0], rates[-1]))
-        whys.append(
+        loss = _loss(rates[0], rates[-1])
+        return 0 < loss <= 0.3, (
             f"{name} falls from {number(rates[0][1])} to {number(rates[-1][1])} queries a second with "
-            f"{rates[-1][0] / rates[0][0]:.3g} times the n-grams, {percent(losses[-1])} for each fivefold"
+            f"{rates[-1][0] / rates[0][0]:.3g} times the n-grams, {percent(loss)} for each fivefold"
         )
-    is_so = [0 < loss <= 0.3 for loss in losses]
-    return Verdict(result_of(is_so), "; ".join(whys))
+
+    return verdict_of(of_tree(*tree) for tree in TREES.items())
 
 
 def _order(found: JudgedRows) -> Verdict:
-    results, whys = [], []
-    for kind, name in TREES.items():
+    def of_tree(kind: str, name: str) -> tuple[bool, str]:
         rates = found.by(f"score/table5 {kind}", "n")
         rise = rates[3] / rates[5]
-        results.append(rise > 1.05)
         listed = ", ".join(number(rates[n]) for n in (5, 4, 3))
-        whys.append(f"{name} answers {listed} queries a second with orders 5, 4 and 3, {rise:.3g} times from 5 to 3")
-    return Verdict(result_of(results), "; ".join(whys))
+        why = f"{name} answers {listed} queries a second with orders 5, 4 and 3, {rise:.3g} times from 5 to 3"
+        return rise > 1.05, why
+
+    return verdict_of(of_tree(*tree) for tree in TREES.items())
 
 
 def _node_size(found: JudgedRows) -> Verdict:
@@ -156,19 +155,19 @@ def _stumps(found: JudgedRows) -> Verdict:
 
 
 def _saturation(found: JudgedRows) -> Verdict:
-    whys, is_so = [], []
-    for kind, name in TREES.items():
+    def of_tree(kind: str, name: str) -> tuple[bool, str]:
         rates = found.by(f"score/figure10 {kind}", "batch")
-        most = max(rates.values())
-        enough = min(batch for batch, rate in rates.items() if rate >= 0.9 * most)
-        is_so.append(enough <= 10_000)
+        enough, highest = saturated(rates)
         at, largest = rates.get(10_000), ", the most that is measured," if enough == max(rates) else ""
-        whys.append(
-            f"{name} reaches nine tenths of its highest rate, {number(most)}, with {enough:,} queries at once{largest}"
-            + (f" and {percent(at / most)} of it with 10,000" if at else "")
+        return enough <= 10_000, (
+            f"{name} reaches nine tenths of its highest rate, {number(highest)}, with {enough:,} queries at once"
+            + largest
+            + (f" and {percent(at / highest)} of it with 10,000" if at else "")
         )
+
     because = "a GPU of today has many more threads to fill, and a start takes as long as in 2016"
-    return Verdict(HOLDS if all(is_so) else FAILS, "; ".join(whys), because)
+    verdict = verdict_of((of_tree(*tree) for tree in TREES.items()), because)
+    return verdict._replace(result=HOLDS if verdict.result == HOLDS else FAILS)
 
 
 def _copies(found: JudgedRows) -> Verdict:
@@ -183,14 +182,14 @@ def _copies(found: JudgedRows) -> Verdict:
 
 
 def _constants(found: JudgedRows) -> Verdict:
-    gains, whys = [], []
-    for kind, name in TREES.items():
+    def of_tree(kind: str, name: str) -> tuple[bool, str]:
         before = found.rate(f"score/constants, parameters of {kind}")
         after = found.rate(f"score/constants, numbers in {kind}")
-        gains.append(after / before - 1)
-        whys.append(f"{name} gains {percent(gains[-1])} ({number(before)} to {number(after)})")
-    is_so = [gain >= 0.05 for gain in gains]
-    return Verdict(result_of(is_so), f"{'; '.join(whys)}; the paper's code gained {percent(65.6 / 59 - 1)}")
+        gain = after / before - 1
+        return gain >= 0.05, f"{name} gains {percent(gain)} ({number(before)} to {number(after)})"
+
+    ending = f"; the paper's code gained {percent(65.6 / 59 - 1)}"
+    return verdict_of((of_tree(*tree) for tree in TREES.items()), ending=ending)
 
 
 def _bound(found: JudgedRows) -> Verdict:

@@ -54,6 +54,8 @@ from mgpu_ngram.benchmarks.paper import (
     Verdict,
     of_gpu,
     reproduce,
+    saturated,
+    verdict_of,
 )
 from mgpu_ngram.benchmarks.rows import Row, read_rows, write_rows
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -282,6 +284,27 @@ def test_an_explanation_is_told_where_a_claim_does_not_hold():
     of_cpu = [Row("a", "n=2", "x, 2 cores", "1", rate=1.0)]
     claim = Claim("So.", of_gpu(lambda found: Verdict(FAILS, f"the rate is {found.rate('a'):g}", "clocks")))
     assert claim.verdict(of_cpu)[:2] == (UNKNOWN, "it is a claim on a GPU; on this CPU the rate is 1")
+
+
+def test_a_verdict_of_several_statements():
+    parts = [(True, "a"), (False, "b")]
+    assert verdict_of(parts, "clocks", ".") == (IN_PART, "a; b.", "clocks")
+    assert verdict_of(iter(parts[:1])) == (HOLDS, "a", "") and verdict_of(parts[1:])[0] == FAILS
+
+
+def test_the_number_from_which_rates_are_saturated():
+    assert saturated({1: 1.0, 10: 8.9, 100: 9.0, 1_000: 10.0}) == (100, 10.0)
+    assert saturated({10: 5.0, 100: 4.0}) == (10, 5.0)
+
+
+def test_ratios_of_two_kernels():
+    rows = [Row("a", f"k={k}", DEVICE, "1", rate=rate, median_seconds=2.0) for k, rate in ((3, 6.0), (1, 3.0))]
+    rows += [Row("b", f"k={k}", DEVICE, "1", rate=4.0, median_seconds=seconds) for k, seconds in ((3, 8.0), (9, 1.0))]
+    found = JudgedRows([*rows, Row("c", "k=1", DEVICE, "1", rate=1.0), Row("ab", "", DEVICE, "1", notes="failed")])
+    assert found.ratios("a", "b", "k") == {3: 1.5} and found.ratios("a", "b", "k", "median_seconds") == {3: 0.25}
+    with pytest.raises(NoFigure, match="`b` and `c` have no figures of the same k"):
+        found.ratios("b", "c", "k")
+    assert found.rated("a") == rows[:2]
 
 
 def test_several_verdicts_in_one():
