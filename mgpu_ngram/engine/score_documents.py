@@ -198,7 +198,8 @@ class DocumentScorer:
         """Return the scores of documents, of which each has the sentences up to ends_D."""
         if not len(sentences.text_B):
             return DocumentScores.none(len(ends_D))
-        scores = self._score_model(sentences, self._replica, self._codes, watch)
+        codes_T = self._cut(sentences, self._codes, watch)
+        scores = _scores_of(sentences, self._replica, codes_T)
         words_S = np.diff(to_host(scores.ends_S), prepend=0).astype(np.int32)
         if self._as_ccnet and not self._codes:
             # CCNet counts words between all white space of Unicode; KenLM scores others.
@@ -206,18 +207,19 @@ class DocumentScorer:
             words_S = to_host(count_words(sentences.text_B, sentences.ends_S, own_S - np.int32(1))) + np.int32(1)
         contrast_S = np.full(len(words_S), np.nan, np.float32)
         if self._contrast:
-            contrast_S = to_host(self._score_model(sentences, *self._contrast, watch).total_S)
+            replica, codes = self._contrast
+            table = self._codes.table_for(codes) if self._codes and codes else None
+            contrast_T = self._cut(sentences, codes, watch) if table is None else table[codes_T]
+            contrast_S = to_host(_scores_of(sentences, replica, contrast_T).total_S)
         return DocumentScores(to_host(scores.total_S), words_S, to_host(scores.oovs_S), contrast_S, ends_D)
 
-    def _score_model(
-        self, sentences: _Sentences, replica: Replica, codes: SubwordCodes | None, watch: Stopwatch
-    ) -> BlockScores:
-        """Return the scores of some sentences under a model."""
+    def _cut(self, sentences: _Sentences, codes: SubwordCodes | None, watch: Stopwatch) -> Any:
+        """Return the codes of some sentences on their device; None if words stand between white space."""
         if not codes:
-            return replica.score_text(sentences.text_B)[0]
-        codes_T = codes.of_sentences(sentences.text_B, sentences.ends_S, self._threads)
+            return None
+        codes_T = move_to(codes.of_sentences(sentences.text_B, sentences.ends_S, self._threads), sentences.device)
         watch.lap("tokenize")
-        return replica.score_codes(move_to(codes_T, replica.device))
+        return codes_T
 
     def _lines(self, texts: list[str]) -> tuple[list[str], np.ndarray]:
         """Return the sentences of all texts, and ends_D. An empty text has none."""
@@ -235,6 +237,11 @@ class DocumentScorer:
                 lines += some
             ends.append(len(lines))
         return lines, np.array(ends, np.int64)
+
+
+def _scores_of(sentences: _Sentences, replica: Replica, codes_T: Any) -> BlockScores:
+    """Return the scores of some sentences under a model, by their codes if there are any."""
+    return replica.score_text(sentences.text_B)[0] if codes_T is None else replica.score_codes(codes_T)
 
 
 class _Sentences:

@@ -155,7 +155,8 @@ class SubwordCodes:
     """Texts to codes of an n-gram model's words: id + 1, 1 for an unknown word, 0 after each text."""
 
     def __init__(self, subwords: Subwords, words: Words, device: str = "cpu"):
-        self._subwords, self._words = subwords, words
+        self._subwords, self._words, self._device = subwords, words, device
+        self._tables: WeakKeyDictionary[SubwordCodes, Any] = WeakKeyDictionary()
         self._unigram = UnigramCodes(subwords.unigram, words, device) if subwords.unigram else None
         pieces = [(piece or "").encode() for piece in subwords.pieces]
         offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
@@ -203,6 +204,21 @@ class SubwordCodes:
             text = data[ends[s - 1] if s else 0 : ends[s] - 1].tobytes().decode()
             parts.insert(s, self([text], threads))
         return np.concatenate(parts)
+
+    def table_for(self, other: SubwordCodes) -> Any:
+        """Return (W + 1,) uint32, on the device: the code that `other` has for the text of each code here.
+
+        other  codes of another model's words for the same tokeniser
+
+        None if `other` knows a word that is unknown here, so that code 1 here stands for several codes there.
+        """
+        if other not in self._tables:
+            ids_V = self._words.ids(other._words.offsets_V, other._words.data).astype(np.int64)
+            table = np.ones(len(self._words) + 1, np.uint32)
+            table[0] = 0
+            table[ids_V[1:] + 1] = np.arange(2, len(ids_V) + 1)
+            self._tables[other] = move_to(table, self._device) if ids_V[1:].all() else None
+        return self._tables[other]
 
     def _spell(self, piece: str) -> tuple[int, ...]:
         """Return the codes of the words that a piece is."""

@@ -35,6 +35,19 @@ def test_codes_by_hand():
     assert codes(["aa", "b"]).tolist() == [4, 4, 0, 5, 0] and codes([""]).dtype == np.uint32
 
 
+@pytest.mark.parametrize("known", [["b", "a"], ["c", "Ω", "b"], ["a", "b", "c", "Ω"], []])
+def test_codes_of_another_model(known):
+    """Its words are some of this model's, with other ids: the table gives the codes of its own lookup."""
+    codes, other = SubwordCodes(Letters(), WORDS), SubwordCodes(Letters(), Words.of(["<unk>", *known]))
+    texts = ["ab", "", "xΩb", "a_ a", "?", "a~"]
+    assert codes.table_for(other)[codes(texts)].tolist() == other(texts).tolist()
+
+
+def test_a_model_with_more_words_has_no_table():
+    codes = SubwordCodes(Letters(), WORDS)
+    assert codes.table_for(SubwordCodes(Letters(), Words.of(["<unk>", "a", "x"]))) is None
+
+
 def test_a_hugging_face_tokenizer(tmp_path):
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2, "b": 3}, unk_token="[UNK]"))

@@ -479,6 +479,34 @@ def test_ccnet_figures(kind, ccnet, here, shared_data):
     assert compared > 1990
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_contrast_model_of_pieces(swapped, here, tmp_path):
+    """Its perplexities are those of a run with it alone, whether its pieces are some of the model's or more."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    (tmp_path / "text.txt").write_text("the cat sat on the mat ?\n" * 500)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), vocab_size=50, minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model")).encode(
+        "the cat sat on a mat", out_type=str
+    )
+    names = sorted(set(pieces))
+    for name, words in ("large", names), ("small", names[::-2]):
+        grams = [f"{-1 - i / 8}\t{word}" for i, word in enumerate(["<unk>", "<s>", "</s>", *words])]
+        lines = ["\\data\\", f"ngram 1={len(grams)}", "", "\\1-grams:", *grams, "", "\\end\\", ""]
+        (tmp_path / f"{name}.arpa").write_text("\n".join(lines))
+    model, other = (tmp_path / f"{name}.arpa" for name in (("small", "large") if swapped else ("large", "small")))
+    texts = ["the cat", "the mat sat on a cat", "a x", ""]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(texts)))
+    how = {"tokenizer": str(tmp_path / "m.model"), "context": {"overwrite": True}}
+    filtered(here, other, tmp_path / "docs.jsonl", tmp_path / "alone", **how)
+    filtered(here, model, tmp_path / "docs.jsonl", tmp_path / "both", contrast_model=str(other), **how)
+    alone, both = (new_fields(tmp_path / name / "documents/docs.jsonl") for name in ("alone", "both"))
+    assert [d.get("contrast_perplexity") for d in both] == [d.get("perplexity") for d in alone]
+    assert both[1]["perplexity"] != both[1]["contrast_perplexity"]
+
+
 def test_halves_of_surrogate_pairs(arpa, here, tmp_path):
     """A text that UTF-8 cannot write is scored with ? in their place, also by a tokeniser of another library."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
