@@ -236,12 +236,12 @@ def number_symbols(
     there are more symbols than ids.
     """
     ids_as_words = unit == "id" and lmplz is not None
-    numbered = _number(move_vocabulary(merged, device), unit, ids_as_words, sentence_markers, seed, lmplz)
-    vocabulary = _vocabulary_of(numbered, "word" if ids_as_words else unit, ids_as_words)
-    return _lexicon_of(numbered, unit, lmplz), vocabulary
+    ordered = _ordered_symbols(move_vocabulary(merged, device), unit, ids_as_words, sentence_markers, seed, lmplz)
+    vocabulary = _vocabulary_of(ordered, "word" if ids_as_words else unit, ids_as_words)
+    return _lexicon_of(ordered, unit, lmplz), vocabulary
 
 
-class _Numbered(NamedTuple):
+class _OrderedSymbols(NamedTuple):
     """The symbols of a corpus: ids 0 to K - 1 are the specials, the next ones rows of `merged`.
 
     rows_I    rows by id - K
@@ -258,10 +258,10 @@ class _Numbered(NamedTuple):
     tokens: int
 
 
-def _number(
+def _ordered_symbols(
     merged: LocalVocabulary, unit: str, ids_as_words: bool, sentence_markers: bool, seed: int, lmplz: LmplzText | None
-) -> _Numbered:
-    """Give the symbols their ids."""
+) -> _OrderedSymbols:
+    """Return the symbols in the order of their ids."""
     inside = lmplz.inside if lmplz else None
     if inside is not None:
         merged, inside_V = _join_vocabulary(merged, inside, seed)
@@ -283,12 +283,12 @@ def _number(
     if V >= 2**31 - 1:
         raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
     counts_V = _after(specials.places_K3[:, 0], merged.counts_V[rows_I])
-    return _Numbered(merged, specials, rows_I, unknown, counts_V, tokens)
+    return _OrderedSymbols(merged, specials, rows_I, unknown, counts_V, tokens)
 
 
-def _lexicon_of(numbered: _Numbered, unit: str, lmplz: LmplzText | None) -> Lexicon:
+def _lexicon_of(ordered: _OrderedSymbols, unit: str, lmplz: LmplzText | None) -> Lexicon:
     """Return the ids by hash, and the shards of words, on the device."""
-    merged, specials, rows_I, unknown, counts_V, tokens = numbered
+    merged, specials, rows_I, unknown, counts_V, tokens = ordered
     xp, V = array_module(counts_V), len(counts_V)
     hash_V = _after(specials.hash_K, merged.hash_V[xp.concatenate([rows_I, unknown])])
     ids_V = xp.concatenate([xp.arange(V, dtype=np.uint64), xp.full(len(unknown), UNKNOWN_ID, np.uint64)])
@@ -300,9 +300,9 @@ def _lexicon_of(numbered: _Numbered, unit: str, lmplz: LmplzText | None) -> Lexi
     return Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V, split)
 
 
-def _vocabulary_of(numbered: _Numbered, unit: str, ids_as_words: bool) -> Vocabulary:
+def _vocabulary_of(ordered: _OrderedSymbols, unit: str, ids_as_words: bool) -> Vocabulary:
     """Return the vocabulary, in host memory."""
-    merged, specials, rows_I, _, counts_V, _ = numbered
+    merged, specials, rows_I, _, counts_V, _ = ordered
     xp = array_module(merged.hash_V)
     words = SPECIALS[: len(specials.hash_K)]
     offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_I)
