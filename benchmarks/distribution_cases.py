@@ -49,7 +49,7 @@ class Case:
     """A model on a device, ready to find histories, and the text that they are taken from."""
 
     subject: Subject
-    distributor: NextWordModel
+    model: NextWordModel
 
     @classmethod
     def make(cls, shape: ModelSize, tokens: int, text_words: int, device: str, text_seed: int = 1) -> Case:
@@ -66,11 +66,11 @@ class Case:
 
     @property
     def symbols(self) -> int:
-        return self.distributor.symbols
+        return self.model.symbols
 
     @property
     def order(self) -> int:
-        return self.distributor.order
+        return self.model.order
 
     def options(self, **options: Any) -> RowOptions:
         return RowOptions.of(self.order, **options)
@@ -89,7 +89,7 @@ class Case:
         return array_module(self.subject.text_T).array([int(has_children_H.argmax())])
 
     def find(self, positions_H: Any, scale: str = "log10") -> FoundHistories:
-        return self.distributor.find(self.subject.text_T, positions_H, True, scale)
+        return self.model.find(self.subject.text_T, positions_H, True, scale)
 
     def find_first(self, histories: int, scale: str = "log10") -> FoundHistories:
         """The histories before the first tokens of the text."""

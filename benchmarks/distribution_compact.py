@@ -40,7 +40,7 @@ def top(bench: DistributionBench) -> None:
         if dense.rate:
             how |= {"baseline": "dense rows", "baseline_seconds": how["items"] / dense.rate}
         suite.run(
-            f"distribution/top {TOP_K}, orders {orders}", sizes, partial(case.distributor.top, found, best),
+            f"distribution/top {TOP_K}, orders {orders}", sizes, partial(case.model.top, found, best),
             check=partial(check_top, case, best), target=bench.target(TOP_SPEEDUP * (dense.rate or 0)), **how,
         )  # fmt: skip
 
@@ -82,15 +82,15 @@ def that_fit(found: FoundHistories, children: int) -> int:
 def _blocks(bench: DistributionBench, case: Case, histories: int) -> None:
     """Rows: compact blocks brought to the host, their size, and dense rows made of them."""
     suite, options, found = bench.suite, case.options(), case.find_first(histories)
-    block, sizes = case.distributor.compact(found), case.sizes(histories)
+    block, sizes = case.model.compact(found), case.sizes(histories)
     dense_bytes = histories * options.row_bytes(case.symbols)
     row = suite.add_note("distribution/compact size", sizes, f"dense rows take {dense_bytes / histories:,.0f}")
     row.rate, row.rate_unit = block.size_bytes / histories, "B/history"
     what: dict[str, Any] = {"items": histories, "unit": HISTORIES_UNIT}
-    there = partial(case.distributor.compact, found)
+    there = partial(case.model.compact, found)
     suite.run("distribution/compact to the host", sizes, there, bytes_moved=block.size_bytes, **what)
     block = block.with_words(to_host(case.subject.trie.prob_G[: case.symbols]))
     out = bench.rows(histories, case, options)[:, :, : case.symbols]
-    again = partial(densify, block, options, suite.device, case.distributor.threads, out)
+    again = partial(densify, block, options, suite.device, case.model.threads, out)
     check = partial(check_rows, case, options)
     suite.run("distribution/compact made dense", sizes, again, check=check, bytes_moved=dense_bytes, **what)

@@ -85,15 +85,13 @@ def dense_row(
     packed  rows without bytes between them
     """
     H = bench.most(case, options)
-    call = partial(
-        case.distributor.dense, case.find_first(H, options.scale), options, bench.rows(H, case, options, packed)
-    )
+    call = partial(case.model.dense, case.find_first(H, options.scale), options, bench.rows(H, case, options, packed))
     name, check = f"distribution/{part} {options.mode} {options.dtype}", partial(check_rows, case, options)
     return bench.suite.run(name, case.sizes(H), call, check=check, **described(bench, H, case, options, target, peer))
 
 
 def find_and_write(case: Case, positions_H: Any, options: RowOptions, out: Any) -> Any:
-    return case.distributor.find_and_make(case.subject.text_T, positions_H, options, True, out)
+    return case.model.find_and_make(case.subject.text_T, positions_H, options, True, out)
 
 
 def described(

@@ -31,7 +31,7 @@ def sampling(bench: DistributionBench) -> None:
     case, suite = bench.case(SHAPES[LARGEST]), bench.suite
     suite.say(f"sampling, V = {case.symbols:,}")
     H, trie = min(DRAWN[suite.device], len(case.subject.text_T)), case.subject.trie
-    found, sizes, sampler = case.find_first(H), case.sizes(H), WordSampler(case.distributor)
+    found, sizes, sampler = case.find_first(H), case.sizes(H), WordSampler(case.model)
     sums = partial(sum_children, trie.prob_G, trie.word_G, trie.first_child_M, 1.0, BEGIN)
     suite.run("distribution/sums of weights", case.subject.model_sizes, sums, items=len(trie), unit="n-grams/s")
     ceiling = random_reads(suite, SECTORS, NODE_BYTES * len(trie)) if suite.device == "gpu" else ""

@@ -62,7 +62,7 @@ def _no_write(bench: DistributionBench, name: str, case: Case) -> None:
         return
     options = case.options()
     H = bench.most(case, options)
-    call = partial(case.distributor.dense, case.find_first(H, options.scale), options, bench.rows(H, case, options))
+    call = partial(case.model.dense, case.find_first(H, options.scale), options, bench.rows(H, case, options))
     how = described(bench, H, case, options, None, (GILM, TABLE_54[name]["no write"]))
     bare = _without_stores
     with mock.patch.object(write_rows, "kernel", bare), mock.patch.object(shared, "kernel", bare):
@@ -99,7 +99,7 @@ def one_by_one(bench: DistributionBench) -> None:
     H, few = len(positions_H), min(len(positions_H), max(1, QUERIES[suite.device] // ((case.order + 1) * V)))
     queries_Q = queries_after(case, positions_H[H - few :])
     score = partial(score_by_edges, edges_of(case.subject.trie), case.order, begin=-1, end=-1, codes_T=queries_Q)
-    call = partial(case.distributor.find_and_make, codes_T, positions_H, options, out=bench.rows(H, case, options))
+    call = partial(case.model.find_and_make, codes_T, positions_H, options, out=bench.rows(H, case, options))
     wrong = int((call()[H - few :, 0].reshape(-1) != score()[0].reshape(-1, case.order + 1)[:, case.order - 1]).sum())
     if wrong:
         raise WrongResult(f"{wrong:,} of {few * V:,} log10 probabilities are not the scores of words; not timed")

@@ -65,7 +65,7 @@ def _in_blocks(case: Case, histories: int, out: Any) -> tuple[Any, int]:
     found = case.find_first(histories)
     for begin in range(0, histories, len(out)):
         block = found.part(begin, begin + len(out))
-        rows = case.distributor.dense(block, case.options(), out[: len(block.first_HK)])
+        rows = case.model.dense(block, case.options(), out[: len(block.first_HK)])
     return rows, begin
 
 
@@ -81,7 +81,7 @@ def throughput(bench: DistributionBench) -> None:
         for mode in "smoothed", "stored":
             peer = GILM, TABLE_51[mode][name]
             rates[mode] = dense_row(bench, f"table5.1 {name}", case, case.options(mode=mode), peer=peer).rate
-        bare = replace(case, distributor=_without_backoffs(case))
+        bare = replace(case, model=_without_backoffs(case))
         dense_row(bench, f"table5.1 {name}, no backoffs,", bare, bare.options(mode="stored"))
         rates["scores"] = score_row(bench, f"table5.1 {name} scores", case, (GLM, TABLE_51["scores"][name])).rate
         for what, rate in rates.items():
@@ -112,7 +112,7 @@ def _without_backoffs(case: Case) -> NextWordModel:
     """Of the same model, made by `mgpu-ngram trie --no-backoff`."""
     trie = case.subject.trie
     model = BackoffModel(replace(trie, backoff_M=trie.backoff_M[:0]), case.subject.words, "")
-    return NextWordModel(model, case.distributor.device, case.distributor.threads)
+    return NextWordModel(model, case.model.device, case.model.threads)
 
 
 def _sizes(bench: DistributionBench, name: str, case: Case) -> None:

@@ -42,7 +42,7 @@ def make_share(worker: int, tokens: int, device: str) -> RowsShare:
     H = HISTORIES[device]
     case = Case.make(SHAPES[LARGE], tokens, 2 * H, device, text_seed=1 + worker)
     options = case.options()
-    return RowsShare(case, options, case.distributor.dense(case.find_first(H, options.scale), options))
+    return RowsShare(case, options, case.model.dense(case.find_first(H, options.scale), options))
 
 
 def make_rows(share: RowsShare, start: float, passes: int, device: str) -> Done:

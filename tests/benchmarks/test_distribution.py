@@ -296,7 +296,7 @@ def test_array_code_uses_katz_backoff(training, text, order):
 
 def made(case, H=40, **options):
     options = case.options(**options)
-    return options, case.distributor.dense(case.find_first(H), options)
+    return options, case.model.dense(case.find_first(H), options)
 
 
 @pytest.mark.parametrize("scale", ["prob", "log10", "ln"])
@@ -323,7 +323,7 @@ def test_a_wrong_range_is_found(case):
 
 def test_a_wrong_best_word_is_found(case):
     options = replace(case.options(), top_k=10)
-    ids, values = case.distributor.top(case.find_first(40), options)
+    ids, values = case.model.top(case.find_first(40), options)
     check_top(case, options, (ids, values))
     for change in ("twice", "begin", "value", "not the greatest"):
         wrong_ids, wrong_values = ids.copy(), values.copy()
