@@ -39,14 +39,14 @@ def make_budget(
     """
     # Workers release an earlier job's results before they run these tasks; then those do not count as taken.
     executor.wait([executor.call(_nothing, affinity=k) for k in range(executor.workers)])
-    device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
+    found = executor.everywhere(_memory, executor.device)  # in one message: each takes some milliseconds
+    device_bytes, host_bytes, before_bytes = map(min, zip(*found, strict=True))
     if memory.host_bytes is not None:
         executor.everywhere(give_back_freed_memory)
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
     per_process = host_bytes * executor.tasks_per_process // executor.tasks_per_host
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
     spills = is_spilling(result_bytes, executor.device, device_bytes, executor.workers)
-    before_bytes = min(executor.everywhere(used_bytes, executor.device))
     budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process, spills, before_bytes)
     return replace(budget, device_bytes=max(0, device_bytes - outside_pool(budget)))
 
@@ -55,10 +55,12 @@ def _nothing() -> None:
     pass
 
 
-def _free_bytes(device: str) -> tuple[int, int]:
-    """Return the free bytes of the device and of the host; restarts the measurement of the device's peak."""
+def _memory(device: str) -> tuple[int, int, int]:
+    """Return the free bytes of the device and of the host, and the bytes of arrays on the device; restarts the
+    measurement of the device's peak.
+    """
     forget_peak(device)
-    return free_bytes(device) if device == "gpu" else 0, free_host_bytes()
+    return free_bytes(device) if device == "gpu" else 0, free_host_bytes(), used_bytes(device)
 
 
 def is_spilling(result_bytes: int, device: str, device_bytes: int, workers: int) -> bool:

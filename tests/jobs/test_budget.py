@@ -70,8 +70,7 @@ def test_memory_outside_the_pool_is_taken_off(monkeypatch):
     """Memory of the GPU outside the pool reduces the budget; its size may depend on the budget."""
     executor = LocalExecutor(workers=1)
     executor.device = "gpu"
-    monkeypatch.setattr(jobs_budget, "_free_bytes", lambda device: (1000, 8000))
-    monkeypatch.setattr(jobs_budget, "used_bytes", lambda device: 70)
+    monkeypatch.setattr(jobs_budget, "_memory", lambda device: (1000, 8000, 70))
     seen = []
     budget = make_budget(MemoryConfig(), executor, 0, lambda budget: seen.append(budget) or budget.device_bytes // 9)
     expected = Budget("gpu", 900, 4000, before_bytes=70)

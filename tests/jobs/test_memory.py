@@ -200,9 +200,7 @@ class Two(LocalExecutor):
     """Returns the facts that two processes of two hosts would report."""
 
     def everywhere(self, fn, *args):
-        if fn is jobs_budget.used_bytes:
-            return [30, 20]
-        return [(0, 300 << 20), (0, 200 << 20)] if fn is jobs_budget._free_bytes else [(5, 80), (7, 60)]
+        return [(0, 300 << 20, 30), (0, 200 << 20, 20)] if fn is jobs_budget._memory else [(5, 80), (7, 60)]
 
 
 def test_the_budget_is_of_the_smallest_worker_and_the_peak_of_the_largest(tmp_path):
@@ -218,8 +216,7 @@ def test_the_budget_is_of_the_smallest_worker_and_the_peak_of_the_largest(tmp_pa
 def test_a_budget_knows_of_tables_that_will_not_fit(monkeypatch):
     """4 times the bytes that devices may keep, 0.6 of each, if all n-grams were distinct."""
     executor = LocalExecutor(workers=1)
-    monkeypatch.setattr(jobs_budget, "_free_bytes", lambda device: (1000, 1 << 30))
-    monkeypatch.setattr(jobs_budget, "used_bytes", lambda device: 0)
+    monkeypatch.setattr(jobs_budget, "_memory", lambda device: (1000, 1 << 30, 0))
     memory = MemoryConfig(device_bytes=1 << 28)
     assert not make_budget(memory, executor).spills
     for device, table_bytes, spills in [
