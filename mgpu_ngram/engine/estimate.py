@@ -34,7 +34,7 @@ from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 UNK_ID, START_ID, END_ID = 0, 1, 2  # ids
 COUNTED = 4  # counts of counts cover counts 1 to 4
 CONTEXTS_AT_ONCE = 1 << 24  # contexts per batch of backoff sums: enough for a GPU, little memory
-LEAST = np.finfo(np.float32).tiny  # mass that a context leaves at least: no reader accepts a backoff of -inf
+MIN_MASS = np.finfo(np.float32).tiny  # that a context leaves: no reader accepts a backoff of -inf
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,7 @@ def _estimated(order: Order, rule: Discounts | Rule, lower_L: Any) -> tuple[Any,
     gamma_C = _gammas(rule, kinds_C3, pruned_C, total_C)
     del kinds_C3, pruned_C
     prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
-    return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, LEAST)))
+    return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_MASS)))
 
 
 def split_probs(part: Part, split: Sequence[int], rule: Discounts | Rule, prob_V: Any) -> tuple[Any, Any]:
