@@ -7,7 +7,7 @@ on any worker, and joined. Only suffixes cross stretches, because they begin wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from mgpu_ngram.core.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.engine.estimate import UNK_ID, Estimated, Unigrams, Weights, word_ids
+from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
@@ -58,14 +59,17 @@ class Stretch:
         return self.with_arrays({name: fn(array) for name, array in self.arrays().items()})
 
 
-def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
+def assemble(
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False, threads: int = 1
+) -> Trie:
     """Return the trie of all parts' n-grams. Consumes the parts.
 
     bits      bits of a word in keys
+    threads   as of `side_by_side`, one order each
     collapse  give each n-gram one value instead of probability and backoff (Heafield, Koehn and Lavie, 2012, "Language
               model rest costs and space-efficient storage", q); the values of a text add up to its score
     """
-    levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse)
+    levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse, threads=threads)
     if collapse:
         _collapse(levels)
     else:
@@ -152,7 +156,7 @@ def merge_weights(parts: Sequence[Weights]) -> Weights:
 
 def _levels(
     unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], collapse: bool = False,
-    keys: dict[int, Any] | None = None,
+    keys: dict[int, Any] | None = None, threads: int = 1,
 ) -> list[Level]:  # fmt: skip
     """Return the levels of the n-grams that begin with some words.
 
@@ -165,13 +169,22 @@ def _levels(
     kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
     before = int(unigrams.kept_V[:first].sum())
     levels = [Level(new_V[kept], _log10_of_words(unigrams, kept), None)]
-    below: Any = None  # keys of the order below
-    for n in range(2, N + 1):
-        merged = merge_weights([p.probabilities.pop(n) for p in parts])
-        weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
+    suffixes = parts[0].suffixes if len(parts) == 1 else {}
+
+    def orders() -> Iterator[tuple[int, Weights, Weights, Any]]:
+        """Yield (order, its probabilities, backoffs of the order below, keys of the order below)."""
+        below: Any = None
+        for n in range(2, N + 1):
+            merged = merge_weights([p.probabilities.pop(n) for p in parts])
+            yield n, merged, merge_weights([p.backoffs.pop(n - 1) for p in parts]), below
+            below = merged.columns
+
+    def made(order: tuple[int, Weights, Weights, Any]) -> tuple[Level, Any]:
+        """Return (the level of an order, backoffs of the order below)."""
+        n, merged, weights, below = order
         columns = merged.columns
-        level, lower = Level(new_V[word_ids(columns, n, bits, n - 1)], merged.values, None), levels[-1]
-        lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
+        level = Level(new_V[word_ids(columns, n, bits, n - 1)], merged.values, None)
+        backoff_G = xp.zeros(len(kept) if n == 2 else below.shape[1], np.float32)
         [(parents, sizes_P)] = count_prefixes(columns, bits, n - 1, n - 1)
         # Parents are contexts of kept n-grams: without pruning, the same keys.
         sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
@@ -181,16 +194,18 @@ def _levels(
             nodes = [find_ngrams(below, n - 1, bits, found, 0) for found in sought]
         node_C, node_P = nodes[0], nodes[-1]
         is_kept_C = node_C >= 0
-        lower.backoff_G[node_C[is_kept_C]] = weights.values[is_kept_C]
-        sizes_M = xp.zeros(len(lower.word_G) + 1, node_dtype(len(level.word_G)))
+        backoff_G[node_C[is_kept_C]] = weights.values[is_kept_C]
+        sizes_M = xp.zeros(len(backoff_G) + 1, node_dtype(len(level.word_G)))
         sizes_M[1 + node_P] = sizes_P
         level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)
         if keys is None and 3 <= n < N + collapse:
-            level.suffix_G = _suffixes(below, n, bits, columns)
+            level.suffix_G = suffixes[n] if n in suffixes else _suffixes(below, n, bits, columns)
         if keys is not None and N > 3 and n < N:
             keys[n] = columns
+        return level, backoff_G
+
+    for level, levels[-1].backoff_G in side_by_side(made, orders(), threads):
         levels.append(level)
-        below = columns
     return levels
 
 

@@ -11,7 +11,7 @@ split bigram, and receive its probability: vectors over the vocabulary for each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.smoothing import Smoothing
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.trie import node_dtype
+from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
@@ -154,16 +155,20 @@ class Estimated:
     probabilities  order -> values of its kept n-grams of orders 2 to N
     backoffs       order -> values of its contexts, which are n-grams of orders 1 to N - 1; these may be in another
                    part, or pruned
+    suffixes       order -> (G,) the row in the order below of each n-gram without its first word, from order 3 on; only
+                   of a part that is the whole model, where no n-gram of both orders is pruned
     """
 
     probabilities: dict[int, Weights]
     backoffs: dict[int, Weights]
     seconds: dict[str, float] = field(default_factory=dict)
+    suffixes: dict[int, Any] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name."""
         both = {"p": self.probabilities, "b": self.backoffs}
-        return {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
+        named = {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
+        return named | {f"s{n}": suffix_G for n, suffix_G in self.suffixes.items()}
 
     def with_arrays(self, named: dict[str, Any]) -> Estimated:
         """Return the same with other arrays."""
@@ -171,12 +176,14 @@ class Estimated:
         def named_weights(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
             return {n: Weights(named[f"{kind}{n}.columns"], named[f"{kind}{n}.values"]) for n in weights}
 
-        return Estimated(named_weights("p", self.probabilities), named_weights("b", self.backoffs), self.seconds)
+        both = named_weights("p", self.probabilities), named_weights("b", self.backoffs)
+        return Estimated(*both, self.seconds, {n: named[f"s{n}"] for n in self.suffixes})
 
 
 def adjust_counts(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = ()
-) -> Part:
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = (),
+    threads: int = 1,
+) -> Part:  # fmt: skip
     """Return a part with adjusted counts.
 
     The adjusted count of an n-gram of order N is its raw count. Below, it is the number of distinct words before the
@@ -185,11 +192,14 @@ def adjust_counts(
     tables  of orders 2 to N, each sorted by key; counts of marked text
     bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
     split   words that are split; their bigrams have count 0 until `with_split_counts`
+    threads  as of `side_by_side`, one order each
     """
-    N, orders = options.order, orders_of(tables, symbols, options, bad_V, split)
+    N, orders = options.order, orders_of(tables, symbols, options, bad_V, split, threads)
     xp = array_module(tables[2].keys)
     part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64), xp.empty(0, np.int64))
-    for n, order in orders.items():
+
+    def adjust(order: Order) -> None:
+        n = order.n
         if n < N:
             R = len(order)
             places = len(split) * symbols if n == 2 else 0
@@ -200,15 +210,19 @@ def adjust_counts(
         part.counts_of_counts[n] = count_counts(order.count_R)
         pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
         part.sizes[n] = len(order) - pruned, len(order)
+
+    list(side_by_side(adjust, orders.values(), threads))
     return part
 
 
 def orders_of(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int]
-) -> dict[int, Order]:
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int],
+    threads: int = 1,
+) -> dict[int, Order]:  # fmt: skip
     """Return the n-grams of each order with the rows of their suffixes and their raw counts; see `adjust_counts`."""
-    orders = dict[int, Order]()
-    for n, table in sorted(tables.items()):
+
+    def order_of(n: int) -> Order:
+        table = tables[n]
         if n == 2:
             suffix_R = word_ids(table.keys, n, table.bits, 1).astype(np.uint32)
         else:
@@ -220,9 +234,13 @@ def orders_of(
                 suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
             suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
         raw_R = _narrow(table.counts)
-        orders[n] = order = Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R)
+        order = Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R)
         order.marked_R = _marked(order, options.thresholds[n - 1], bad_V)
-    return orders
+        return order
+
+    found = sorted(tables, reverse=threads > 1)  # the longest search first
+    orders = {order.n: order for order in side_by_side(order_of, found, threads)}
+    return dict(sorted(orders.items()))
 
 
 def _narrow(counts: Any) -> Any:
@@ -353,53 +371,82 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
     return gamma_C
 
 
-def estimate_part(part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None) -> Estimated:
+def estimate_part(
+    part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, whole: bool = False,
+    threads: int = 1,
+) -> Estimated:  # fmt: skip
     """Return probabilities and backoffs of a part.
 
     rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
     prob_V   (V,) float32, of single words
     split_L  (H * V,) float32, of split bigrams
+    whole    whether the part is the whole model: return suffixes
+    threads  as of `side_by_side`, one order each
     """
-    probabilities, backoffs, lower_L = dict[int, Weights](), dict[int, Weights](), _of_words(prob_V, rules[1])
-    for n, order in sorted(part.orders.items()):
-        xp = array_module(order.count_R)
-        if n == 3 and split_L is not None:
-            lower_L = xp.concatenate([lower_L, split_L])
-        lower_L, backoffs[n - 1] = _estimated(order, rules[n], lower_L)
-        columns, values = order.keys, lower_L if isinstance(rules[n], Rule) else log10_values(lower_L)
+    backoffs = dict[int, Weights]()
+
+    def prepared(n: int) -> tuple[int, Callable[[Any], tuple[Any, Weights]]]:
+        return n, _estimator(part.orders[n], rules[n])
+
+    def interpolated() -> Iterator[tuple[Order, Any]]:
+        lower_L = _of_words(prob_V, rules[1])
+        for n, estimate in side_by_side(prepared, sorted(part.orders), threads):
+            if n == 3 and split_L is not None:
+                lower_L = array_module(lower_L).concatenate([lower_L, split_L])
+            lower_L, backoffs[n - 1] = estimate(lower_L)
+            del estimate  # frees memory: it holds arrays of contexts
+            yield part.orders[n], lower_L
+
+    def weights(made: tuple[Order, Any]) -> tuple[int, Weights]:
+        order, prob_R = made
+        columns, values = order.keys, prob_R if isinstance(rules[order.n], Rule) else log10_values(prob_R)
         if order.marked_R is not None:
-            kept = xp.flatnonzero(~order.marked_R)
+            kept = array_module(values).flatnonzero(~order.marked_R)
             columns, values = columns[:, kept], values[kept]
-        probabilities[n] = Weights(columns, values)
-    return Estimated(probabilities, backoffs)
+        return order.n, Weights(columns, values)
+
+    estimated = Estimated(dict(side_by_side(weights, interpolated(), threads)), backoffs)
+    for n in range(3, max(part.orders) + 1) if whole else ():
+        if part.orders[n].marked_R is None and part.orders[n - 1].marked_R is None:
+            estimated.suffixes[n] = part.orders[n].suffix_R
+    return estimated
 
 
 def _of_words(prob_V: Any, rule: Discounts | Rule) -> Any:
-    """Return the probabilities of single words as `_estimated` needs them."""
+    """Return the probabilities of single words as an estimator needs them."""
     if isinstance(rule, Rule):
         return array_module(prob_V).maximum(log10_values(prob_V), np.float32(ZERO_LOG10))
     return prob_V
 
 
-def _estimated(order: Order, rule: Discounts | Rule, lower_L: Any) -> tuple[Any, Weights]:
-    """Return (probabilities of the n-grams of one order, backoffs of their contexts).
+def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[Any, Weights]]:
+    """Return a function of the probabilities of the lower order that returns (probabilities of the n-grams of one
+    order, backoffs of their contexts).
 
     Probabilities, also those of the lower order, are log10 values if `rule` is a Rule.
     """
-    xp = array_module(lower_L)
+    xp = array_module(order.count_R)
     [(contexts, sizes_C)] = count_prefixes(order.keys, order.bits, order.n - 1, order.n - 1)
     if isinstance(rule, Rule):
         first_C1 = xp.zeros(len(sizes_C) + 1, np.int64)
         xp.cumsum(sizes_C, out=first_C1[1:])
-        prob_R, backoff_C = smooth_contexts(order.count_R, order.marked_R, order.suffix_R, lower_L, first_C1, rule)
-        return prob_R, Weights(contexts, backoff_C)
+
+        def smooth(lower_L: Any) -> tuple[Any, Weights]:
+            arrays = order.count_R, order.marked_R, order.suffix_R, lower_L, first_C1
+            prob_R, backoff_C = smooth_contexts(*arrays, rule)
+            return prob_R, Weights(contexts, backoff_C)
+
+        return smooth
     context_R = _contexts(sizes_C, len(order))
     del sizes_C  # frees memory: contexts are nearly as many as n-grams
     total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
     gamma_C = _gammas(rule, kinds_C3, pruned_C, total_C)
-    del kinds_C3, pruned_C
-    prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
-    return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_MASS)))
+
+    def estimate(lower_L: Any) -> tuple[Any, Weights]:
+        prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
+        return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_MASS)))
+
+    return estimate
 
 
 def split_probs(part: Part, split: Sequence[int], rule: Discounts | Rule, prob_V: Any) -> tuple[Any, Any]:
@@ -407,7 +454,7 @@ def split_probs(part: Part, split: Sequence[int], rule: Discounts | Rule, prob_V
     bigrams = part.orders[2]
     place_R = _split_places(bigrams.word(0), bigrams.word(1), split, len(prob_V))
     mine = (place_R >= 0).nonzero()[0]
-    return place_R[mine], _estimated(bigrams, rule, _of_words(prob_V, rule))[0][mine]
+    return place_R[mine], _estimator(bigrams, rule)(_of_words(prob_V, rule))[0][mine]
 
 
 def _contexts(sizes_C: Any, rows: int) -> Any:

@@ -15,7 +15,7 @@ from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine.count import pack_codes
 from mgpu_ngram.engine.estimate import EstimateOptions
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 CASES = {  # tests/jobs/test_estimate.py has the others
     "small.o1": ("small.txt", 1, {}),
@@ -96,7 +96,9 @@ def estimated(
     counts_V = to_device(np.array([counts[v,] for v in range(V)]))
     bad_V = None if limit is None else to_device(np.array([w not in {*limit, *SPECIALS} for w in words]))
     tables = cut(counts, order, bits, parts, to_device, split) if order > 1 else []
-    adjusted = [engine.adjust_counts(t, V, options, bad_V, split) for t in tables]
+    alone = parts == 1 and not on_gpu(counts_V)
+    threads = 2 if alone else 1
+    adjusted = [engine.adjust_counts(t, V, options, bad_V, split, threads) for t in tables]
     left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
     count_V, kept_V = engine.adjust_unigrams(left_V, counts_V, options, bad_V)
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
@@ -125,9 +127,9 @@ def estimated(
     for part in adjusted if split else ():
         places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
         split_L[places] = probs
-    made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L) for part in adjusted]
+    made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L, alone, threads) for part in adjusted]
     if stretches == 1:
-        trie = assemble.assemble(unigrams, made, bits)
+        trie = assemble.assemble(unigrams, made, bits, threads=threads)
     else:
         words_of = assemble.cut_words([assemble.sample_first_words(part, bits) for part in made], V, stretches)
         taken = [[assemble.take_stretch(part, bits, some) for part in made] for some in words_of]

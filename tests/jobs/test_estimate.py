@@ -32,6 +32,7 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
+from mgpu_ngram.jobs.estimate import passes
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
@@ -393,6 +394,18 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, monkeypatch):
         assert make(text, format=format, **options)[0] == data[format]
 
 
+@pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 3)])
+def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, make, monkeypatch):
+    found, estimate_part = [], passes.estimate_part
+    monkeypatch.setattr(passes, "estimate_part", lambda *a: found.append(a[-2:]) or estimate_part(*a))
+    executor = LocalExecutor(workers=workers)
+    try:
+        assert make(text, executor=executor, **whole[1])[0] == whole[0]["arpa"]
+    finally:
+        executor.close()
+    assert found == ([(True, workers * executor.threads)] if parts == 1 else parts * [(False, 1)])
+
+
 def test_memory_changes_nothing(text, whole, make, tmp_path, monkeypatch):
     """Parts are kept in host memory, in files, or in both."""
     data, options = whole
@@ -428,6 +441,7 @@ def test_results_in_host_memory_are_counted(text, whole, make, monkeypatch):
     sizes, hold = [], keep.hold
     monkeypatch.setattr(keep, "hold", lambda held: sizes.append(held.host_bytes) or hold(held))
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 1 << 20)
+    monkeypatch.setattr(estimate, "_least_parts", lambda executor: 2)
     make(text, **whole[1])
     # Streams, vocabulary and run of the only chunk; two parts, the estimates of each, and two stretches, before and
     # after linking. Some have 100 rows or more, of 2 numbers of 8 bytes or more.

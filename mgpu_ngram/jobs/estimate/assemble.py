@@ -59,6 +59,12 @@ class Resources:
     folder: str
     progress: Progress
 
+    def threads(self, parts: int) -> int:
+        """Return the threads of a task that makes the only one of some parts: all of this process, on a CPU."""
+        executor = self.executor
+        is_alone = parts == 1 and executor.device == "cpu" and executor.transport == "memory"
+        return executor.workers * executor.threads if is_alone else 1
+
 
 @dataclass(frozen=True)
 class Assembly:
@@ -105,9 +111,8 @@ class Assembly:
         """Call the one task that assembles all parts."""
         resources, device = self.resources, self.resources.budget.device
         resources.progress.start("assemble", 1, "steps")
-        return resources.executor.call(
-            finish, list(parts), self.unigrams, self.vocabulary, self._bits, collapse, device, label="the model"
-        )
+        how = self._bits, collapse, device, resources.threads(len(parts))
+        return resources.executor.call(finish, list(parts), self.unigrams, self.vocabulary, *how, label="the model")
 
     def _in_stretches(self, parts: list[Handle], words_of: list[tuple[int, int]]) -> Handle:
         """Assemble stretches, find their suffixes, and call the task that joins them.
@@ -214,13 +219,15 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
 
 
 def finish(
-    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
-) -> Estimate:
+    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str,
+    threads: int = 1,
+) -> Estimate:  # fmt: skip
     """Return the model of all parts, on the device or, without room there, in host memory."""
     watch = Stopwatch(device)
 
     def made(device: str) -> Any:
-        return assemble(_moved(unigrams, device), [result_to_device(part, device) for part in parts], bits, collapse)
+        moved = [result_to_device(part, device) for part in parts]
+        return assemble(_moved(unigrams, device), moved, bits, collapse, threads)
 
     trie = on_device_or_host(made, device)
     words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))

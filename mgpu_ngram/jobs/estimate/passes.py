@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from mgpu_ngram.engine.estimate import (
     split_probs,
     with_split_counts,
 )
+from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.engine.smooth import plain_counts, plain_unigrams, smooth_unigrams
 from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
@@ -117,11 +118,11 @@ class Estimation:
         self.tokens = 0  # of the text, set by `finish`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
 
-    def part(self, pieces: Sequence[Handle | SortedRun], shard: int) -> Handle:
+    def part(self, pieces: Sequence[Handle | SortedRun], shard: int, threads: int = 1) -> Handle:
         """Call the task that sums the share of all runs in a shard and adjusts its counts; return its handle."""
         return self.executor.call(
             make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder, self.split,
-            label=f"adjusting counts of part {shard}", affinity=shard,
+            threads, label=f"adjusting counts of part {shard}", affinity=shard,
         )  # fmt: skip
 
     def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
@@ -143,12 +144,14 @@ class Estimation:
             found = [executor.call(split_probs_of, part, *how) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols)
         made: list[Handle] = []
+        # A GPU searches suffixes again, because it has no memory to keep them.
+        shared = split_L, len(parts) == 1 and device == "cpu", self.resources.threads(len(parts))
         self.resources.progress.start("estimate", len(parts), "parts")
         while parts:
             made.append(
                 executor.call(
                     estimate_of, parts.pop(0), rules, unigrams, self.budget, self.folder, self.split, split_left,
-                    split_L,
+                    *shared,
                     label=f"estimating part {len(made)}",
                 )
             )  # fmt: skip
@@ -263,7 +266,7 @@ def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
 
 def make_part(
     runs: Sequence[SortedRun], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
-    folder: str, split: Sequence[int],
+    folder: str, split: Sequence[int], threads: int,
 ) -> Part:  # fmt: skip
     """Sum the share of all runs in a shard, and adjust its counts."""
     stored = {s.path: s for run in runs for s in run.stored}
@@ -272,31 +275,40 @@ def make_part(
     def find(n: int) -> list[ShardedTable]:
         return [t for piece in pieces for t in piece.tables.get(n, [])]
 
-    return adjusted(find, symbols, options, bad_V, budget, folder, split)
+    return adjusted(find, symbols, options, bad_V, budget, folder, split, threads)
 
 
 def adjusted(
     find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
-    folder: str, split: Sequence[int] = (),
+    folder: str, split: Sequence[int] = (), threads: int = 1,
 ) -> Part:  # fmt: skip
     """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result."""
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
 
     def adjust(*tables: Table) -> Part:
         if options.smoothing:
-            return plain_counts({t.order: t for t in tables}, symbols, options, options.smoothing, split)
+            return plain_counts({t.order: t for t in tables}, symbols, options, options.smoothing, split, threads)
         bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[0].keys))
-        return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, split)
+        return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, split, threads)
+
+    def found() -> Iterator[tuple[int, list[ShardedTable]]]:
+        for n in range(2, options.order + 1):
+            pieces = find(n)
+            watch.lap("read")
+            yield n, pieces
+
+    def summed(order: tuple[int, list[ShardedTable]]) -> Table:
+        n, pieces = order
+        if not pieces:
+            return empty_table(n, bits, to_device(np.empty(0, np.uint64), budget.device))
+        return merge_to(pieces, budget.device).shard(0)
 
     with memory_guard("adjusting counts", budget.device, LESS):
-        tables = dict[int, Table]()
-        for n in range(2, options.order + 1):
-            found = find(n)
-            watch.lap("read")
-            like = to_device(np.empty(0, np.uint64), budget.device)
-            tables[n] = merge_to(found, budget.device).shard(0) if found else empty_table(n, bits, like)
+        tables = list[Table]()
+        for table in side_by_side(summed, found(), threads):
+            tables.append(table)
             watch.lap("reduce")
-        part = where_it_fits(adjust, *tables.values())
+        part = where_it_fits(adjust, *tables)
         watch.lap("adjust")
     part.seconds = watch.seconds
     return spill(part, budget, folder)
@@ -388,7 +400,7 @@ def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
 
 def estimate_of(
     part: Part, rules: dict[int, Any], unigrams: Unigrams, budget: Budget, folder: str, split: Sequence[int],
-    left_L: Any, split_L: Any,
+    left_L: Any, split_L: Any, is_whole: bool, threads: int,
 ) -> Estimated:  # fmt: skip
     """Return the probabilities and backoffs of a part; spill them."""
     watch = Stopwatch(budget.device)
@@ -396,7 +408,7 @@ def estimate_of(
     def estimate(device: str) -> Estimated:
         whole = _with_split(part, split, left_L, device)
         shared_L = None if split_L is None else to_device(split_L, device)
-        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L)
+        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L, is_whole, threads)
 
     with memory_guard("estimating", budget.device, LESS):
         estimated = on_device_or_host(estimate, budget.device)

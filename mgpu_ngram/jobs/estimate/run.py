@@ -40,6 +40,7 @@ from mgpu_ngram.jobs.progress import Progress
 FORMAT = "mgpu_ngram model"
 TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part while it is estimated, per token of the text in its shards
 ALONE = {"gpu": 1.6, "cpu": 1.0}  # factor of tokens for the only part of a worker: no other part waits
+SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
 
@@ -110,7 +111,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
         where = {"device": context.device, "workers": context.workers}
         return {"job": config.name, "counts": config.counts, "smoothing": config.smoothing, **where}
     counted = count_plan(config.counting(), context)
-    chosen = {"shards": context.workers, "model": model_file(config), "smoothing": config.smoothing}
+    chosen = {"shards": _least_parts(context), "model": model_file(config), "smoothing": config.smoothing}
     return counted | {"job": config.name, **chosen}
 
 
@@ -178,7 +179,7 @@ def estimated(
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     part_tokens, resumed = _part_tokens(budget), 0
     alone_tokens = int(ALONE[budget.device] * part_tokens)
-    chosen = {"least_shards": executor.workers, "shard_tokens": part_tokens, "alone_tokens": alone_tokens}
+    chosen = {"least_shards": _least_parts(executor), "shard_tokens": part_tokens, "alone_tokens": alone_tokens}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
     else:
@@ -236,7 +237,7 @@ def _parts_of_text(
             progress.start("adjust", len(shards), "parts")
 
         def call(shard: int, pieces: list) -> Handle:
-            parts.append(estimation.part(pieces, shard))
+            parts.append(estimation.part(pieces, shard, resources.threads(len(shards))))
             return parts[-1]
 
         shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1), report)
@@ -246,6 +247,12 @@ def _parts_of_text(
         totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)
     ]  # fmt: skip
     return estimation, parts, len(job.resumed)
+
+
+def _least_parts(where: Executor | PlanContext) -> int:
+    """Return 1 for few threads of one process, which share the orders of one part: it needs no merging."""
+    is_shared = where.device == "cpu" and where.transport == "memory" and where.workers <= SHARING_WORKERS
+    return 1 if is_shared else where.workers
 
 
 def _part_tokens(budget: Budget) -> int:
