@@ -26,7 +26,7 @@ from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
 from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.estimate.passes import Estimation, adjusted, read_words
+from mgpu_ngram.jobs.estimate.passes import Estimation, PartResources, adjusted, read_words
 
 
 def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:
@@ -161,7 +161,7 @@ def adjust_part(
     tables: dict[int, ShardedTable], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str
 ) -> Part:
     """Adjust the counts of a part."""
-    return adjusted(lambda n: [tables[n]], symbols, options, bad_V, budget, folder)
+    return adjusted(lambda n: [tables[n]], symbols, options, bad_V, PartResources(budget, folder))
 
 
 def _report_of(vocabulary: Vocabulary) -> tuple[int, list[int]]:
@@ -189,4 +189,4 @@ def read_part(
     def read(n: int) -> list[ShardedTable]:
         return read_tables(paths[n], n, words, threads, columns)
 
-    return adjusted(read, len(words), options, bad_V, budget, folder)
+    return adjusted(read, len(words), options, bad_V, PartResources(budget, folder))

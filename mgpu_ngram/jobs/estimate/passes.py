@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,17 @@ class _Words:
     tokens: int
 
 
+class PartResources(NamedTuple):
+    """What the task of a part may use.
+
+    folder  where it may spill
+    """
+
+    budget: Budget
+    folder: str
+    threads: int = 1
+
+
 class Estimation:
     """The steps after counting.
 
@@ -121,8 +132,8 @@ class Estimation:
     def part(self, pieces: Sequence[Handle | SortedRun], shard: int, threads: int = 1) -> Handle:
         """Call the task that sums the share of all runs in a shard and adjusts its counts; return its handle."""
         return self.executor.call(
-            make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder, self.split,
-            threads, label=f"adjusting counts of part {shard}", affinity=shard,
+            make_part, pieces, shard, self.symbols, self.options, self.bad, self.split,
+            PartResources(self.budget, self.folder, threads), label=f"adjusting counts of part {shard}", affinity=shard,
         )  # fmt: skip
 
     def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
@@ -144,14 +155,14 @@ class Estimation:
             found = [executor.call(split_probs_of, part, *how) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols)
         made: list[Handle] = []
+        resources = PartResources(self.budget, self.folder, self.resources.threads(len(parts)))
         # A GPU searches suffixes again, because it has no memory to keep them.
-        shared = split_L, len(parts) == 1 and device == "cpu", self.resources.threads(len(parts))
+        shared = split_L, resources, len(parts) == 1 and device == "cpu"
         self.resources.progress.start("estimate", len(parts), "parts")
         while parts:
             made.append(
                 executor.call(
-                    estimate_of, parts.pop(0), rules, unigrams, self.budget, self.folder, self.split, split_left,
-                    *shared,
+                    estimate_of, parts.pop(0), rules, unigrams, self.split, split_left, *shared,
                     label=f"estimating part {len(made)}",
                 )
             )  # fmt: skip
@@ -265,8 +276,8 @@ def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
 
 
 def make_part(
-    runs: Sequence[SortedRun], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
-    folder: str, split: Sequence[int], threads: int,
+    runs: Sequence[SortedRun], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int],
+    resources: PartResources,
 ) -> Part:  # fmt: skip
     """Sum the share of all runs in a shard, and adjust its counts."""
     stored = {s.path: s for run in runs for s in run.stored}
@@ -275,14 +286,15 @@ def make_part(
     def find(n: int) -> list[ShardedTable]:
         return [t for piece in pieces for t in piece.tables.get(n, [])]
 
-    return adjusted(find, symbols, options, bad_V, budget, folder, split, threads)
+    return adjusted(find, symbols, options, bad_V, resources, split)
 
 
 def adjusted(
-    find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
-    folder: str, split: Sequence[int] = (), threads: int = 1,
+    find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any,
+    resources: PartResources, split: Sequence[int] = (),
 ) -> Part:  # fmt: skip
     """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result."""
+    budget, folder, threads = resources
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
 
     def adjust(*tables: Table) -> Part:
@@ -399,10 +411,11 @@ def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
 
 
 def estimate_of(
-    part: Part, rules: dict[int, Any], unigrams: Unigrams, budget: Budget, folder: str, split: Sequence[int],
-    left_L: Any, split_L: Any, is_whole: bool, threads: int,
+    part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
+    resources: PartResources, is_whole: bool,
 ) -> Estimated:  # fmt: skip
     """Return the probabilities and backoffs of a part; spill them."""
+    budget, folder, threads = resources
     watch = Stopwatch(budget.device)
 
     def estimate(device: str) -> Estimated:
