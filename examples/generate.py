@@ -9,11 +9,15 @@ import sys
 
 import mgpu_ngram as ng
 
+TRIES = 100  # seeds, for a sentence that is not empty
+
 
 def main(path: str, seed: str = "1") -> None:
     """Load the model, generate a sentence, and print it with the next words of its beginning."""
     model = ng.Model.load(path)
-    sentence = model.generate("", max_words=30, seed=int(seed))
+    # Empty lines of the text make empty sentences likely; the next seed gives another one.
+    sentences = (model.generate("", max_words=30, seed=number) for number in range(int(seed), int(seed) + TRIES))
+    sentence = next(filter(None, sentences), "")
     print(f"a sentence: {sentence}")
     beginning = " ".join(sentence.split()[:2])
     ids, values = model.distribution(beginning, orders="max", top_k=5, bos=True)
