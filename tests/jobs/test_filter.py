@@ -479,15 +479,21 @@ def test_ccnet_figures(kind, ccnet, here, shared_data):
     assert compared > 1990
 
 
+def train_pieces(folder):
+    """Write a small SentencePiece model to m.model; return the library."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    (folder / "text.txt").write_text("the cat sat on the mat ?\n" * 500)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text.txt"), model_prefix=str(folder / "m"), vocab_size=50, minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    return sentencepiece
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_contrast_model_of_pieces(swapped, here, tmp_path):
     """Its perplexities are those of a run with it alone, whether its pieces are some of the model's or more."""
-    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    (tmp_path / "text.txt").write_text("the cat sat on the mat ?\n" * 500)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), vocab_size=50, minloglevel=2,
-        hard_vocab_limit=False,
-    )  # fmt: skip
+    sentencepiece = train_pieces(tmp_path)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model")).encode(
         "the cat sat on a mat", out_type=str
     )
@@ -509,12 +515,7 @@ def test_a_contrast_model_of_pieces(swapped, here, tmp_path):
 
 def test_halves_of_surrogate_pairs(arpa, here, tmp_path):
     """A text that UTF-8 cannot write is scored with ? in their place, also by a tokeniser of another library."""
-    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    (tmp_path / "text.txt").write_text("the cat sat on the mat ?\n" * 500)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), vocab_size=50, minloglevel=2,
-        hard_vocab_limit=False,
-    )  # fmt: skip
+    train_pieces(tmp_path)
     (tmp_path / "docs.jsonl").write_text('{"text": "a \\ud800 b"}\n{"text": "a ? b"}\n')
     for more in {"tokenizer": str(tmp_path / "m.model")}, {}, {"normalize": "ccnet"}:
         filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", context={"overwrite": True}, **more)
