@@ -26,6 +26,7 @@ from mgpu_ngram.engine.decode_batch import Batching, Forced, search_all
 from mgpu_ngram.engine.ensemble_steps import Ensemble
 from mgpu_ngram.engine.search_options import Hypothesis
 from mgpu_ngram.engine.word_scores import WordScores
+from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 
 BEAMS = (1, 3, 9)
 UNFUSED = "decode/fusion unfused"
@@ -41,6 +42,9 @@ class UnfusedScores(WordScores):
             scores_RV[:, forbidden_F] = -np.inf
         words_RK, scores_RK = peers.k_best(scores_RV, k)
         return words_RK.astype(np.int32), scores_RK + costs_R[:, None]
+
+    def best_of_beams(self, k: int, costs_R: Any, starts_S1: Any, sizes_S: Any, forbidden_F: Any) -> Chosen:
+        return best_of_beams(*self.best(k, costs_R, forbidden_F), starts_S1, sizes_S)
 
 
 class UnfusedEnsemble(Ensemble):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SMALL, UNIT
 from mgpu_ngram.benchmarks.distribution_steps import TABLE_54
 from mgpu_ngram.benchmarks.distribution_thesis import ORDERS, OUTPUTS_UNIT, TABLE_51, TABLE_53
 from mgpu_ngram.benchmarks.paper import (
@@ -26,7 +26,8 @@ from mgpu_ngram.benchmarks.paper import (
 from mgpu_ngram.benchmarks.score_models import UNIT as SCORES_UNIT
 
 K80 = "one GPU of a Tesla K80"
-MODELS = {LARGE: "Europarl, V = 101,359", SMALL: "small model, V = 1,350"}
+WORDS = {LARGE: 101_359, SMALL: 1_350}  # of the vocabularies, in the thesis and here
+MODELS = {LARGE: f"Europarl, V = {WORDS[LARGE]:,}", SMALL: f"small model, V = {WORDS[SMALL]:,}"}
 SATURATED = {"rows": 50, "scores": 10_000}  # sentences at once
 GILM_ENDS, GLM_ENDS = 0.36e6, 13.08e6  # a second, of the large model, saturated
 ROWS, SCORES = "smoothed float32", "scores"
@@ -51,7 +52,7 @@ def _glm_first(found: JudgedRows) -> Verdict:
 
 def _gilm_first_on_small(found: JudgedRows) -> Verdict:
     rows, scores = _pair(found, "table5.1", SMALL)
-    why = f"{number(rows)} distributions of {SHAPES[SMALL].symbols:,} words against {number(scores)} scores a second"
+    why = f"{number(rows)} distributions of {WORDS[SMALL]:,} words against {number(scores)} scores a second"
     because = "memory takes as long to write a distribution as its words ask for, and a score writes one number"
     return Verdict(HOLDS if rows > scores else FAILS, why, because)
 
@@ -116,7 +117,7 @@ def _similar_effects(found: JudgedRows) -> Verdict:
     scores = [found.by(f"distribution/table5.3 {name} {SCORES}", "n") for name in SMALL_LARGE]
     why = (
         f"size: distributions fall {times(small / large)} times from V = 1,350 to 101,359, which have "
-        f"{SHAPES[LARGE].symbols / SHAPES[SMALL].symbols:.3g} times the words, and scores "
+        f"{WORDS[LARGE] / WORDS[SMALL]:.3g} times the words, and scores "
         f"{scores[1][5] / scores[0][5]:.3g} times; order: distributions take "
         f"{'the same time' if order_same else 'other times'} with orders 5 to 3, and scores of the large model gain "
         f"{percent(scores[0][3] / scores[0][5] - 1)}"
@@ -210,7 +211,7 @@ PAPER = Paper(
                 *(
                     Figure(
                         f"giLM, outputs, {MODELS[name]}",
-                        TABLE_51["smoothed"][name] * SHAPES[name].symbols,
+                        TABLE_51["smoothed"][name] * WORDS[name],
                         OUTPUTS_UNIT,
                         K80,
                     )

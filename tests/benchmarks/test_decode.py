@@ -31,7 +31,9 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
 from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.engine import word_scores
 from mgpu_ngram.engine.decode_batch import BATCHINGS, Batching
+from mgpu_ngram.engine.ensemble_steps import Ensemble
 
 WORDS = 100
 
@@ -105,6 +107,20 @@ def test_rows_are_consistent(bench_run, stored_rows):
     assert mixed["bytes_moved"] == 3 * 16 * 100 * 2 and mixed["ceiling"] == decode_limits.READ
     whole = rows["decode/whole float32", "V=60 E=6 H=8 sentences=4 words=100 beam=3 batch=256"]
     assert whole["rate"] == pytest.approx(WORDS / whole["median_seconds"])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_an_unfused_decode_runs_no_fused_pass(tmp_path, monkeypatch, device):
+    monkeypatch.setitem(decode_work.SHAPES, "gpu", GRUShape(60, 6, 8))
+    work = DecodeBench(Suite(device), WORDS, [1], tmp_path)
+    sources = random_sources([6, 4], work.system.shape.vocab_size)
+    fused = decode_fusion.decoded(work, Ensemble, sources, 3, Batching(2))
+    for name in "best_words", "best_hypotheses":
+        monkeypatch.setattr(word_scores, name, None)
+    unfused = decode_fusion.decoded(work, decode_fusion.UnfusedEnsemble, sources, 3, Batching(2))
+    assert [[h.words for h in results] for results in unfused] == [[h.words for h in results] for results in fused]
+    with pytest.raises(TypeError):
+        decode_fusion.decoded(work, Ensemble, sources, 3, Batching(2))
 
 
 def test_many_sentences_are_measured_once_in_float16(bench, monkeypatch):
