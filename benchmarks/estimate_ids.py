@@ -71,7 +71,7 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     moved["count"] = sort_bytes(len(marked_T), 4, ORDER, bits) + table_bytes
     watch.lap("count")
 
-    part = adjust_counts(tables, symbols, options)
+    part = adjust_counts(tables, symbols, options, whole=True)
     tables.clear()
     moved["adjust"] = _nbytes(part.arrays())
     watch.lap("adjust")

@@ -7,7 +7,7 @@ on any worker, and joined. Only suffixes cross stretches, because they begin wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 from mgpu_ngram.core.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.engine.estimate import UNK_ID, Estimated, Unigrams, Weights, word_ids
-from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
@@ -59,17 +58,17 @@ class Stretch:
         return self.with_arrays({name: fn(array) for name, array in self.arrays().items()})
 
 
-def assemble(
-    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False, threads: int = 1
-) -> Trie:
+def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
     """Return the trie of all parts' n-grams. Consumes the parts.
 
     bits      bits of a word in keys
-    threads   as of `side_by_side`, one order each
     collapse  give each n-gram one value instead of probability and backoff (Heafield, Koehn and Lavie, 2012, "Language
               model rest costs and space-efficient storage", q); the values of a text add up to its score
     """
-    levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse, threads=threads)
+    if parts and parts[0].nodes:
+        levels = _levels_of_nodes(unigrams, parts[0], collapse)
+    else:
+        levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse)
     if collapse:
         _collapse(levels)
     else:
@@ -154,9 +153,40 @@ def merge_weights(parts: Sequence[Weights]) -> Weights:
     return Weights(columns, bits.astype(np.uint32).view(np.float32))
 
 
+def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> list[Level]:
+    """Return the levels of a part that is the whole model."""
+    xp, N = array_module(unigrams.prob_V), max(whole.nodes)
+    kept_M = xp.flatnonzero(unigrams.kept_V)
+    new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
+    levels = [Level(new_V[kept_M], _log10_of_words(unigrams, kept_M), None)]
+    if len(kept_M) == len(new_V):
+        kept_M = new_V = None
+    new_M1: Any = None  # rows of the order below, without pruned ones; None: none is pruned, as kept_M
+    for n in range(2, N + 1):
+        word_R, first_M1, suffix_R, marked_R = whole.nodes.pop(n)
+        prob_R, backoff_M = whole.probabilities.pop(n).values, whole.backoffs.pop(n - 1).values
+        levels[-1].backoff_G = backoff_M if kept_M is None else backoff_M[kept_M]
+        if n == 2 or (n == N and not collapse):
+            suffix_R = None
+        elif new_M1 is not None:
+            suffix_R = new_M1[suffix_R]
+        new_R1 = kept_R = None
+        if marked_R is not None:
+            kept_R, new_R1 = xp.flatnonzero(~marked_R), xp.zeros(len(marked_R) + 1, node_dtype(len(marked_R)))
+            xp.cumsum(~marked_R, out=new_R1[1:])
+            word_R, prob_R, first_M1 = word_R[kept_R], prob_R[kept_R], new_R1[first_M1]
+            suffix_R = None if suffix_R is None else suffix_R[kept_R]
+        if kept_M is not None:
+            first_M1 = xp.concatenate([first_M1[kept_M], first_M1[-1:]])
+        word_R = word_R if new_V is None else new_V[word_R]
+        levels.append(Level(word_R, prob_R, None, suffix_G=suffix_R, first_child_M=first_M1))
+        new_M1, kept_M = new_R1, kept_R
+    return levels
+
+
 def _levels(
     unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], collapse: bool = False,
-    keys: dict[int, Any] | None = None, threads: int = 1,
+    keys: dict[int, Any] | None = None,
 ) -> list[Level]:  # fmt: skip
     """Return the levels of the n-grams that begin with some words.
 
@@ -169,19 +199,10 @@ def _levels(
     kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
     before = int(unigrams.kept_V[:first].sum())
     levels = [Level(new_V[kept], _log10_of_words(unigrams, kept), None)]
-    suffixes = parts[0].suffixes if len(parts) == 1 else {}
-
-    def orders() -> Iterator[tuple[int, Weights, Weights, Any]]:
-        """Yield (order, its probabilities, backoffs of the order below, keys of the order below)."""
-        below: Any = None
-        for n in range(2, N + 1):
-            merged = merge_weights([p.probabilities.pop(n) for p in parts])
-            yield n, merged, merge_weights([p.backoffs.pop(n - 1) for p in parts]), below
-            below = merged.columns
-
-    def made(order: tuple[int, Weights, Weights, Any]) -> tuple[Level, Any]:
-        """Return (the level of an order, backoffs of the order below)."""
-        n, merged, weights, below = order
+    below: Any = None  # keys of the order below
+    for n in range(2, N + 1):
+        merged = merge_weights([p.probabilities.pop(n) for p in parts])
+        weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
         columns = merged.columns
         level = Level(new_V[word_ids(columns, n, bits, n - 1)], merged.values, None)
         backoff_G = xp.zeros(len(kept) if n == 2 else below.shape[1], np.float32)
@@ -199,13 +220,12 @@ def _levels(
         sizes_M[1 + node_P] = sizes_P
         level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)
         if keys is None and 3 <= n < N + collapse:
-            level.suffix_G = suffixes[n] if n in suffixes else _suffixes(below, n, bits, columns)
+            level.suffix_G = _suffixes(below, n, bits, columns)
         if keys is not None and N > 3 and n < N:
             keys[n] = columns
-        return level, backoff_G
-
-    for level, levels[-1].backoff_G in side_by_side(made, orders(), threads):
+        levels[-1].backoff_G = backoff_G
         levels.append(level)
+        below = columns
     return levels
 
 

@@ -7,13 +7,16 @@ vocabulary, counts of counts and the finished model. Every part has all words of
 If a word is split (core.shards.split_words), the word before it selects the part of its trigrams and longer n-grams.
 Its bigrams ("split bigrams") are all in one part. The other parts send that part the number of words before each
 split bigram, and receive its probability: vectors over the vocabulary for each split word.
+
+A part that is alone is the whole model. Its n-grams become the nodes of a trie at once: they are linked to their
+histories, which are rows of the order below, so that neither suffixes nor contexts are searched in a whole table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,14 +30,16 @@ from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
+from mgpu_ngram.kernels.estimate.find_suffixes import find_suffixes
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
+from mgpu_ngram.kernels.estimate.link_histories import Links, link_histories
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
 from mgpu_ngram.kernels.estimate.smooth_contexts import Rule, smooth_contexts
 from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
+from mgpu_ngram.kernels.estimate.weigh_contexts import weigh_contexts
 
 UNK_ID, START_ID, END_ID = 0, 1, 2  # ids
 COUNTED = 4  # counts of counts cover counts 1 to 4
-CONTEXTS_AT_ONCE = 1 << 24  # contexts per batch of backoff sums: enough for a GPU, little memory
 MIN_MASS = np.finfo(np.float32).tiny  # that a context leaves: no reader accepts a backoff of -inf
 
 
@@ -60,12 +65,13 @@ class EstimateOptions:
 class Order:
     """The n-grams of one order n, 2 or more, of a part; uint32 becomes int64 for values from 2**32 on.
 
-    keys      (C, R) uint64 of words of `bits` bits, rising
+    keys      (C, R) uint64 of words of `bits` bits, rising; None in a part that is the whole model
     raw_R     (R,) uint32, count of each n-gram in the text
     suffix_R  (R,) uint32: the row in the order below of each n-gram without its first word. Order 2: a word id. Order
               3: may be a number past all rows, the place of a split bigram
     count_R   (R,) uint32, adjusted counts; raw_R itself in the highest order
     marked_R  (R,) bool, whether it is pruned; None if no n-gram of this order is
+    links     `Links`, in a part that is the whole model; else None
     """
 
     n: int
@@ -75,12 +81,13 @@ class Order:
     suffix_R: Any
     count_R: Any
     marked_R: Any = None
+    links: Any = None
 
     def __len__(self) -> int:
         return len(self.raw_R)
 
     def word(self, position: int) -> Any:
-        """Return (R,) int64, the id of one word of each n-gram."""
+        """Return (R,) int64, the id of one word of each n-gram, from keys."""
         return word_ids(self.keys, self.n, self.bits, position)
 
 
@@ -107,6 +114,7 @@ class Part:
         named = {"left_V": self.left_V, "split_left_L": self.split_left_L}
         for n, order in self.orders.items():
             found = {"keys": order.keys, "raw": order.raw_R, "suffix": order.suffix_R, "marked": order.marked_R}
+            found |= order.links._asdict() if order.links else {}
             if order.count_R is not order.raw_R:
                 found["count"] = order.count_R
             named |= {f"{n}.{name}": array for name, array in found.items() if array is not None}
@@ -116,9 +124,11 @@ class Part:
         """Return the part with other arrays, such as copies on another device."""
         orders = {}
         for n, order in self.orders.items():
-            keys, raw_R, suffix_R = (named[f"{n}.{name}"] for name in ("keys", "raw", "suffix"))
-            count_R, marked_R = named.get(f"{n}.count", raw_R), named.get(f"{n}.marked")
-            orders[n] = Order(n, order.bits, keys, raw_R, suffix_R, count_R, marked_R)
+            raw_R, suffix_R = named[f"{n}.raw"], named[f"{n}.suffix"]
+            keys, count_R, marked_R = (named.get(f"{n}.{name}") for name in ("keys", "count", "marked"))
+            links = None if order.links is None else Links(*(named[f"{n}.{name}"] for name in Links._fields))
+            count_R = raw_R if count_R is None else count_R
+            orders[n] = Order(n, order.bits, keys, raw_R, suffix_R, count_R, marked_R, links)
         return replace(self, orders=orders, left_V=named["left_V"], split_left_L=named["split_left_L"])
 
 
@@ -140,12 +150,21 @@ class Unigrams:
 class Weights:
     """Values of the kept n-grams of one order, of one part or of all parts.
 
-    columns  (C, G) uint64, rising keys
+    columns  (C, G) uint64, rising keys; None in the whole model, whose values are those of all rows of `Order`
     values   (G,) float32, log10 probabilities, or backoffs
     """
 
     columns: Any
     values: Any
+
+
+class Nodes(NamedTuple):
+    """The n-grams of an order of the whole model, as nodes of a trie; the arrays are those of `Order` and `Links`."""
+
+    word_R: Any
+    first_M1: Any
+    suffix_R: Any
+    marked_R: Any
 
 
 @dataclass(eq=False)
@@ -155,34 +174,35 @@ class Estimated:
     probabilities  order -> values of its kept n-grams of orders 2 to N
     backoffs       order -> values of its contexts, which are n-grams of orders 1 to N - 1; these may be in another
                    part, or pruned
-    suffixes       order -> (G,) the row in the order below of each n-gram without its first word, from order 3 on; only
-                   of a part that is the whole model, where no n-gram of both orders is pruned
+    nodes          order -> nodes of orders 2 to N, only of a part that is the whole model
     """
 
     probabilities: dict[int, Weights]
     backoffs: dict[int, Weights]
     seconds: dict[str, float] = field(default_factory=dict)
-    suffixes: dict[int, Any] = field(default_factory=dict)
+    nodes: dict[int, Nodes] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name."""
         both = {"p": self.probabilities, "b": self.backoffs}
         named = {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
-        return named | {f"s{n}": suffix_G for n, suffix_G in self.suffixes.items()}
+        named |= {f"n{n}.{name}": a for n, nodes in self.nodes.items() for name, a in nodes._asdict().items()}
+        return {name: array for name, array in named.items() if array is not None}
 
     def with_arrays(self, named: dict[str, Any]) -> Estimated:
         """Return the same with other arrays."""
 
         def named_weights(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
-            return {n: Weights(named[f"{kind}{n}.columns"], named[f"{kind}{n}.values"]) for n in weights}
+            return {n: Weights(named.get(f"{kind}{n}.columns"), named[f"{kind}{n}.values"]) for n in weights}
 
         both = named_weights("p", self.probabilities), named_weights("b", self.backoffs)
-        return Estimated(*both, self.seconds, {n: named[f"s{n}"] for n in self.suffixes})
+        nodes = {n: Nodes(*(named.get(f"n{n}.{name}") for name in Nodes._fields)) for n in self.nodes}
+        return Estimated(*both, self.seconds, nodes)
 
 
 def adjust_counts(
     tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = (),
-    threads: int = 1,
+    threads: int = 1, whole: bool = False,
 ) -> Part:  # fmt: skip
     """Return a part with adjusted counts.
 
@@ -193,14 +213,20 @@ def adjust_counts(
     bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
     split   words that are split; their bigrams have count 0 until `with_split_counts`
     threads  as of `side_by_side`, one order each
+    whole    whether the part is the whole model: link its n-grams to their histories. No word is split then
     """
-    N, orders = options.order, orders_of(tables, symbols, options, bad_V, split, threads)
+    N, orders = options.order, orders_of(tables, symbols, options, bad_V, split, threads, whole)
     xp = array_module(tables[2].keys)
     part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64), xp.empty(0, np.int64))
 
     def adjust(order: Order) -> None:
         n = order.n
-        if n < N:
+        if n < N and whole:
+            rows = _rows_of_start(orders, n)
+            if order.raw_R.dtype != order.count_R.dtype:
+                order.count_R = order.count_R.astype(np.int64)
+            order.count_R[rows] = order.raw_R[rows]
+        elif n < N:
             R = len(order)
             places = len(split) * symbols if n == 2 else 0
             left_L = xp.bincount(orders[n + 1].suffix_R, minlength=R + places)
@@ -217,9 +243,14 @@ def adjust_counts(
 
 def orders_of(
     tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int],
-    threads: int = 1,
+    threads: int = 1, whole: bool = False,
 ) -> dict[int, Order]:  # fmt: skip
-    """Return the n-grams of each order with the rows of their suffixes and their raw counts; see `adjust_counts`."""
+    """Return the n-grams of each order with the rows of their suffixes and their raw counts; see `adjust_counts`.
+
+    In a whole model, counts of orders 2 to N - 1 are the numbers of words before the n-grams.
+    """
+    if whole:
+        return _linked_orders(tables, symbols, options, bad_V, threads)
 
     def order_of(n: int) -> Order:
         table = tables[n]
@@ -234,13 +265,44 @@ def orders_of(
                 suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
             suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
         raw_R = _narrow(table.counts)
-        order = Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R)
-        order.marked_R = _marked(order, options.thresholds[n - 1], bad_V)
-        return order
+        marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_V)
+        return Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R, marked_R)
 
-    found = sorted(tables, reverse=threads > 1)  # the longest search first
-    orders = {order.n: order for order in side_by_side(order_of, found, threads)}
+    orders = {order.n: order for order in side_by_side(order_of, sorted(tables), threads)}
     return dict(sorted(orders.items()))
+
+
+def _linked_orders(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, threads: int
+) -> dict[int, Order]:
+    """Return the orders of a whole model; see `orders_of`."""
+    xp, bits = array_module(tables[2].keys), tables[2].bits
+    words = (xp.arange(1, symbols + 1, dtype=np.uint64) << np.uint64(64 - bits))[None]
+
+    def linked(n: int) -> Order:
+        table = tables[n]
+        links = link_histories(tables[n - 1].keys if n > 2 else words, table.keys, n, bits)
+        raw_R = _narrow(table.counts)
+        marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_V)
+        return Order(n, bits, None, raw_R, links.word_R, raw_R, marked_R, links)
+
+    orders = dict[int, Order]()
+    for order in side_by_side(linked, sorted(tables), threads):
+        if order.n > 2:
+            below, (word_R, history_R, _) = orders[order.n - 1], order.links
+            word_M, _, first_L1 = below.links
+            order.suffix_R, below.count_R = find_suffixes(word_R, history_R, word_M, first_L1, below.suffix_R)
+        orders[order.n] = order
+    return orders
+
+
+def _rows_of_start(orders: dict[int, Order], n: int) -> slice:
+    """Return the rows of the n-grams of a whole model that begin with <s>."""
+    first, last = START_ID, START_ID + 1
+    for m in range(2, n + 1):
+        first_M1 = orders[m].links.first_M1
+        first, last = int(first_M1[first]), int(first_M1[last])
+    return slice(first, last)
 
 
 def _narrow(counts: Any) -> Any:
@@ -269,16 +331,38 @@ def last_longer(part: Part, suffix: Sequence[int], place_V: np.ndarray) -> tuple
     is none.
     """
     order = part.orders[len(suffix) + 1]
-    here_R = array_module(order.count_R).ones(len(order), bool)
-    for position, word in enumerate(suffix, 1):
-        here_R &= order.word(position) == word
-    rows = here_R.nonzero()[0]
+    if order.links:
+        rows = (order.suffix_R == _row_of(part, suffix)).nonzero()[0]
+    else:
+        here_R = array_module(order.count_R).ones(len(order), bool)
+        for position, word in enumerate(suffix, 1):
+            here_R &= order.word(position) == word
+        rows = here_R.nonzero()[0]
     if not len(rows):
         return -1, -1, 0, 0
-    first_K = to_host(order.word(0)[rows])
+    first_K = to_host(_first_words(part, order.n, rows))
     best = int(place_V[first_K].argmax())
     row, word = int(rows[best]), int(first_K[best])
     return int(place_V[word]), word, int(order.count_R[row]), int(order.raw_R[row])
+
+
+def _row_of(part: Part, words: Sequence[int]) -> int:
+    """Return the row of an n-gram of a whole model."""
+    row = words[0]
+    for n, word in enumerate(words[1:], 2):
+        word_R, _, first_M1 = part.orders[n].links
+        first, last = int(first_M1[row]), int(first_M1[row + 1])
+        row = first + int(array_module(word_R).searchsorted(word_R[first:last], word_R.dtype.type(word)))
+    return row
+
+
+def _first_words(part: Part, n: int, rows: Any) -> Any:
+    """Return the ids of the first words of some n-grams of order n."""
+    if not part.orders[n].links:
+        return part.orders[n].word(0)[rows]
+    for m in range(n, 1, -1):
+        rows = part.orders[m].links.history_R[rows]
+    return rows
 
 
 def _split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: int) -> Any:
@@ -305,13 +389,13 @@ def word_ids(keys: Any, order: int, bits: int, position: int) -> Any:
     return (words_at(keys, order, bits, position) - np.uint64(1)).view(np.int64)
 
 
-def _marked(order: Order, threshold: int, bad_V: Any) -> Any:
+def _marked(table: Table, raw_R: Any, threshold: int, bad_V: Any) -> Any:
     """Return which n-grams are pruned; None if none is."""
-    marked_R = order.raw_R <= threshold if threshold else None
+    marked_R = raw_R <= threshold if threshold else None
     if bad_V is not None:
-        outside_R = array_module(order.keys).zeros(len(order), bool)
-        for position in range(order.n):
-            outside_R |= bad_V[order.word(position)]
+        outside_R = array_module(table.keys).zeros(len(table), bool)
+        for position in range(table.order):
+            outside_R |= bad_V[word_ids(table.keys, table.order, table.bits, position)]
         marked_R = outside_R if marked_R is None else marked_R | outside_R
     return marked_R
 
@@ -342,7 +426,7 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
         [[(kept_V & (count_V == 1)).sum(), (kept_V & (count_V == 2)).sum(), (kept_V & (count_V > 2)).sum()]]
     )
     total = count_V.sum(keepdims=True)
-    gamma = _gammas(discounts, kinds, count_V[~kept_V].sum(keepdims=True), total)
+    gamma = weigh_contexts(total, kinds.astype(np.uint32), count_V[~kept_V].sum(keepdims=True), discounts)
     uniform = f(1) / f(max(options.vocab_pad, int(kept_V.sum()) - 1))
     discount_V = xp.asarray(np.array([0, *discounts], f))[xp.minimum(count_V, 3)]
     prob_V = (count_V.astype(f) - discount_V) / total.astype(f)
@@ -354,36 +438,17 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
     return Unigrams(prob_V, kept_V)
 
 
-def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) -> Any:
-    """Return (C,) float32: the mass that contexts leave to the lower order, from discounts and pruned counts.
-
-    Sums in the order of lmplz.
-    """
-    gamma_C = array_module(total_C).zeros(len(total_C), np.float32)
-    for begin in range(0, len(gamma_C), CONTEXTS_AT_ONCE):
-        rows = slice(begin, begin + CONTEXTS_AT_ONCE)
-        left_C = gamma_C[rows]
-        for kind, discount in enumerate(discounts):
-            left_C += np.float32(discount) * kinds_C3[rows, kind].astype(np.float32)
-        if pruned_C is not None:
-            left_C += pruned_C[rows].astype(np.float32)
-        left_C /= total_C[rows].astype(np.float32)
-    return gamma_C
-
-
 def estimate_part(
-    part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, whole: bool = False,
-    threads: int = 1,
-) -> Estimated:  # fmt: skip
+    part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, threads: int = 1
+) -> Estimated:
     """Return probabilities and backoffs of a part.
 
     rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
     prob_V   (V,) float32, of single words
     split_L  (H * V,) float32, of split bigrams
-    whole    whether the part is the whole model: return suffixes
     threads  as of `side_by_side`, one order each
     """
-    backoffs = dict[int, Weights]()
+    backoffs, nodes = dict[int, Weights](), dict[int, Nodes]()
 
     def prepared(n: int) -> tuple[int, Callable[[Any], tuple[Any, Weights]]]:
         return n, _estimator(part.orders[n], rules[n])
@@ -400,16 +465,15 @@ def estimate_part(
     def weights(made: tuple[Order, Any]) -> tuple[int, Weights]:
         order, prob_R = made
         columns, values = order.keys, prob_R if isinstance(rules[order.n], Rule) else log10_values(prob_R)
-        if order.marked_R is not None:
+        if order.marked_R is not None and not order.links:
             kept = array_module(values).flatnonzero(~order.marked_R)
             columns, values = columns[:, kept], values[kept]
         return order.n, Weights(columns, values)
 
-    estimated = Estimated(dict(side_by_side(weights, interpolated(), threads)), backoffs)
-    for n in range(3, max(part.orders) + 1) if whole else ():
-        if part.orders[n].marked_R is None and part.orders[n - 1].marked_R is None:
-            estimated.suffixes[n] = part.orders[n].suffix_R
-    return estimated
+    for n, order in part.orders.items():
+        if order.links:
+            nodes[n] = Nodes(order.links.word_R, order.links.first_M1, order.suffix_R, order.marked_R)
+    return Estimated(dict(side_by_side(weights, interpolated(), threads)), backoffs, nodes=nodes)
 
 
 def _of_words(prob_V: Any, rule: Discounts | Rule) -> Any:
@@ -426,10 +490,17 @@ def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[An
     Probabilities, also those of the lower order, are log10 values if `rule` is a Rule.
     """
     xp = array_module(order.count_R)
-    [(contexts, sizes_C)] = count_prefixes(order.keys, order.bits, order.n - 1, order.n - 1)
+    if order.links:
+        contexts, C = None, len(order.links.first_M1) - 1
+    else:
+        [(contexts, sizes_C)] = count_prefixes(order.keys, order.bits, order.n - 1, order.n - 1)
+        C = len(sizes_C)
     if isinstance(rule, Rule):
-        first_C1 = xp.zeros(len(sizes_C) + 1, np.int64)
-        xp.cumsum(sizes_C, out=first_C1[1:])
+        first_C1 = xp.zeros(C + 1, np.int64)
+        if order.links:
+            first_C1[:] = order.links.first_M1
+        else:
+            xp.cumsum(sizes_C, out=first_C1[1:])
 
         def smooth(lower_L: Any) -> tuple[Any, Weights]:
             arrays = order.count_R, order.marked_R, order.suffix_R, lower_L, first_C1
@@ -437,10 +508,9 @@ def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[An
             return prob_R, Weights(contexts, backoff_C)
 
         return smooth
-    context_R = _contexts(sizes_C, len(order))
-    del sizes_C  # frees memory: contexts are nearly as many as n-grams
-    total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
-    gamma_C = _gammas(rule, kinds_C3, pruned_C, total_C)
+    context_R = order.links.history_R if order.links else _contexts(sizes_C, len(order))
+    total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, C)
+    gamma_C = weigh_contexts(total_C, kinds_C3, pruned_C, rule)
 
     def estimate(lower_L: Any) -> tuple[Any, Weights]:
         prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)

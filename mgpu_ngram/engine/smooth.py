@@ -30,13 +30,14 @@ from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
 
 def plain_counts(
     tables: dict[int, Table], symbols: int, options: EstimateOptions, smoothing: Smoothing, split: Sequence[int] = (),
-    threads: int = 1,
+    threads: int = 1, whole: bool = False,
 ) -> Part:  # fmt: skip
     """Return a part with plain counts.
 
     tables  of orders 2 to N, each sorted by key; counts of marked text
     split   words that are split
     threads  as of `side_by_side`, one order each
+    whole    whether the part is the whole model
 
     A closed vocabulary drops n-grams with <unk>. Counts of counts include those whose context has <unk>, as in SRILM.
     """
@@ -49,8 +50,10 @@ def plain_counts(
         counts_of_counts[n] = count_counts(counts, smoothing.counted(n))
     xp = array_module(tables[2].keys)
     nothing = xp.zeros(0, np.int64)
-    part = Part(orders_of(kept, symbols, options, None, split, threads), nothing, nothing, counts_of_counts)
+    orders = orders_of(kept, symbols, options, None, split, threads, whole)
+    part = Part(orders, nothing, nothing, counts_of_counts)
     for n, order in part.orders.items():
+        order.count_R = order.raw_R
         pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
         part.sizes[n] = len(order) - pruned, len(order)
     return part

@@ -96,9 +96,9 @@ def estimated(
     counts_V = to_device(np.array([counts[v,] for v in range(V)]))
     bad_V = None if limit is None else to_device(np.array([w not in {*limit, *SPECIALS} for w in words]))
     tables = cut(counts, order, bits, parts, to_device, split) if order > 1 else []
-    alone = parts == 1 and not on_gpu(counts_V)
-    threads = 2 if alone else 1
-    adjusted = [engine.adjust_counts(t, V, options, bad_V, split, threads) for t in tables]
+    alone = parts == 1 and not split
+    threads = 2 if alone and not on_gpu(counts_V) else 1
+    adjusted = [engine.adjust_counts(t, V, options, bad_V, split, threads, alone) for t in tables]
     left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
     count_V, kept_V = engine.adjust_unigrams(left_V, counts_V, options, bad_V)
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
@@ -127,9 +127,9 @@ def estimated(
     for part in adjusted if split else ():
         places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
         split_L[places] = probs
-    made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L, alone, threads) for part in adjusted]
+    made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L, threads) for part in adjusted]
     if stretches == 1:
-        trie = assemble.assemble(unigrams, made, bits, threads=threads)
+        trie = assemble.assemble(unigrams, made, bits)
     else:
         words_of = assemble.cut_words([assemble.sample_first_words(part, bits) for part in made], V, stretches)
         taken = [[assemble.take_stretch(part, bits, some) for part in made] for some in words_of]

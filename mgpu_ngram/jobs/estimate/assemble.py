@@ -111,7 +111,7 @@ class Assembly:
         """Call the one task that assembles all parts."""
         resources, device = self.resources, self.resources.budget.device
         resources.progress.start("assemble", 1, "steps")
-        how = self._bits, collapse, device, resources.threads(len(parts))
+        how = self._bits, collapse, device
         return resources.executor.call(finish, list(parts), self.unigrams, self.vocabulary, *how, label="the model")
 
     def _in_stretches(self, parts: list[Handle], words_of: list[tuple[int, int]]) -> Handle:
@@ -219,15 +219,14 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
 
 
 def finish(
-    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str,
-    threads: int = 1,
-) -> Estimate:  # fmt: skip
+    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
+) -> Estimate:
     """Return the model of all parts, on the device or, without room there, in host memory."""
     watch = Stopwatch(device)
 
     def made(device: str) -> Any:
         moved = [result_to_device(part, device) for part in parts]
-        return assemble(_moved(unigrams, device), moved, bits, collapse, threads)
+        return assemble(_moved(unigrams, device), moved, bits, collapse)
 
     trie = on_device_or_host(made, device)
     words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))

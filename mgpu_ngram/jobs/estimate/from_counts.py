@@ -19,7 +19,6 @@ from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.verify import counts_checksum
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.estimate import EstimateOptions, Part
 from mgpu_ngram.engine.read_counts import read_tables
 from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
@@ -109,8 +108,8 @@ def parts_of_counts(
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}
         parts.append(
             executor.call(
-                read_part, paths, words, counts.columns, estimation.options, estimation.bad, resources.budget,
-                resources.folder, executor.threads,
+                read_part, paths, words, counts.columns, estimation.options, estimation.bad,
+                PartResources(resources.budget, resources.folder, alone=P == 1), executor.threads,
                 label=f"reading and adjusting counts of part {p}", affinity=p,
             )
         )  # fmt: skip
@@ -135,7 +134,8 @@ def _parts_of_srilm(
         taken = executor.call(_take_part, read, p, colocate_with=read, priority=True)
         parts.append(
             executor.call(
-                adjust_part, taken, symbols, estimation.options, estimation.bad, resources.budget, resources.folder,
+                adjust_part, taken, symbols, estimation.options, estimation.bad,
+                PartResources(resources.budget, resources.folder, alone=shards == 1),
                 label=f"adjusting counts of part {p}", affinity=p,
             )
         )  # fmt: skip
@@ -158,10 +158,10 @@ def _take_part(read: SrilmTables, p: int) -> dict[int, ShardedTable]:
 
 
 def adjust_part(
-    tables: dict[int, ShardedTable], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str
+    tables: dict[int, ShardedTable], symbols: int, options: EstimateOptions, bad_V: Any, resources: PartResources
 ) -> Part:
     """Adjust the counts of a part."""
-    return adjusted(lambda n: [tables[n]], symbols, options, bad_V, PartResources(budget, folder))
+    return adjusted(lambda n: [tables[n]], symbols, options, bad_V, resources)
 
 
 def _report_of(vocabulary: Vocabulary) -> tuple[int, list[int]]:
@@ -181,12 +181,15 @@ def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
 
 
 def read_part(
-    paths: dict[int, list[Path]], words: Words, columns: str, options: EstimateOptions, bad_V: Any, budget: Budget,
-    folder: str, threads: int,
+    paths: dict[int, list[Path]], words: Words, columns: str, options: EstimateOptions, bad_V: Any,
+    resources: PartResources, threads: int,
 ) -> Part:  # fmt: skip
-    """Read the shards of a part, given as paths by order, and adjust their counts."""
+    """Read the shards of a part, given as paths by order, and adjust their counts.
+
+    threads  that read
+    """
 
     def read(n: int) -> list[ShardedTable]:
         return read_tables(paths[n], n, words, threads, columns)
 
-    return adjusted(read, len(words), options, bad_V, PartResources(budget, folder))
+    return adjusted(read, len(words), options, bad_V, resources)

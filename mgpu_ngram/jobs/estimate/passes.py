@@ -96,11 +96,18 @@ class PartResources(NamedTuple):
     """What the task of a part may use.
 
     folder  where it may spill
+    alone   whether the part is the only one of its model
     """
 
     budget: Budget
     folder: str
     threads: int = 1
+    alone: bool = False
+
+
+def part_resources(resources: Resources, parts: int) -> PartResources:
+    """Return the resources of the tasks of a model of some parts."""
+    return PartResources(resources.budget, resources.folder, resources.threads(parts), parts == 1)
 
 
 class Estimation:
@@ -129,11 +136,14 @@ class Estimation:
         self.tokens = 0  # of the text, set by `finish`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
 
-    def part(self, pieces: Sequence[Handle | SortedRun], shard: int, threads: int = 1) -> Handle:
-        """Call the task that sums the share of all runs in a shard and adjusts its counts; return its handle."""
+    def part(self, pieces: Sequence[Handle | SortedRun], shard: int, parts: int) -> Handle:
+        """Call the task that sums the share of all runs in one shard of several, and adjusts its counts; return its
+        handle.
+        """
         return self.executor.call(
             make_part, pieces, shard, self.symbols, self.options, self.bad, self.split,
-            PartResources(self.budget, self.folder, threads), label=f"adjusting counts of part {shard}", affinity=shard,
+            part_resources(self.resources, parts),
+            label=f"adjusting counts of part {shard}", affinity=shard,
         )  # fmt: skip
 
     def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
@@ -155,9 +165,7 @@ class Estimation:
             found = [executor.call(split_probs_of, part, *how) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols)
         made: list[Handle] = []
-        resources = PartResources(self.budget, self.folder, self.resources.threads(len(parts)))
-        # A GPU searches suffixes again, because it has no memory to keep them.
-        shared = split_L, resources, len(parts) == 1 and device == "cpu"
+        shared = split_L, part_resources(self.resources, len(parts))
         self.resources.progress.start("estimate", len(parts), "parts")
         while parts:
             made.append(
@@ -294,14 +302,15 @@ def adjusted(
     resources: PartResources, split: Sequence[int] = (),
 ) -> Part:  # fmt: skip
     """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result."""
-    budget, folder, threads = resources
+    budget, folder, threads, alone = resources
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
 
     def adjust(*tables: Table) -> Part:
+        how = split, threads, alone
         if options.smoothing:
-            return plain_counts({t.order: t for t in tables}, symbols, options, options.smoothing, split, threads)
+            return plain_counts({t.order: t for t in tables}, symbols, options, options.smoothing, *how)
         bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[0].keys))
-        return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, split, threads)
+        return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, *how)
 
     def found() -> Iterator[tuple[int, list[ShardedTable]]]:
         for n in range(2, options.order + 1):
@@ -412,16 +421,16 @@ def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
 
 def estimate_of(
     part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
-    resources: PartResources, is_whole: bool,
+    resources: PartResources,
 ) -> Estimated:  # fmt: skip
     """Return the probabilities and backoffs of a part; spill them."""
-    budget, folder, threads = resources
+    budget, folder, threads, _ = resources
     watch = Stopwatch(budget.device)
 
     def estimate(device: str) -> Estimated:
         whole = _with_split(part, split, left_L, device)
         shared_L = None if split_L is None else to_device(split_L, device)
-        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L, is_whole, threads)
+        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L, threads)
 
     with memory_guard("estimating", budget.device, LESS):
         estimated = on_device_or_host(estimate, budget.device)

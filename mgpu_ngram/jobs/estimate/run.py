@@ -237,7 +237,7 @@ def _parts_of_text(
             progress.start("adjust", len(shards), "parts")
 
         def call(shard: int, pieces: list) -> Handle:
-            parts.append(estimation.part(pieces, shard, resources.threads(len(shards))))
+            parts.append(estimation.part(pieces, shard, len(shards)))
             return parts[-1]
 
         shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1), report)
