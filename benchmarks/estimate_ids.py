@@ -22,16 +22,17 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes, mark_sentences
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.estimate import (
+    COUNTED,
     EstimateOptions,
     adjust_counts,
     adjust_unigrams,
-    count_counts,
     estimate_part,
     estimate_unigrams,
 )
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.estimate.count_counts import count_counts
 
 ORDER = 5
 ROUNDS = 3
@@ -77,7 +78,7 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     watch.lap("adjust")
 
     count_V, kept_V = adjust_unigrams(part.left_V, counts_V, options, None)
-    counts = part.counts_of_counts | {1: count_counts(count_V)}
+    counts = part.counts_of_counts | {1: count_counts(count_V, COUNTED)}
     discounts = {n: discounts_of(n, of_order, FALLBACK)[0] for n, of_order in counts.items()}
     unigrams = estimate_unigrams(count_V, kept_V, discounts[1], options)
     read_bytes = sum(order.count_R.nbytes + order.suffix_R.nbytes for order in part.orders.values())

@@ -58,6 +58,7 @@ def _cuda(total_C, kinds_C3, pruned_C, discounts):
     C = len(total_C)
     gamma_C = cupy.empty(C, np.float32)
     if C:
+        kinds_C3 = cupy.ascontiguousarray(kinds_C3)
         args = (total_C, kinds_C3, 0 if pruned_C is None else pruned_C, *discounts, C, gamma_C)
         launch(kernel("estimate/weigh_contexts", "weigh_contexts"), grid_for(C, 256), 256, args)
     return gamma_C

@@ -29,6 +29,7 @@ from mgpu_ngram.core.trie import node_dtype
 from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.find_suffixes import find_suffixes
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
@@ -233,7 +234,7 @@ def adjust_counts(
             order.count_R = _narrow(xp.where(order.word(0) == START_ID, order.raw_R, left_L[:R]))
             if places:
                 part.split_left_L = left_L[R:].astype(np.int64)
-        part.counts_of_counts[n] = count_counts(order.count_R)
+        part.counts_of_counts[n] = count_counts(order.count_R, COUNTED)
         pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
         part.sizes[n] = len(order) - pruned, len(order)
 
@@ -310,11 +311,6 @@ def _narrow(counts: Any) -> Any:
     return counts.astype(np.uint32 if not len(counts) or int(counts.max()) < 1 << 32 else np.int64)
 
 
-def count_counts(counts: Any, most: int = COUNTED) -> list[int]:
-    """Return how many counts are 1, 2, ..., most."""
-    return [int((counts == j).sum()) for j in range(1, most + 1)]
-
-
 def places_in_text(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
     """Return (V,) int64, numbers in the order of lmplz's ids: specials first, then words by first occurrence."""
     place_V = np.arange(len(first_source_V))
@@ -352,7 +348,7 @@ def _row_of(part: Part, words: Sequence[int]) -> int:
     for n, word in enumerate(words[1:], 2):
         word_R, _, first_M1 = part.orders[n].links
         first, last = int(first_M1[row]), int(first_M1[row + 1])
-        row = first + int(array_module(word_R).searchsorted(word_R[first:last], word_R.dtype.type(word)))
+        row = first + int((word_R[first:last] == word).argmax())
     return row
 
 

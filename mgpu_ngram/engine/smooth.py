@@ -20,11 +20,11 @@ from mgpu_ngram.engine.estimate import (
     EstimateOptions,
     Part,
     Unigrams,
-    count_counts,
     orders_of,
     word_ids,
 )
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
 
 

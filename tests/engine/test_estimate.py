@@ -102,10 +102,10 @@ def estimated(
     left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
     count_V, kept_V = engine.adjust_unigrams(left_V, counts_V, options, bad_V)
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
-    found[1] = np.array(engine.count_counts(count_V))
+    found[1] = np.array(engine.count_counts(count_V, 4))
     if split:
         left_L = sum(part.split_left_L for part in adjusted)
-        found[2] = found[2] + engine.count_counts(left_L)
+        found[2] = found[2] + engine.count_counts(left_L, 4)
         adjusted = [engine.with_split_counts(part, split, V, left_L) for part in adjusted]
     if not exact and order > 1:
         rank_V = np.arange(V)  # ids as in lmplz

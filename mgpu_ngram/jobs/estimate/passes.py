@@ -36,7 +36,6 @@ from mgpu_ngram.engine.estimate import (
     Unigrams,
     adjust_counts,
     adjust_unigrams,
-    count_counts,
     estimate_part,
     estimate_unigrams,
     last_longer,
@@ -52,6 +51,7 @@ from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import Rule
 
 ARITY = 8  # vectors over the vocabulary that one task sums
@@ -211,7 +211,7 @@ class Estimation:
             places = call(places_of, self.vocabulary)
             asked.append(call(last_word, self.vocabulary, words, places))
         if self.split:
-            asked.append(call(count_counts, split_left))
+            asked.append(call(count_counts, split_left, COUNTED))
         (of_words, size, self.tokens), *answers = self.executor.gather(asked)
         reports, answers = answers[: len(parts)], answers[len(parts) :]
         self.seconds += [seconds for *_, seconds in reports]
