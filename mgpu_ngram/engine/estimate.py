@@ -115,7 +115,8 @@ class Part:
         named = {"left_V": self.left_V, "split_left_L": self.split_left_L}
         for n, order in self.orders.items():
             found = {"keys": order.keys, "raw": order.raw_R, "suffix": order.suffix_R, "marked": order.marked_R}
-            found |= order.links._asdict() if order.links else {}
+            if order.links:
+                found |= order.links._asdict() | ({"suffix": None} if n == 2 else {})  # word_R itself
             if order.count_R is not order.raw_R:
                 found["count"] = order.count_R
             named |= {f"{n}.{name}": array for name, array in found.items() if array is not None}
@@ -125,9 +126,11 @@ class Part:
         """Return the part with other arrays, such as copies on another device."""
         orders = {}
         for n, order in self.orders.items():
-            raw_R, suffix_R = named[f"{n}.raw"], named[f"{n}.suffix"]
-            keys, count_R, marked_R = (named.get(f"{n}.{name}") for name in ("keys", "count", "marked"))
+            keys, raw_R, suffix_R, count_R, marked_R = (
+                named.get(f"{n}.{name}") for name in ("keys", "raw", "suffix", "count", "marked")
+            )
             links = None if order.links is None else Links(*(named[f"{n}.{name}"] for name in Links._fields))
+            suffix_R = links.word_R if links and n == 2 else suffix_R
             count_R = raw_R if count_R is None else count_R
             orders[n] = Order(n, order.bits, keys, raw_R, suffix_R, count_R, marked_R, links)
         return replace(self, orders=orders, left_V=named["left_V"], split_left_L=named["split_left_L"])
@@ -160,7 +163,10 @@ class Weights:
 
 
 class Nodes(NamedTuple):
-    """The n-grams of an order of the whole model, as nodes of a trie; the arrays are those of `Order` and `Links`."""
+    """The n-grams of an order of the whole model, as nodes of a trie; the arrays are those of `Order` and `Links`.
+
+    suffix_R  None in order 2
+    """
 
     word_R: Any
     first_M1: Any
@@ -468,7 +474,8 @@ def estimate_part(
 
     for n, order in part.orders.items():
         if order.links:
-            nodes[n] = Nodes(order.links.word_R, order.links.first_M1, order.suffix_R, order.marked_R)
+            suffix_R = None if n == 2 else order.suffix_R
+            nodes[n] = Nodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
     return Estimated(dict(side_by_side(weights, interpolated(), threads)), backoffs, nodes=nodes)
 
 
