@@ -67,12 +67,12 @@ def test_keys_that_do_not_fit_their_orders_are_refused(to_device):
 
 
 def test_weights_of_contexts(to_device):
-    """Of a total of 4: 0.5 * 2 + 1.5 * 1, with and without 1 that is pruned; no n-gram at all leaves all mass."""
-    total_C, kinds_C3 = to_device(np.array([4, 0])), to_device(np.array([[2, 1, 0], [0, 0, 0]], np.uint32))
-    discounts = 0.5, 1.5, 9.0
-    assert to_host(weigh_contexts(total_C, kinds_C3, None, discounts)).tolist() == [2.5 / 4, 1]
+    """Of a total of 8: 0.5 * 2 + 1.5 * 1 + 2.5 * 1, with or without 1 that is pruned; without n-grams, all."""
+    total_C, kinds_C3 = to_device(np.array([8, 0])), to_device(np.array([[2, 1, 1], [0, 0, 0]], np.uint32))
+    discounts = 0.5, 1.5, 2.5
+    assert to_host(weigh_contexts(total_C, kinds_C3, None, discounts)).tolist() == [5 / 8, 1]
     pruned_C = to_device(np.array([1, 0]))
-    assert to_host(weigh_contexts(total_C, kinds_C3, pruned_C, discounts)).tolist() == [3.5 / 4, 1]
+    assert to_host(weigh_contexts(total_C, kinds_C3, pruned_C, discounts)).tolist() == [6 / 8, 1]
 
 
 @pytest.mark.parametrize("most", [1, 4, 40])
