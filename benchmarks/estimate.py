@@ -22,7 +22,7 @@ FLAGS = {"text", "tokens", "workers", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {
     "ceiling/": (),
     "estimate/": ("jobs.estimate.run",),
-    "estimate/ids": ("engine.assemble", "engine.count", "engine.estimate"),
+    "estimate/ids": ("engine.adjust", "engine.assemble", "engine.count", "engine.estimate", "engine.part"),
     "estimate/peer": (),
     "estimate/write": ("jobs.estimate.assemble",),
 }

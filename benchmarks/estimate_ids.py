@@ -17,18 +17,13 @@ from mgpu_ngram.benchmarks.traffic import sort_bytes
 from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.adjust import COUNTED, adjust_counts, adjust_unigrams
 from mgpu_ngram.engine.assemble import assemble
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes, mark_sentences
 from mgpu_ngram.engine.device import Stopwatch
-from mgpu_ngram.engine.estimate import (
-    COUNTED,
-    EstimateOptions,
-    adjust_counts,
-    adjust_unigrams,
-    estimate_part,
-    estimate_unigrams,
-)
+from mgpu_ngram.engine.estimate import estimate_part, estimate_unigrams
+from mgpu_ngram.engine.part import EstimateOptions
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import array_module, to_host

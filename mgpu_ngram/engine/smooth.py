@@ -14,15 +14,8 @@ import numpy as np
 
 from mgpu_ngram.core.smoothing import Smoothing
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.estimate import (
-    START_ID,
-    UNK_ID,
-    EstimateOptions,
-    Part,
-    Unigrams,
-    orders_of,
-    word_ids,
-)
+from mgpu_ngram.engine.adjust import orders_of
+from mgpu_ngram.engine.part import START_ID, UNK_ID, EstimateOptions, Part, Unigrams, word_ids
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh

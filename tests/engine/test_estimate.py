@@ -10,12 +10,13 @@ import pytest
 
 from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine import assemble
+from mgpu_ngram.engine import adjust, assemble
 from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine.count import pack_codes
-from mgpu_ngram.engine.estimate import EstimateOptions
+from mgpu_ngram.engine.part import EstimateOptions
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from mgpu_ngram.kernels.estimate.count_counts import count_counts
 
 CASES = {  # tests/jobs/test_estimate.py has the others
     "small.o1": ("small.txt", 1, {}),
@@ -98,21 +99,21 @@ def estimated(
     tables = cut(counts, order, bits, parts, to_device, split) if order > 1 else []
     alone = parts == 1 and not split
     threads = 2 if alone and not on_gpu(counts_V) else 1
-    adjusted = [engine.adjust_counts(t, V, options, bad_V, split, threads, alone) for t in tables]
+    adjusted = [adjust.adjust_counts(t, V, options, bad_V, split, threads, alone) for t in tables]
     left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
-    count_V, kept_V = engine.adjust_unigrams(left_V, counts_V, options, bad_V)
+    count_V, kept_V = adjust.adjust_unigrams(left_V, counts_V, options, bad_V)
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
-    found[1] = np.array(engine.count_counts(count_V, 4))
+    found[1] = np.array(count_counts(count_V, 4))
     if split:
         left_L = sum(part.split_left_L for part in adjusted)
-        found[2] = found[2] + engine.count_counts(left_L, 4)
-        adjusted = [engine.with_split_counts(part, split, V, left_L) for part in adjusted]
+        found[2] = found[2] + count_counts(left_L, 4)
+        adjusted = [adjust.with_split_counts(part, split, V, left_L) for part in adjusted]
     if not exact and order > 1:
         rank_V = np.arange(V)  # ids as in lmplz
         word = max(v for v in range(V) if counts[v,] and v != 1)
         slipped, suffix = [(1, int(count_V[word]), counts[word,])], [word]
         for n in range(2, order):
-            _, first, *both = max(engine.last_longer(part, suffix, rank_V) for part in adjusted)
+            _, first, *both = max(adjust.last_longer(part, suffix, rank_V) for part in adjusted)
             if first <= 1:
                 break
             slipped.append((n, *both))
@@ -142,7 +143,7 @@ def estimated(
 def test_places_in_a_text():
     """Specials come first; other words by the source and the offset of their first occurrence."""
     source_V, offset_V = np.array([0, 0, 1, 1, 0, 1, 0]), np.array([9, 3, 7, 5, 9, 0, 2])
-    found = engine.places_in_text(source_V, offset_V)
+    found = adjust.places_in_text(source_V, offset_V)
     assert found.dtype == np.int64 and np.argsort(found).tolist() == [0, 1, 2, 6, 4, 5, 3]
 
 

@@ -26,10 +26,10 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import assemble
-from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine import spill as keep
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.part import Estimated, Unigrams, Weights
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes
@@ -458,9 +458,7 @@ def estimated_by_hand():
     keys = np.array([[(2 * 8 + 4) << 58, (4 * 8 + 3) << 58]], np.uint64)
     contexts = np.array([[2 << 61, 4 << 61]], np.uint64)
     values = np.array([-0.5, -0.25], np.float32)
-    return engine.Estimated(
-        {2: engine.Weights(keys, values)}, {1: engine.Weights(contexts, 2 * values)}, {"adjust": 1.0}
-    )
+    return Estimated({2: Weights(keys, values)}, {1: Weights(contexts, 2 * values)}, {"adjust": 1.0})
 
 
 def test_spilled_results_use_no_host_memory(tmp_path):
@@ -488,7 +486,7 @@ def test_a_device_without_room_for_the_model(monkeypatch):
     monkeypatch.setattr(estimate_model, "result_to_device", lambda part, device: part.with_arrays(part.arrays()))
     monkeypatch.setattr(estimate_model, "Stopwatch", lambda device: Stopwatch("cpu"))
     words = Words.of(["<unk>", "<s>", "</s>", "a"])
-    unigrams = engine.Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))
+    unigrams = Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))
     made = estimate_model.finish(parts, unigrams, words, 3, False, "gpu")
     assert devices == [1, 1] and made.trie.starts == (0, 4, 6)
     assert np.abs(made.trie.prob_G[4:]).tolist() == [0.5, 0.25]

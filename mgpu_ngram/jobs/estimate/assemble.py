@@ -27,7 +27,7 @@ from mgpu_ngram.engine.assemble import (
 )
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, move_to, on_device_or_host, to_host_fast
-from mgpu_ngram.engine.estimate import Estimated, Unigrams
+from mgpu_ngram.engine.part import Estimated, Unigrams
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.progress import Progress

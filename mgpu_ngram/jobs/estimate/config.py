@@ -14,7 +14,7 @@ from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.jobs.count.config import CountConfig, check_separator
 
 if TYPE_CHECKING:
-    from mgpu_ngram.engine.estimate import EstimateOptions
+    from mgpu_ngram.engine.part import EstimateOptions
 
 MAX_DISCOUNTED = 1000  # count that Good-Turing discounts
 ONLY_FOR = {  # smoothings that have a setting
@@ -137,7 +137,7 @@ class EstimateConfig:
 
     def options(self, order: int) -> EstimateOptions:
         """Return the options for a model of that order."""
-        from mgpu_ngram.engine.estimate import EstimateOptions
+        from mgpu_ngram.engine.part import EstimateOptions
 
         thresholds = [*self.prune[:order], *[self.prune[-1] if self.prune else 0] * (order - len(self.prune))]
         smoothing = None

@@ -19,7 +19,7 @@ from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.verify import counts_checksum
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.estimate import EstimateOptions, Part
+from mgpu_ngram.engine.part import EstimateOptions, Part
 from mgpu_ngram.engine.read_counts import read_tables
 from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
 from mgpu_ngram.jobs.count.passes import indexed

@@ -16,6 +16,14 @@ from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.adjust import (
+    COUNTED,
+    adjust_counts,
+    adjust_unigrams,
+    last_longer,
+    places_in_text,
+    with_split_counts,
+)
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import empty_table
 from mgpu_ngram.engine.device import (
@@ -26,23 +34,8 @@ from mgpu_ngram.engine.device import (
     on_device_or_host,
     to_device,
 )
-from mgpu_ngram.engine.estimate import (
-    COUNTED,
-    START_ID,
-    UNK_ID,
-    Estimated,
-    EstimateOptions,
-    Part,
-    Unigrams,
-    adjust_counts,
-    adjust_unigrams,
-    estimate_part,
-    estimate_unigrams,
-    last_longer,
-    places_in_text,
-    split_probs,
-    with_split_counts,
-)
+from mgpu_ngram.engine.estimate import estimate_part, estimate_unigrams, split_probs
+from mgpu_ngram.engine.part import START_ID, UNK_ID, Estimated, EstimateOptions, Part, Unigrams
 from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.engine.smooth import plain_counts, plain_unigrams, smooth_unigrams
 from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
