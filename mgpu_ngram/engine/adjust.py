@@ -96,8 +96,7 @@ def orders_of(
         marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_V)
         return Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R, marked_R)
 
-    orders = {order.n: order for order in side_by_side(order_of, sorted(tables), threads)}
-    return dict(sorted(orders.items()))
+    return {n: order_of(n) for n in sorted(tables)}  # one thread: several take the orders of a whole model alone
 
 
 def _linked_orders(
