@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,27 @@ def num_shards(tokens: int, unit: str) -> int:
     return min(max(-(-tokens // SHARD_TOKENS[unit]), 1), MAX_SHARDS)
 
 
-def num_parts(tokens: int, workers: int, part_tokens: int, alone_tokens: int) -> int:
-    """Return the number of parts of a corpus of `tokens` words; each worker makes the same number, in sequence.
+@dataclass(frozen=True)
+class PartLimits:
+    """How large the parts of a model may be, in words of its corpus.
 
+    least         least number of parts
+    workers       least number of parts where `least` do not fit
     part_tokens   size of a part while others wait on the same worker
     alone_tokens  size of a part if its worker has no other
     """
-    return workers if tokens <= workers * alone_tokens else max(workers, -(-tokens // part_tokens))
+
+    least: int
+    workers: int
+    part_tokens: int
+    alone_tokens: int
+
+    def num_parts(self, tokens: int) -> int:
+        """Return the number of parts of a corpus of `tokens` words."""
+        for parts in self.least, self.workers:
+            if tokens <= parts * self.alone_tokens:
+                return parts
+        return max(self.least, self.workers, -(-tokens // self.part_tokens))
 
 
 def deal_words(counts_V: Any, S: int) -> Any:

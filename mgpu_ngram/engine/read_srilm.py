@@ -8,7 +8,7 @@ from operator import itemgetter
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.shards import deal_words, num_parts, shard_of, words_at
+from mgpu_ngram.core.shards import PartLimits, deal_words, shard_of, words_at
 from mgpu_ngram.core.srilm_counts import NgramLines, read_srilm_counts
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
@@ -39,11 +39,11 @@ class SrilmTables:
         return {n: table.part(p, p + 1) for n, table in self.tables.items()}
 
 
-def read_srilm(path: str, order: int, inside: Words | None, workers: int, tokens: tuple[int, int]) -> SrilmTables:
+def read_srilm(path: str, order: int, inside: Words | None, limits: PartLimits) -> SrilmTables:
     """Return the n-grams of a counts file, up to an order.
 
     inside  <unk> and the words of a given vocabulary; other words count as <unk>. None: the words of the 1-grams
-    tokens  how many tokens of text a shard may have: when other shards are read at the same time, and when none are
+    limits  of a shard
 
     N-grams with <s> after the first word, or with </s> before the last one, are left out. Raises InputError for wrong
     lines, and if the file lacks an n-gram's first or last words, or says that these occur less often.
@@ -56,7 +56,7 @@ def read_srilm(path: str, order: int, inside: Words | None, workers: int, tokens
     for n in range(2, order + 1):
         tables[n] = _table_of(lines, n, words, inside is None)
         _check_parts(tables, n, vocabulary, lines.name)
-    shards = num_parts(int(vocabulary.counts_V.sum()), workers, *tokens)
+    shards = limits.num_parts(int(vocabulary.counts_V.sum()))
     shard_V = deal_words(vocabulary.counts_V, shards)
     return SrilmTables(vocabulary, {n: _in_shards(table, shard_V, shards) for n, table in tables.items()})
 

@@ -13,7 +13,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.shards import MAX_SHARDS, deal_words, num_parts, num_shards, split_words
+from mgpu_ngram.core.shards import MAX_SHARDS, PartLimits, deal_words, num_shards, split_words
 from mgpu_ngram.core.vocabulary import (
     ARRAYS,
     SPECIALS,
@@ -62,9 +62,7 @@ class LmplzText:
     """
 
     skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
-    least_shards: int
-    shard_tokens: int  # tokens of the corpus per shard, above the least number of shards; as for `num_parts`
-    alone_tokens: int
+    parts: PartLimits  # a part is a shard
     srilm: bool = False
     inside: Words | None = None
 
@@ -74,7 +72,7 @@ class LmplzText:
         return SPECIALS[1:] if self.srilm and not self.skip_symbols else SPECIALS
 
     def num_shards(self, tokens: int) -> int:
-        return min(num_parts(tokens, self.least_shards, self.shard_tokens, self.alone_tokens), MAX_SHARDS)
+        return min(self.parts.num_parts(tokens), MAX_SHARDS)
 
 
 def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:

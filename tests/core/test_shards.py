@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.shards import deal_words, num_parts, num_shards, shard_of, split_words, words_at
+from mgpu_ngram.core.shards import PartLimits, deal_words, num_shards, shard_of, split_words, words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 
@@ -31,8 +31,14 @@ def test_number_of_shards_refuses_an_unknown_unit():
 )
 def test_number_of_parts(tokens, workers, parts):
     """Parts of 100 tokens, or of 160 if that makes one part per worker; never fewer parts than workers."""
-    assert num_parts(tokens, workers, 100, 160) == parts
-    assert num_parts(tokens, 9, 100, 10) == 9
+    assert PartLimits(workers, workers, 100, 160).num_parts(tokens) == parts
+    assert PartLimits(9, 9, 100, 10).num_parts(tokens) == 9
+
+
+@pytest.mark.parametrize(("tokens", "parts"), [(0, 1), (160, 1), (161, 4), (640, 4), (641, 7)])
+def test_number_of_parts_where_one_part_is_best(tokens, parts):
+    """One part of 160 tokens, else one for each worker, else parts of 100."""
+    assert PartLimits(1, 4, 100, 160).num_parts(tokens) == parts
 
 
 def test_deal_by_hand():

@@ -19,7 +19,7 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.shards import deal_words
+from mgpu_ngram.core.shards import PartLimits, deal_words
 from mgpu_ngram.engine import token_streams
 from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.count import passes as count_passes
@@ -30,7 +30,7 @@ from mgpu_ngram.jobs.progress import Progress
 
 SPECIALS = [b"<unk>", b"<s>", b"</s>"]
 STRATEGIES = ["auto", "global", "private", "sort", "hash"]
-SKIP, REFUSE = LmplzText(True, 1, 1 << 22, 1 << 22), LmplzText(False, 1, 1 << 22, 1 << 22)
+SKIP, REFUSE = (LmplzText(skip, PartLimits(1, 1, 1 << 22, 1 << 22)) for skip in (True, False))
 
 
 def files(folder, *texts, make=bytes):
@@ -225,9 +225,8 @@ def test_specials_are_refused(passes, tmp_path):
 )
 def test_shards(passes, tmp_path, least, shard_tokens, alone_tokens, shards):
     text = b"a b c d e f g h\n" * 10
-    result = passes(
-        files(tmp_path, text), tmp_path, LmplzText(True, least, shard_tokens, alone_tokens), strategy="sort"
-    )
+    limits = PartLimits(least, least, shard_tokens, alone_tokens)
+    result = passes(files(tmp_path, text), tmp_path, LmplzText(True, limits), strategy="sort")
     assert result[2]["tokens"] == 100 and result[2]["num_shards"] == shards
     check(result, sentences(text))
 

@@ -13,7 +13,7 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.parquet import read_vocabulary
-from mgpu_ngram.core.shards import num_parts
+from mgpu_ngram.core.shards import PartLimits
 from mgpu_ngram.core.srilm_counts import SrilmCounts
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.verify import counts_checksum
@@ -84,15 +84,14 @@ def describe(counts: Counts | SrilmCounts) -> list[dict[str, Any]]:
 
 def parts_of_counts(
     config: EstimateConfig, limit: Words | None, counts: Counts | SrilmCounts, resources: Resources,
-    tokens: tuple[int, int],
+    limits: PartLimits,
 ) -> tuple[Estimation, list[Handle]]:  # fmt: skip
     """Read counts and adjust them. Return (the remaining steps, handles of the parts).
 
     limit   the words of a limited vocabulary; None: it is not limited
-    tokens  how many tokens of text a part may have: when other parts are made at the same time, and when none are
     """
     if isinstance(counts, SrilmCounts):
-        return _parts_of_srilm(config, limit, counts, resources, tokens)
+        return _parts_of_srilm(config, limit, counts, resources, limits)
     order, executor, progress = config.highest, resources.executor, resources.progress
     vocabulary = executor.call(read_vocabulary, counts.path / "vocabulary.parquet", counts.unit, label="the vocabulary")
     [(symbols, specials)] = executor.gather([executor.call(_report_of, vocabulary)])
@@ -102,7 +101,7 @@ def parts_of_counts(
         return estimation, []
     words = executor.call(indexed, vocabulary)
     S = len(counts.part_paths(2))
-    P = min(S, num_parts(counts.manifest["tokens"], executor.workers, *tokens))
+    P = min(S, limits.num_parts(counts.manifest["tokens"]))
     parts = []
     for p in range(P):
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}
@@ -119,13 +118,11 @@ def parts_of_counts(
 
 
 def _parts_of_srilm(
-    config: EstimateConfig, limit: Words | None, counts: SrilmCounts, resources: Resources, tokens: tuple[int, int]
+    config: EstimateConfig, limit: Words | None, counts: SrilmCounts, resources: Resources, limits: PartLimits
 ) -> tuple[Estimation, list[Handle]]:
     """Read a file on one worker, and adjust its counts on all: see `parts_of_counts`."""
     executor, inside, order = resources.executor, read_words(config.vocabulary, "vocabulary"), config.highest
-    read = executor.call(
-        read_srilm, counts.path, order, inside, executor.workers, tokens, label=f"reading {counts.path}"
-    )
+    read = executor.call(read_srilm, counts.path, order, inside, limits, label=f"reading {counts.path}")
     vocabulary = executor.call(_vocabulary_of, read)
     [(symbols, shards)] = executor.gather([executor.call(_sizes_of, read)])
     estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)

@@ -17,6 +17,7 @@ from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file
 from mgpu_ngram.core.output import Output, clear_temporaries, write_manifest
+from mgpu_ngram.core.shards import PartLimits
 from mgpu_ngram.core.smoothing import NAMES
 from mgpu_ngram.core.srilm_counts import SrilmCounts
 from mgpu_ngram.core.version import VERSION
@@ -179,9 +180,11 @@ def estimated(
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     part_tokens, resumed = _part_tokens(budget), 0
     alone_tokens = int(ALONE[budget.device] * part_tokens)
-    chosen = {"least_shards": _least_parts(executor), "shard_tokens": part_tokens, "alone_tokens": alone_tokens}
+    limits = PartLimits(_least_parts(executor), executor.workers, part_tokens, alone_tokens)
+    chosen: dict[str, Any] = {"parts": asdict(limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
+        limits = replace(limits, least=executor.workers)  # each worker reads the files of its parts
     else:
         chosen["chunk_bytes"] = chunk_bytes(config.counting(), source, executor.workers, budget)
     identity = _identity(config, source)
@@ -190,7 +193,7 @@ def estimated(
         executor.check_folder(folder)
         if not isinstance(source, Corpus):
             resources = Resources(executor, budget, folder, progress)
-            estimation, parts = parts_of_counts(config, limit, source, resources, (part_tokens, alone_tokens))
+            estimation, parts = parts_of_counts(config, limit, source, resources, limits)
         else:
             estimation, parts, resumed = _parts_of_text(
                 config, limit, source, executor, budget, checkpoint, context.checkpoint_seconds, progress
@@ -218,8 +221,8 @@ def _parts_of_text(
     inside = read_words(config.vocabulary, "vocabulary")
     chosen = checkpoint.chosen
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-    cut = chosen["least_shards"], chosen["shard_tokens"], chosen["alone_tokens"]  # the same as in saved runs
-    text = LmplzText(config.skip_symbols, *cut, config.like_srilm, inside)
+    limits = PartLimits(**chosen["parts"])  # the same as in saved runs
+    text = LmplzText(config.skip_symbols, limits, config.like_srilm, inside)
     job = CountPasses(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals
@@ -250,9 +253,11 @@ def _parts_of_text(
 
 
 def _least_parts(where: Executor | PlanContext) -> int:
-    """Return 1 for few threads of one process, which share the orders of one part: it needs no merging."""
-    is_shared = where.device == "cpu" and where.transport == "memory" and where.workers <= SHARING_WORKERS
-    return 1 if is_shared else where.workers
+    """Return the least number of parts. One part is linked as a trie, and is not merged: one GPU is faster with one
+    part than two GPUs are with two. Few threads of one process share the orders of one part.
+    """
+    is_shared = where.transport == "memory" and where.workers <= SHARING_WORKERS
+    return 1 if where.device == "gpu" or is_shared else where.workers
 
 
 def _part_tokens(budget: Budget) -> int:
