@@ -22,6 +22,7 @@ from mgpu_ngram.engine.held_out import keep_training
 from mgpu_ngram.engine.open_bags import open_bags
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda import run as lda_run
+from mgpu_ngram.jobs.lda import train as job
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import run
 from mgpu_ngram.jobs.lda.train import WAIT_SECONDS, Storage, corpus_of, split_parts, train
@@ -114,33 +115,48 @@ def test_gpus_draw_the_topics_of_a_cpu(gpus, device_bytes, documents, tmp_path, 
         assert found == pytest.approx(expected, rel=1e-6)
 
 
-class At(Progress):
-    """Calls a function once, when a sweep is reported."""
+@pytest.fixture
+def starts(monkeypatch):
+    """Return the sweeps from which trainings of this test start, or go on."""
+    found, opened = [], job._Run._open
 
-    def __init__(self, sweep, act):
-        self.sweep, self.act, self.done = sweep, act, 0
+    def recorded(*arguments):
+        state = opened(*arguments)
+        found.append(state.sweep)
+        return state
+
+    monkeypatch.setattr(job._Run, "_open", recorded)
+    return found
+
+
+class AtSnapshot(Progress):
+    """Calls a function once, when a snapshot is whole: then an older one is deleted."""
+
+    def __init__(self, checkpoint, act):
+        self.checkpoint, self.act, self.seen = checkpoint, act, set()
 
     def advance(self, done, amount=0):
-        self.done += done
-        if self.done >= self.sweep and self.act:
+        now = set(self.checkpoint.rglob("topics-*.safetensors"))
+        if self.seen - now and self.act:
             act, self.act = self.act, None
             act()
+        self.seen |= now
 
 
-def test_a_killed_worker_changes_nothing(start, documents, tmp_path, monkeypatch):
+def test_a_killed_worker_changes_nothing(start, documents, tmp_path, monkeypatch, starts):
     executor, waits = start(2), []
     gang_size = executor.gang_size
     monkeypatch.setattr(executor, "gang_size", lambda seconds=0: waits.append(seconds) or gang_size(seconds))
     pids = executor.everywhere(os.getpid)
-    kill = At(3, lambda: os.kill(pids[0], 9))
-    message = r"^the training lost worker \S+; it (goes on from its last snapshot|starts again)$"
-    with pytest.warns(UserWarning, match=message):
+    kill = AtSnapshot(tmp_path / "out.checkpoint", lambda: os.kill(pids[0], 9))
+    with pytest.warns(UserWarning, match=r"^the training lost worker \S+; it goes on from its last snapshot$"):
         model = trained(executor, documents, tmp_path / "out", 400, progress=kill, checkpoint_seconds=0.05)[1]
     assert_same(model, trained(LocalExecutor(workers=2), documents, tmp_path / "again", 400)[1])
+    assert starts[0] == starts[-1] == 0 < starts[1], "it goes on, it does not start again"
     assert waits[0] == 0 and {*waits[1:]} == {WAIT_SECONDS}, "the lost worker may come back"
 
 
-def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path):
+def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path, starts):
     def interrupt():
         time.sleep(0.2)
         raise KeyboardInterrupt
@@ -155,6 +171,7 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path):
         trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True, block_tokens=2999)
     resumed = trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True)[1]
     assert_same(resumed, expected)
+    assert starts[:2] == [0, 0] and starts[-1] >= 20, "it goes on, it does not start again"
 
 
 def run_until(executor, documents, output, act):

@@ -94,17 +94,16 @@ def test_one_token_for_each_word_and_document_follows_the_prior(device, to_devic
     assert_fits(np.bincount(topics, minlength=4), alpha_Z / alpha_Z.sum())
 
 
-def test_the_smallest_probabilities_do_not_vanish(to_device):
-    """With a topic of 10^9 tokens, a word that it lacks has p* = 10^-11, which 16-bit floats round to 0."""
-    alpha_Z = [1e-3, 3.0]
+@pytest.mark.parametrize(("count", "alpha_Z"), [(1, [1.0, 3.0]), (10**5 + 1, [1e4, 1e-3])])
+def test_the_smallest_probabilities_do_not_vanish(count, alpha_Z, to_device):
+    """With a topic of 10^9 tokens, a word that it lacks has p* = 10^-11, which 16-bit floats round to 0.
+
+    By hand, the shares without the token: 1 and 3 times 0.01; or 10^4 times 0.01, and 10^-3 times 10^5.
+    """
     documents, pairs = documents_of([[(0, 1)]], [[1]], 2)
-    counts_VZ, totals_Z = [[0, 1]], [10**9, 10**9]
-    words = words_of(counts_VZ, totals_Z, alpha_Z, 0.01, 1)
-    expected = chances([0, 1], counts_VZ[0], totals_Z, alpha_Z, 0.01, 1, 1)
-    assert expected[0] == pytest.approx(3.3e-4, rel=0.02)
-    alpha_Z = [1.0, 3.0]
-    words = words_of(counts_VZ, totals_Z, alpha_Z, 0.01, 1)
-    assert_fits(drawn(documents, pairs, words, to_device, 3000), [0.25, 0.75])
+    words = words_of([[0, count]], [10**9, 10**9], alpha_Z, 0.01, 1)
+    expected = [0.25, 0.75] if count == 1 else [0.5, 0.5]
+    assert_fits(drawn(documents, pairs, words, to_device, 3000), expected)
 
 
 def test_a_topic_of_one_word_keeps_its_weight_without_the_token(to_device):
