@@ -37,7 +37,7 @@ def adjust_counts(
     The adjusted count of an n-gram of order N is its raw count. Below, it is the number of distinct words before the
     n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
 
-    tables  of orders 2 to N, each sorted by key; counts of marked text
+    tables  of orders 2 to N, each sorted by key; counts of marked text, which may be `narrowed`
     bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
     split   words that are split; their bigrams have count 0 until `with_split_counts`
     threads  as of `side_by_side`, one order each
@@ -132,9 +132,15 @@ def _rows_of_start(orders: dict[int, Order], n: int) -> slice:
     return slice(first, last)
 
 
+def narrowed(table: Table) -> Table:
+    """Return the table with counts of uint32 if they fit: half the memory."""
+    return replace(table, counts=_narrow(table.counts))
+
+
 def _narrow(counts: Any) -> Any:
-    """Return counts as uint32 if they fit: half the memory."""
-    return counts.astype(np.uint32 if not len(counts) or int(counts.max()) < 1 << 32 else np.int64)
+    if counts.dtype == np.uint32 or (len(counts) and int(counts.max()) >= 1 << 32):
+        return counts
+    return counts.astype(np.uint32)
 
 
 def places_in_text(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from mgpu_ngram.engine.adjust import (
     adjust_counts,
     adjust_unigrams,
     last_longer,
+    narrowed,
     places_in_text,
     with_split_counts,
 )
@@ -315,7 +316,7 @@ def adjusted(
         n, pieces = order
         if not pieces:
             return empty_table(n, bits, to_device(np.empty(0, np.uint64), budget.device))
-        return merge_to(pieces, budget.device).shard(0)
+        return where_it_fits(narrowed, merge_to(pieces, budget.device).shard(0))
 
     with memory_guard("adjusting counts", budget.device, LESS):
         tables = list[Table]()
