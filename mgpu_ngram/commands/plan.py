@@ -6,8 +6,10 @@ import argparse
 import json
 
 from mgpu_ngram.api import describe_cluster
+from mgpu_ngram.commands.run import Job, check_settings
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.jobs.context import PlanContext
+from mgpu_ngram.stages.contract import Target
 from mgpu_ngram.stages.registry import STAGES
 
 EXAMPLES = """example:
@@ -26,6 +28,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     config = load_config(arguments)
     for name, settings in config.jobs:
         STAGES[name].check_memory(config.memory, settings.name)
+    check_settings([Job(STAGES[name], settings, Target(config.output / settings.name)) for name, settings in config.jobs])
     jobs = [(STAGES[name], settings) for name, settings in config.jobs]
     work = work_of(((stage, settings, stage.open_inputs(settings)) for stage, settings in jobs), config.memory)
     found = describe_cluster(config.cluster, config.dask, work)

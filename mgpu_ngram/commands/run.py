@@ -118,9 +118,7 @@ def run_jobs(
     for job in jobs:
         if not options.resume or job not in resuming:
             job.stage.check_target(job.settings, job.target, options.overwrite)
-    for i, job in enumerate(jobs):
-        if not any(_is_made_by(job, earlier) for earlier in jobs[:i]):
-            job.stage.check(job.settings)
+    check_settings(jobs)
     corpora = [corpus or job.stage.open_inputs(job.settings) for job in jobs]
     if not jobs:
         return results
@@ -148,6 +146,13 @@ def run_jobs(
     finally:
         executor.close()
     return results
+
+
+def check_settings(jobs: Sequence[Job]) -> None:
+    """Raise InputError for settings that cannot work. Files that an earlier job makes do not exist yet."""
+    for i, job in enumerate(jobs):
+        if not any(_is_made_by(job, earlier) for earlier in jobs[:i]):
+            job.stage.check(job.settings)
 
 
 def _is_made_by(job: Job, earlier: Job) -> bool:

@@ -296,6 +296,27 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
     assert status == 2 and "files.m0.npz" in err
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"beam_size": 0, "lm": "lm"}, "beam_size is 0 but must be at least 1"),
+        ({"max_steps": -3}, "max_steps is -3 but must be 0"),
+        ({"columns": [5]}, "a model reads column 5"),
+        ({"softmax_filter": "nothing"}, "'nothing' does not exist"),
+        ({"models": "nothing.npz"}, "'nothing.npz' does not exist"),
+    ],
+)
+def test_a_plan_refuses_what_a_run_refuses(setting, message, system, decode):
+    """The n-gram model of an earlier job does not exist yet."""
+    Path("corpus").write_text("x z\n")
+    job = {"models": "m0.npz", "text": "text", "source_vocab": "src.json", "target_vocab": "trg.json"} | setting
+    jobs = [{"estimate": {"corpus": "corpus", "name": "lm"}}, {"decode": job}]
+    Path("jobs.yaml").write_text(json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0}}))
+    for command in ("plan", "run"):
+        status, out, err = decode("jobs.yaml", command=command)
+        assert (status, out) == (2, "") and message in err and err.count("\n") == 1
+
+
 def test_vocabularies_that_nematus_names(system, decode):
     """By their paths, or in the folder of the model."""
     wanted = texts(expected())
@@ -442,7 +463,7 @@ WRONG = {
     "no file in a folder that exists": "m0.npz -s src.json -t trg.json text -o no/out.txt",
     "there is no output to resume": "m0.npz -s src.json -t trg.json text --resume",
     "nothing to resume": "m0.npz -s src.json -t trg.json text -o out.txt --resume",
-    "the beam size is 0": "m0.npz -s src.json -t trg.json text -b 0",
+    "beam_size is 0 but must be at least 1": "m0.npz -s src.json -t trg.json text -b 0",
     "invalid choice: 'never'": "m0.npz -s src.json -t trg.json text --early-stopping never",
     "but --device cpu is given": "m0.npz -s src.json -t trg.json text -d 0",
     "columns between tabs": "m0.npz -s src.json -t trg.json tabs",
@@ -461,11 +482,18 @@ def test_what_cannot_work_is_refused_in_one_line(message, system, decode):
     assert (status, out) == (2, "") and message in err and err.count("\n") == 1
 
 
+HELP = """
+--config --input-file --model --source-vocab --target-vocab --weights --load-weights --show-weights --bpe --no-debpe
+--devices --cpu-threads --tensor-cores --mini-batch --maxi-batch --mini-batch-words --beam-size --normalize
+--softmax-filter --allow-unk --n-best --return-alignment --return-soft-alignment --return-nematus-alignment --max-length
+--max-length-multiple --wipo --relative-paths --dump-config --help -c -i -m -s -t -d -b -n -f -u -h
+""".split()  # Amun's own, without those that have no effect here
+
+
 def test_the_help_has_every_option_of_amun(decode):
     out = decode("--help")[1]
-    assert "examples:" in out
-    for name in ("--config", "--input-file", "--beam-size", "--softmax-filter", "--return-nematus-alignment", "--lm"):
-        assert name in out
+    assert "examples:" in out and "--lm " in out
+    assert set(HELP) - set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", out.replace(",", " ").replace("[", " "))) == set()
 
 
 @pytest.mark.parametrize(

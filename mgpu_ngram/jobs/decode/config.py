@@ -60,7 +60,7 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        check_at_least(self, 1, "chunk_sentences", "mini_batch")
+        check_at_least(self, 1, "beam_size", "chunk_sentences", "mini_batch")
         check_at_least(self, 0, "max_length", "n_best", "seed", "table_bytes")
         M = len(self.models)
         for name in ("names", "weights"):
