@@ -229,8 +229,10 @@ def test_samples_depend_on_the_seed_alone(system, decode):
     ids=["penalties", "multiple", "steps", "first", "bound", "batches"],
 )
 def test_options_of_the_search(system, decode, flags, options):
-    wanted = texts(expected(beam_size=3, **options))
-    assert decode(*system, "text", "-b", 3, *flags)[:2] == (0, wanted)
+    found = expected(beam_size=3, n_best=3, **options)
+    lists = [(i, texts([[best]]).strip(), best) for i, results in enumerate(found) for best in results]
+    wanted = "".join(f"{i} ||| {text} ||| F0= {best.cost:.3f} ||| {best.score:.3f}\n" for i, text, best in lists)
+    assert decode(*system, "text", "-b", 3, "--n-best", *flags)[:2] == (0, wanted)
 
 
 def test_words_beyond_the_greatest_length_are_not_read(system, decode):

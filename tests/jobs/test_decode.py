@@ -9,10 +9,11 @@ import pytest
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import decode_lines
+from mgpu_ngram.engine.decode_batch import Batching
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.decode import run as job
 from mgpu_ngram.jobs.decode.config import DecodeConfig
-from mgpu_ngram.jobs.decode.options import batching_of, sentences_of_task
+from mgpu_ngram.jobs.decode.options import batching_of, options_of, sentences_of_task
 from mgpu_ngram.jobs.progress import Progress
 
 pytestmark = pytest.mark.timeout(100)
@@ -204,6 +205,13 @@ def test_no_lines_give_an_empty_file(folder, here, tmp_path):
 def test_batches_fit_the_device_unless_sizes_are_given(device, options, sentences, words):
     batching = batching_of(DecodeConfig(["m.npz"], ["text"], ["source"], "target", **options), device)
     assert (batching.sentences, batching.words) == (sentences, words)
+
+
+def test_settings_that_change_no_result_reach_the_tasks(folder):
+    given = {"mini_batch": 5, "mini_batch_words": 90, "maxi_batch": 9, "batching": "naive", "table_bytes": 123}
+    options = options_of(config_of(folder, **given), {}, "cpu", 3)
+    assert options.batching == Batching(5, 90, 9, "naive")
+    assert (options.table_bytes, options.threads) == (123, 3)
 
 
 def test_short_texts_have_tasks_for_several_cores(folder):
