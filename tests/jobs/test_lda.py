@@ -129,6 +129,19 @@ def starts(monkeypatch):
     return found
 
 
+class Seen(Progress):
+    """The totals of what is reported."""
+
+    def __init__(self):
+        self.sweeps, self.tokens, self.notes = 0, 0, []
+
+    def advance(self, done, amount=0):
+        self.sweeps, self.tokens = self.sweeps + done, self.tokens + amount
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 class AtSnapshot(Progress):
     """Calls a function once, when a snapshot is whole: then an older one is deleted."""
 
@@ -169,9 +182,11 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path, starts):
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="block_tokens"):
         trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True, block_tokens=2999)
-    resumed = trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True)[1]
+    seen = Seen()
+    result, resumed = trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True, progress=seen)
     assert_same(resumed, expected)
     assert starts[:2] == [0, 0] and starts[-1] >= 20, "it goes on, it does not start again"
+    assert (seen.sweeps, seen.tokens) == (60, (60 - starts[-1]) * result.tokens), "sweeps before have no rate"
 
 
 def run_until(executor, documents, output, act):
@@ -195,15 +210,6 @@ def run_until(executor, documents, output, act):
 
 
 def test_progress_counts_sweeps_and_shows_the_perplexity(documents, tmp_path):
-    class Seen(Progress):
-        sweeps, tokens, notes = 0, 0, []
-
-        def advance(self, done, amount=0):
-            self.sweeps, self.tokens = self.sweeps + done, self.tokens + amount
-
-        def note(self, text):
-            self.notes.append(text)
-
     seen = Seen()
     result, _ = trained(LocalExecutor(workers=2), documents, tmp_path / "out", 300, progress=seen)
     assert seen.sweeps == 300 and seen.tokens == 300 * result.tokens

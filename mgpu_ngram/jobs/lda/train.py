@@ -159,10 +159,11 @@ class _Run:
         self.name = secrets.token_hex(8)
         self.ranks: list[Handle] = []
         self.state = Snapshot(0, Priors(np.zeros(0), 0.0))
+        self.started: int | None = None  # sweeps before those of this run
 
     def train(self, state: Snapshot, callback: Callback | None, words: Words | None) -> Trained:
         config, begin, first = self.config, time.perf_counter(), state
-        deaths, started = 0, None
+        deaths = 0
         self.progress.start("sweep", config.sweeps, rate="tokens")
         try:
             with _Watch(self):
@@ -170,7 +171,7 @@ class _Run:
                     try:
                         if not self.ranks:
                             state = self._open(first, WAIT_SECONDS if deaths else 0)
-                            started = state.sweep if started is None else started
+                            self.started = state.sweep if self.started is None else self.started
                         while state.sweep < config.sweeps and not state.stopped:
                             state = self._segment(callback)
                         [model] = self._ask(lda_train.model_of, self.ranks[:1])
@@ -191,7 +192,7 @@ class _Run:
             self.progress.finish()
             self.executor.everywhere(lda_train.forget, self.name)
         seconds = time.perf_counter() - begin
-        return Trained(replace(model, words=words), self.corpus.tokens, seconds, state.sweep - (started or 0))
+        return Trained(replace(model, words=words), self.corpus.tokens, seconds, state.sweep - (self.started or 0))
 
     def _open(self, first: Snapshot, wait_seconds: float) -> Snapshot:
         """Start the ranks, from the newest snapshot or from `first`; return the state that they have.
@@ -283,7 +284,8 @@ class _Watch:
             perplexity = metrics.get("held_out_perplexity", metrics["perplexity"])
             self.run.progress.note(f"perplexity {perplexity:,.1f}")
         if sweep > self._shown:
-            self.run.progress.advance(sweep - self._shown, (sweep - self._shown) * self.run.corpus.tokens)
+            drawn = max(0, sweep - max(self._shown, self.run.started or 0))
+            self.run.progress.advance(sweep - self._shown, drawn * self.run.corpus.tokens)
             self._shown = sweep
 
     def __enter__(self) -> None:
