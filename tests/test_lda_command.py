@@ -9,9 +9,10 @@ import pytest
 import scipy.sparse as sp
 import yaml
 import zstandard
+from sklearn.feature_extraction.text import CountVectorizer
 
 import mgpu_ngram as ng
-from mgpu_ngram.core.topic_model import describe_topic_model
+from mgpu_ngram.core.topic_model import describe_topic_model, load_topic_model
 from mgpu_ngram.jobs.lda import run as job
 
 TEXT = "".join(f"word{20 * (d % 4) + d % 20:02} Word{20 * (d % 4) + d % 7:02} x\n" for d in range(200))
@@ -37,6 +38,35 @@ def test_a_model_as_text_and_as_json(lda):
     found = json.loads(out)
     assert (status, err, found["words"], found["documents"], found["sweeps"]) == (0, "", 30, 200, 3)
     assert found["metrics"].keys() >= {"joint", "plugin", "perplexity"} and found["path"].endswith("json")
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ("", {}),
+        ("--no-lowercase", {"lowercase": False}),
+        ("--token-pattern [a-z]+\\d", {"token_pattern": r"[a-z]+\d"}),
+        ("--stop-words stop.txt", {"stop_words": ["word00", "word21"]}),
+        ("--min-df 16", {"min_df": 16}),
+        ("--min-df 0.03", {"min_df": 0.03}),
+        ("--max-df 10", {"max_df": 10}),
+        ("--max-df 0.03", {"max_df": 0.03}),
+        ("--max-features 12", {"max_features": 12}),
+    ],
+)
+def test_text_options_are_those_of_scikit_learn(flags, options, lda):
+    text = TEXT + "".join(f"word{n:02}\n" * n for n in range(41))  # the 12th word has 33 tokens, the 13th 32
+    Path("docs.txt").write_text(text)
+    Path("stop.txt").write_text("word00\nword21\n")
+    status, _, err = lda(f"docs.txt -o out --topics 2 --sweeps 1 {flags}")
+    assert (status, err) == (0, "")
+    model = load_topic_model("out/model.safetensors")
+    vectorizer = CountVectorizer(**options)
+    tokens_V = vectorizer.fit_transform(text.splitlines()).sum(0).tolist()[0]
+    assert len(tokens_V) > 1
+    assert list(zip(model.words, model.counts_VZ().sum(1), strict=True)) == list(
+        zip(vectorizer.get_feature_names_out(), tokens_V, strict=True)
+    )
 
 
 def test_priors_are_those_of_python(lda, mgpu_ngram):
