@@ -28,7 +28,9 @@ def _plan(arguments: argparse.Namespace) -> None:
     config = load_config(arguments)
     for name, settings in config.jobs:
         STAGES[name].check_memory(config.memory, settings.name)
-    check_settings([Job(STAGES[name], settings, Target(config.output / settings.name)) for name, settings in config.jobs])
+    check_settings(
+        [Job(STAGES[name], settings, Target(config.output / settings.name)) for name, settings in config.jobs]
+    )
     jobs = [(STAGES[name], settings) for name, settings in config.jobs]
     work = work_of(((stage, settings, stage.open_inputs(settings)) for stage, settings in jobs), config.memory)
     found = describe_cluster(config.cluster, config.dask, work)
