@@ -89,6 +89,15 @@ def test_priors_are_those_of_python(lda, mgpu_ngram):
     assert ng.LDA.load("out").doc_topic_prior == alpha
 
 
+def test_the_paper_s_rule_is_that_of_python(lda):
+    for flags, excluded in ("", True), ("--include-self", False):
+        assert lda(f"docs.txt -o out{excluded} --topics 4 --sweeps 3 {flags}")[0] == 0
+        ng.LDA(4, max_iter=3, random_state=1, exclude_self=excluded).fit(TEXT.splitlines()).save(f"{excluded}.lda")
+        assert Path(f"out{excluded}/model.safetensors").read_bytes() == Path(f"{excluded}.lda").read_bytes()
+    theirs, ours = (load_topic_model(f"{excluded}.lda").counts_VZ() for excluded in (False, True))
+    assert (theirs != ours).any()
+
+
 def test_a_run_of_other_documents_or_settings_is_not_resumed(lda, monkeypatch):
     def interrupt(sweep, metrics):
         """Stop after two sweeps, each of which has written a snapshot."""
