@@ -151,15 +151,17 @@ def run_jobs(
 def check_settings(jobs: Sequence[Job]) -> None:
     """Raise InputError for settings that cannot work. Files that an earlier job makes do not exist yet."""
     for i, job in enumerate(jobs):
-        if not any(_is_made_by(job, earlier) for earlier in jobs[:i]):
+        if made := [path for earlier in jobs[:i] for path in _made_by(earlier, job)]:
+            job.stage.check_without(job.settings, made)
+        else:
             job.stage.check(job.settings)
 
 
-def _is_made_by(job: Job, earlier: Job) -> bool:
-    """Return whether a setting of a job is a path inside the output of an earlier one."""
+def _made_by(earlier: Job, job: Job) -> list[str]:
+    """Return the paths in the settings of a job that are inside the output of an earlier one."""
     needed = (getattr(job.settings, key) for key in job.stage.needs)
     paths = [path for value in needed for path in (value if isinstance(value, list) else [value])]
-    return any(isinstance(path, str) and path and Path(path).is_relative_to(earlier.path) for path in paths)
+    return [path for path in paths if isinstance(path, str) and path and Path(path).is_relative_to(earlier.path)]
 
 
 def _is_finished(job: Job) -> bool:

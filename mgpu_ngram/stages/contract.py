@@ -9,7 +9,7 @@ import argparse
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -102,7 +102,10 @@ class Stage(ABC, Generic[C, R]):
             check_free(target.path, overwrite)
 
     def check(self, config: C) -> None:
-        """Raise InputError if a file named in the settings contradicts them; skips files that an earlier job makes."""
+        """Raise InputError if a file named in the settings contradicts them. Called when all files exist."""
+
+    def check_without(self, config: C, made: Collection[str]) -> None:
+        """Do what `check` can do before an earlier job makes the files `made`, paths in the settings."""
 
     def open_inputs(self, config: C) -> Corpus | None:
         """Return the text that the settings name; None when the stage reads no text."""

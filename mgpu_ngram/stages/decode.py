@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -106,6 +106,11 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         from mgpu_ngram.jobs.decode.options import check
 
         check(config)
+
+    def check_without(self, config: DecodeConfig, made: Collection[str]) -> None:
+        from mgpu_ngram.jobs.decode.options import check
+
+        check(config, made)
 
     def open_inputs(self, config: DecodeConfig) -> Corpus:
         from mgpu_ngram.jobs.decode.run import open_inputs

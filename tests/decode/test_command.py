@@ -301,7 +301,7 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"beam_size": 0, "lm": "lm"}, "beam_size is 0 but must be at least 1"),
+        ({"beam_size": 0}, "beam_size is 0 but must be at least 1"),
         ({"max_steps": -3}, "max_steps is -3 but must be 0"),
         ({"columns": [5]}, "a model reads column 5"),
         ({"softmax_filter": "nothing"}, "'nothing' does not exist"),
@@ -311,7 +311,13 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
 def test_a_plan_refuses_what_a_run_refuses(setting, message, system, decode):
     """The n-gram model of an earlier job does not exist yet."""
     Path("corpus").write_text("x z\n")
-    job = {"models": "m0.npz", "text": "text", "source_vocab": "src.json", "target_vocab": "trg.json"} | setting
+    job = {
+        "models": "m0.npz",
+        "text": "text",
+        "source_vocab": "src.json",
+        "target_vocab": "trg.json",
+        "lm": "lm",
+    } | setting
     jobs = [{"estimate": {"corpus": "corpus", "name": "lm"}}, {"decode": job}]
     Path("jobs.yaml").write_text(json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0}}))
     for command in ("plan", "run"):

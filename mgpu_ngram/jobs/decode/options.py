@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ CHUNK_SENTENCES = {"cpu": (256, 1024), "gpu": (2048, 16384)}  # least and most o
 SHORT_CHUNKS, SHORT_SENTENCES = 16, 64  # of a text too short for 16 tasks of 256 sentences, and least of its tasks
 
 
-def check(config: DecodeConfig) -> None:
-    """Raise InputError for settings that contradict each other, and for a file that does not exist."""
+def check(config: DecodeConfig, made: Collection[str] = ()) -> None:
+    """Raise InputError for settings that contradict each other, and for a file that does not exist.
+
+    made  files that an earlier job makes
+    """
     search_of(config)
     batching_of(config, "cpu")
     if config.lm is None and config.lm_weight != DecodeConfig.lm_weight:
@@ -34,7 +38,8 @@ def check(config: DecodeConfig) -> None:
         )
     beside = [path for path in (config.prefixes, config.targets) if path]
     for path in (*files_of(config).paths, *beside):
-        find_files([path])
+        if path not in made:
+            find_files([path])
 
 
 def files_of(config: DecodeConfig) -> TranslationFiles:
