@@ -9,8 +9,8 @@ import numpy as np
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes, CountOptions, bins_to_table, count_streams
+from mgpu_ngram.engine.lexicon import Lexicon
 from mgpu_ngram.engine.plan import OrderPlan
-from mgpu_ngram.engine.vocabulary import Lexicon
 from mgpu_ngram.kernels import check
 
 

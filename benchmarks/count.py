@@ -34,9 +34,9 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "words/peer": (),
     "words/prefix_runs": ("kernels.count.count_prefixes",),
     "words/radix_sort": ("kernels.common.radix_sort",),
-    "words/stage": ("engine.count", "engine.tokenise", "engine.vocabulary"),
+    "words/stage": ("engine.count", "engine.tokenise", "engine.number_symbols"),
     "words/tables to": ("engine.write",),
-    "words/text to": ("engine.count", "engine.tokenise", "engine.vocabulary"),
+    "words/text to": ("engine.count", "engine.tokenise", "engine.number_symbols"),
 }
 
 

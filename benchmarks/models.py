@@ -17,10 +17,10 @@ from mgpu_ngram.core.trie import Ngrams, Trie
 from mgpu_ngram.core.vocabulary import SPECIALS
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.count import START_CODE, mark_sentences
+from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.trie import FANOUT, build_trie
-from mgpu_ngram.engine.vocabulary import number_symbols
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 VOCABULARY = 1_000_000  # words that the generated language has; a text shows those that its size allows

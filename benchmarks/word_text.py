@@ -17,10 +17,11 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, add_seconds
+from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.sorted_runs import SortedRun
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
-from mgpu_ngram.engine.vocabulary import merge_vocabularies, number_symbols
+from mgpu_ngram.engine.vocabulary import merge_vocabularies
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 ROUNDS = {"gpu": 5, "cpu": 3}

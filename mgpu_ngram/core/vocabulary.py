@@ -55,6 +55,14 @@ class Vocabulary:
         """Whether the symbols are words and each is valid UTF-8; computed once."""
         return vocabulary_is_text(self)
 
+    def arrays(self) -> dict[str, Any]:
+        """Its arrays by name."""
+        return {name: getattr(self, name) for name in ARRAYS if name != "hash_V"}
+
+    def with_arrays(self, named: dict[str, Any]) -> Vocabulary:
+        """The same vocabulary with other arrays, such as views of a file."""
+        return replace(self, **named)
+
 
 def words_to_arrow(offsets_V: np.ndarray, data: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
     """Return words as an Arrow array, without a copy.

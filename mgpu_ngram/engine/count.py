@@ -23,6 +23,7 @@ from mgpu_ngram.engine.device import (
     to_device,
     to_host_fast,
 )
+from mgpu_ngram.engine.lexicon import END_CODE, START_CODE, UNFINISHED_CODE, Lexicon
 from mgpu_ngram.engine.plan import (
     MAX_SORT_TOKENS,
     MEMORY_SHARE,
@@ -36,7 +37,6 @@ from mgpu_ngram.engine.plan import (
 from mgpu_ngram.engine.sorted_runs import SortedRun, map_table, spill_run, where_it_fits
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
-from mgpu_ngram.engine.vocabulary import END_CODE, START_CODE, UNFINISHED_CODE, Lexicon
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.compile import njit, read_only

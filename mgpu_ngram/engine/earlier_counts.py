@@ -17,9 +17,9 @@ from mgpu_ngram.core.vocabulary import SPECIALS, LocalVocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.count import CountOptions, split
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, move_to, on_device_or_host
+from mgpu_ngram.engine.lexicon import Lexicon
 from mgpu_ngram.engine.read_counts import read_tables
 from mgpu_ngram.engine.sorted_runs import SortedRun, map_table, spill_run
-from mgpu_ngram.engine.vocabulary import Lexicon
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.take_words import take_words

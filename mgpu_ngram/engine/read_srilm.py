@@ -13,7 +13,7 @@ from mgpu_ngram.core.srilm_counts import NgramLines, read_srilm_counts
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.vocabulary import UNKNOWN_ID
+from mgpu_ngram.engine.number_symbols import UNKNOWN_ID
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes

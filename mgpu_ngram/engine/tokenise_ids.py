@@ -9,8 +9,9 @@ import numpy as np
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.engine.device import Stopwatch, to_device
+from mgpu_ngram.engine.lexicon import END_CODE, START_CODE
 from mgpu_ngram.engine.token_streams import Streams, Symbols, TokenisedChunk, TokeniseOptions, blocks_of, segments_of
-from mgpu_ngram.engine.vocabulary import END_CODE, START_CODE, special_hashes
+from mgpu_ngram.engine.vocabulary import special_hashes
 from mgpu_ngram.kernels.count.hash_words import hash_ids
 from mgpu_ngram.kernels.count.intern import WordTable, intern
 from mgpu_ngram.kernels.dispatch import array_module, to_host

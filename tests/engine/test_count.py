@@ -40,11 +40,13 @@ from mgpu_ngram.engine.count import (
     unigram_table,
 )
 from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.lexicon import UNFINISHED_CODE, Lexicon
+from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.sorted_runs import merge_runs
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
-from mgpu_ngram.engine.vocabulary import UNFINISHED_CODE, Lexicon, merge_vocabularies, number_symbols
+from mgpu_ngram.engine.vocabulary import merge_vocabularies
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 

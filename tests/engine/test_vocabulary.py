@@ -19,16 +19,14 @@ from mgpu_ngram.engine import budget as memory_module
 from mgpu_ngram.engine import spill as spill_module
 from mgpu_ngram.engine import vocabulary as vocabulary_module
 from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.lexicon import UNFINISHED_CODE, Lexicon, place_lexicon
+from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import (
-    UNFINISHED_CODE,
-    Lexicon,
     merge_vocabularies,
     move_vocabulary,
-    number_symbols,
-    place_lexicon,
     where_vocabularies_fit,
 )
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
@@ -142,6 +140,47 @@ def test_thousands_of_words_in_many_parts(device):
         mine = [words[v] for v in rng.permutation(4000)[: rng.integers(0, 4000)]]
         parts.append({w: (int(rng.integers(1, 9)), source // 2, int(rng.integers(2**40))) for w in mine})
     assert contents(merged_on(device, *(local(part, hashes) for part in parts))) == summed(*parts)
+
+
+def corpus_of(words, chunks):
+    """Return random words of each chunk."""
+    rng = np.random.default_rng(2)
+    names = [b"%s%x" % (PREFIX * (v % 3 > 1), v * v) for v in range(words)]
+    return [[names[v] for v in rng.integers(0, words, 2 * words // chunks)] for _ in range(chunks)]
+
+
+@pytest.mark.parametrize("at_once", [1 << 10, 700, 1 << 18])
+def test_vocabularies_larger_than_the_rows_at_once(at_once, monkeypatch):
+    """Merged and numbered by ranges, they are those of Python's Counter. Most of 20,000 words occur once or twice."""
+    monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", at_once)
+    texts = corpus_of(20_000, 5)
+    parts, places = [], {}
+    for source, tokens in enumerate(texts):
+        for at, word in enumerate(tokens):
+            places.setdefault(word, (source, at))
+        first = {word: at for at, word in reversed(list(enumerate(tokens)))}
+        parts.append(local({w: (c, source, first[w]) for w, c in Counter(tokens).items()}, tokens=len(tokens)))
+    sorted_part, parts = merge_vocabularies(*parts[:2]), parts[2:]
+    counts = Counter(itertools.chain(*texts))
+    for some in ([sorted_part, *parts], [*parts[::-1], sorted_part]):
+        merged = merge_vocabularies(*some)
+        assert (np.diff(merged.hash_V.astype(object)) > 0).all() and merged.tokens == 40_000
+        assert contents(merged) == {w: (counts[w], *places[w]) for w in counts}
+    lexicon, vocabulary = number_symbols(merged, "word", True, 0, "cpu")
+    expected = sorted(counts, key=lambda w: (-counts[w], w))
+    assert list(contents(vocabulary).items())[3:] == [(w, (counts[w], *places[w])) for w in expected]
+    ids = dict(zip(lexicon.hash_H.tolist(), lexicon.ids_H.tolist(), strict=True))
+    assert ids == {hash_of(w): v for v, w in enumerate([b"<unk>", b"<s>", b"</s>", *expected])}
+    assert lexicon.hash_H.tolist() == sorted(ids) and lexicon.ids_H.dtype == np.int32
+
+
+def test_two_words_with_one_hash_are_found_in_any_range(monkeypatch):
+    monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", 1)
+    for h in (0, 77, 1 << 63, (1 << 64) - 1):
+        with pytest.raises(HashCollision):
+            merge_vocabularies(local({b"of": (1, 0, 0)}, {b"of": h}), local({b"to": (1, 0, 9)}, {b"to": h}))
+        a = local({b"of": (1, 0, 3), b"the": (2, 0, 0)}, {b"of": h, b"the": 5})
+        assert contents(merge_vocabularies(a, local({}), a)) == {b"of": (2, 0, 3), b"the": (4, 0, 0)}
 
 
 def test_chunks_of_blank_lines_merge(device):
@@ -285,12 +324,12 @@ def test_vocabularies_are_merged_on_a_gpu_with_room(monkeypatch):
         where_vocabularies_fit(merge, parts, Budget("gpu", 1, 1))
 
 
-def test_a_lexicon_too_large_for_a_gpu_stays_on_the_host(device):
+def test_a_lexicon_too_large_for_a_gpu_stays_on_the_host(device, tmp_path):
     lexicon = lexicon_of(100)  # 14 bytes a symbol, of a twentieth of the GPU
-    roomy, crowded = Budget("gpu", 20 * 1400, 0), Budget("gpu", 20 * 1400 - 1, 0)
+    roomy, crowded = Budget("gpu", 20 * 1400, 1 << 40), Budget("gpu", 20 * 1400 - 1, 1 << 40)
     assert [lexicon.place(b) for b in (roomy, crowded, Budget("cpu", 0, 1 << 40))] == ["gpu", "cpu", "cpu"]
-    assert place_lexicon(lexicon, roomy) is lexicon
-    kept = place_lexicon(lexicon, crowded)
+    assert place_lexicon(lexicon, roomy, str(tmp_path)) is lexicon
+    kept = place_lexicon(lexicon, crowded, str(tmp_path))
     assert not on_gpu(kept.hash_H) and kept.codes(np.array([11], np.uint64), "cpu").tolist() == [0, 99, UNFINISHED_CODE]
 
 

@@ -448,9 +448,9 @@ def test_results_in_host_memory_are_counted(text, whole, make, monkeypatch):
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 1 << 20)
     monkeypatch.setattr(estimate, "_least_parts", lambda executor: 2)
     make(text, **whole[1])
-    # Streams, vocabulary and run of the only chunk; two parts, the estimates of each, and two stretches, before and
-    # after linking. Some have 100 rows or more, of 2 numbers of 8 bytes or more.
-    assert len(sizes) == 11 and min(sizes) > 16 * 100
+    # Streams, vocabulary and run of the only chunk; lexicon and numbered vocabulary; two parts, the estimates of
+    # each, and two stretches, before and after linking. Some have 100 rows or more, of 2 numbers of 8 bytes or more.
+    assert len(sizes) == 13 and min(sizes) > 16 * 100
 
 
 def estimated_by_hand():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.engine import spill
+from mgpu_ngram.engine import spill, vocabulary
 from mgpu_ngram.engine.budget import Budget, give_back_freed_memory
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import make_budget
@@ -180,6 +181,36 @@ def test_no_memory_for_intermediate_results(
     chunks = sum(-(-path.stat().st_size // 20_000) for path in corpus)
     assert len(in_files) > chunks > count_passes.ARITY  # also merged runs
     assert list((tmp_path / "spill").iterdir()) == []
+
+
+def test_a_vocabulary_larger_than_its_budget(contents, run_here, tmp_path, monkeypatch):
+    """400,000 words take 43 bytes each while they merge: more than results may keep, a fifth of 64 MiB."""
+    stored = []
+
+    def load(*how, **options):
+        arrays, metadata = load_arrays(*how, **options)
+        stored.append({name: len(array) for name, array in arrays.items()})
+        return arrays, metadata
+
+    monkeypatch.setattr(spill, "load_arrays", load)
+    monkeypatch.setattr(vocabulary, "ROWS_AT_ONCE", 1 << 14)
+    rng = np.random.default_rng(0)
+    ids = np.concatenate([rng.permutation(400_000), rng.integers(0, 999, 50_000)])
+    words = [f"{v * 7919 % 1_000_003:x}" for v in ids.tolist()]
+    (tmp_path / "text").write_text("".join(f"{' '.join(words[i : i + 50])}\n" for i in range(0, len(words), 50)))
+    memory = MemoryConfig(host_bytes=64 << 20, spill_dir=str(tmp_path / "spill"))
+    run_here(tmp_path / "out", [tmp_path / "text"], order=2, memory=memory, chunk_bytes=200_000)
+    assert [sizes["hash_V"] for sizes in stored if "hash_V" in sizes][-1] == 400_000  # merged
+    assert [sizes["hash_H"] for sizes in stored if "hash_H" in sizes] == [400_003]
+    assert [sizes["counts_V"] for sizes in stored if "counts_V" in sizes][-1] == 400_003  # numbered
+    assert list((tmp_path / "spill").iterdir()) == []
+    counts = Counter(words)
+    found = pq.read_table(tmp_path / "out" / "vocabulary.parquet")
+    expected = [("<unk>", 0), ("<s>", 0), ("</s>", 0), *sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    assert list(zip(found["symbol"].to_pylist(), found["count"].to_pylist(), strict=True)) == expected
+    monkeypatch.undo()
+    run_here(tmp_path / "plenty", [tmp_path / "text"], order=2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
 
 
 @pytest.mark.parametrize(

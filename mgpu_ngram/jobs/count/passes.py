@@ -22,19 +22,18 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
 from mgpu_ngram.engine.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
+from mgpu_ngram.engine.lexicon import Lexicon, place_lexicon
+from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.sorted_runs import RUN, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import (
     VOCABULARY,
-    Lexicon,
     LmplzText,
     load_vocabulary,
     merge_vocabularies,
     move_vocabulary,
-    number_symbols,
-    place_lexicon,
     store_vocabulary,
     where_vocabularies_fit,
 )
@@ -146,8 +145,9 @@ class CountPasses:
         merge = partial(_merge, budget=self.budget, folder=self.folder)
         vocabularies = reduce_tasks(executor, merge, vocabularies, ARITY, roots=ARITY, priority=True)
         numbered = executor.call(
-            _number, vocabularies, config.unit, self.sentence_markers, seed, self.budget, self.lmplz, affinity=0
-        )
+            _number, vocabularies, config.unit, self.sentence_markers, seed, self.budget, self.folder, self.lmplz,
+            affinity=0,
+        )  # fmt: skip
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
         running = {
@@ -331,12 +331,17 @@ def _number(
     sentence_markers: bool,
     seed: int,
     budget: Budget,
+    folder: str,
     lmplz: LmplzText | None,
 ) -> _Numbered:
     def number(*parts: LocalVocabulary) -> _Numbered:
         merged = merge_vocabularies(*parts)
-        lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device_of(merged.hash_V), lmplz)
-        return _Numbered(place_lexicon(lexicon, budget), vocabulary, merged.lines, merged.checksums, merged.seconds)
+        device = device_of(merged.hash_V)
+        if device == "cpu" and len(parts) > 1:
+            merged = spill(merged, budget, folder)  # numbering takes as much memory again
+        lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device, lmplz)
+        placed = place_lexicon(lexicon, budget, folder), spill(vocabulary, budget, folder)
+        return _Numbered(*placed, merged.lines, merged.checksums, merged.seconds)
 
     watch = Stopwatch(budget.device)
     numbered = where_vocabularies_fit(number, vocabularies, budget)
