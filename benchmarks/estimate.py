@@ -11,7 +11,7 @@ from typing import Any
 from mgpu_ngram.benchmarks.estimate_files import write
 from mgpu_ngram.benchmarks.estimate_ids import ids
 from mgpu_ngram.benchmarks.estimate_peers import lmplz
-from mgpu_ngram.benchmarks.estimate_text import EstimateBench, text
+from mgpu_ngram.benchmarks.estimate_text import EstimateBench, smoothings, text
 from mgpu_ngram.benchmarks.estimate_text import workers as several_workers
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import open_suite
@@ -29,6 +29,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
 PARTS: dict[str, Callable[[EstimateBench], None]] = {
     "ids": lambda bench: ids(bench.suite, bench.tokens),
     "text": text,
+    "smoothings": smoothings,
     "workers": several_workers,
     "write": lambda bench: write(bench.suite, bench.tokens, bench.folder),
     "lmplz": lmplz,
@@ -42,8 +43,8 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
     tokens  words of the text that models are made from
     only    parts to measure; the rate at which the device copies is always measured
 
-    The model of a small text is compared with plain Python, timed models by their sizes and sums, and WrongResult is
-    raised when one is wrong. Rows are printed and saved part by part.
+    The Kneser-Ney model of a small text is compared with plain Python, timed models by their sizes and sums, and
+    WrongResult is raised when one is wrong. Rows are printed and saved part by part.
     """
     parts, clusters = options.parts(PARTS), options.clusters()
     tokens = options.num_tokens(TOKENS, MIN_TOKENS)

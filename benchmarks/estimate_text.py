@@ -20,6 +20,7 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.discounts import FALLBACK
+from mgpu_ngram.core.smoothing import KNESER_NEY
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as job
@@ -33,6 +34,13 @@ LARGE_TOKENS, LARGE_WORKERS, LARGE_SECONDS = 1_000_000_000, 4, 4.0  # a target b
 ENOUGH_SECONDS = 45.0  # after which no further round starts
 TEXT_TO_MODEL, BY_WORKERS = "estimate/text to model", "estimate/text to model by workers"
 AS_LMPLZ = "estimate/text to model as lmplz"
+EXACT: dict[str, Any] = {"discount_fallback": [], "exact_discounts": True}  # settings of modified Kneser-Ney
+SMOOTHINGS: dict[str, dict[str, Any]] = {
+    "witten-bell": {},
+    "absolute": {"discount": [0.7]},  # a small text gives none
+    "good-turing": {},
+    "additive": {},
+}
 
 
 @dataclass
@@ -61,7 +69,7 @@ def text(bench: EstimateBench) -> None:
     executor = LocalExecutor(suite.device)
     try:
         results = _rounds(bench, executor)
-        as_lmplz = _rounds(bench, executor, exact_discounts=False)
+        as_lmplz = _rounds(bench, executor, EXACT | {"exact_discounts": False})
     finally:
         executor.close()
     row: dict[str, Any] = {"items": corpus.totals[0], "unit": TOKENS_PER_SECOND}
@@ -78,6 +86,24 @@ def text(bench: EstimateBench) -> None:
         seconds = [result.seconds[stage] for result in results]
         notes = f"summed over {executor.workers} workers"
         suite.add(f"{TEXT_TO_MODEL}, {stage}", corpus.sizes, seconds, notes=notes, **row)
+
+
+def smoothings(bench: EstimateBench) -> None:
+    """Rows: models of plain counts, in this process, beside modified Kneser-Ney."""
+    suite, corpus = bench.suite, bench.corpus
+    row: dict[str, Any] = {"items": corpus.totals[0], "unit": TOKENS_PER_SECOND}
+    executor = LocalExecutor(suite.device)
+    try:
+        suite.say("text to models by other smoothings")
+        kneser_ney = median(result.wall_seconds for result in _rounds(bench, executor))
+        for name, settings in SMOOTHINGS.items():
+            results = _rounds(bench, executor, {"smoothing": name, **settings})
+            suite.add(
+                f"{TEXT_TO_MODEL} by {name} smoothing", corpus.sizes, [result.wall_seconds for result in results],
+                baseline=KNESER_NEY, baseline_seconds=kneser_ney, notes=_notes(results[0], corpus.totals[0]), **row,
+            )  # fmt: skip
+    finally:
+        executor.close()
 
 
 def workers(bench: EstimateBench) -> None:
@@ -121,14 +147,14 @@ def _notes(result: EstimateResult, tokens: int) -> str:
     return notes
 
 
-def _rounds(bench: EstimateBench, executor: Executor, exact_discounts: bool = True) -> list[EstimateResult]:
-    """Return the results of several rounds, after a small model and a whole one that are checked."""
-    _check_beginning(bench, executor)
+def _rounds(bench: EstimateBench, executor: Executor, settings: dict[str, Any] = EXACT) -> list[EstimateResult]:
+    """Return the results of several rounds, after a whole model that is checked, and a small one by Kneser-Ney."""
+    if "smoothing" not in settings:
+        _check_beginning(bench, executor)
     results: list[EstimateResult] = []
     while len(results) <= ROUNDS and (len(results) < 2 or sum(r.wall_seconds for r in results) < ENOUGH_SECONDS):
-        result, _ = estimated(
-            bench.corpus.paths, executor, bench.folder, None if results else check_sums_of, exact_discounts
-        )
+        use = None if results else check_sums_of
+        result, _ = estimated(bench.corpus.paths, executor, bench.folder, use, settings)
         results.append(result)
         oracles.check_total(result.tokens, bench.corpus.totals[0], "words of a model's text")
     return results[1:]  # the first warms up
@@ -139,13 +165,10 @@ def estimated(
     executor: Executor,
     folder: Path,
     use: Callable[[Estimate], Any] | None = None,
-    exact_discounts: bool = True,
+    settings: dict[str, Any] = EXACT,
 ) -> tuple[EstimateResult, Any]:
-    """Return the result of a job up to its model, which stays where it was made, and what `use` returns of it there.
-
-    exact_discounts  False for the default of `estimate`: lmplz's slip in its counts of counts
-    """
-    config = EstimateConfig(paths, order=ORDER, discount_fallback=[], exact_discounts=exact_discounts)
+    """Return the result of a job up to its model, which stays where it was made, and what `use` returns of it there."""
+    config = EstimateConfig(paths, order=ORDER, **settings)
     source, place = open_corpus(paths), folder / "model"
     with job.estimated(config, source, RunContext(executor, place), place) as (model, result):
         [seconds] = executor.gather([executor.call(_seconds_of, model)])

@@ -79,6 +79,7 @@ def test_every_part_has_rows(bench_run):
         + ["text to ARPA as a command", "text to model as lmplz"]
         + [f"ids, {step}" for step in STEPS]
         + [f"text to model, {stage}" for stage in STAGES]
+        + [f"text to model by {name} smoothing" for name in ("witten-bell", "absolute", "good-turing", "additive")]
         + 2 * ["text to model by workers"]
         + ["ceiling/copy", "ceiling/read", "ceiling/numpy.sort"]
     )
@@ -116,7 +117,7 @@ def test_without_lmplz(lmplz_on_path, tmp_path):
     lmplz_on_path(None)
     found = [
         row
-        for row in estimate.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, only="5"))
+        for row in estimate.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, only="lmplz"))
         if "ceiling" not in row["kernel"]
     ]
     assert [row["kernel"] for row in found] == ["estimate/text to ARPA", "estimate/text to ARPA as a command"]
@@ -272,7 +273,7 @@ def test_a_file_with_a_different_model_gives_no_row(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": "6"}, "part '6' is none of ids, text, workers, write, lmplz"),
+        ({"only": "7"}, "part '7' is none of ids, text, smoothings, workers, write, lmplz"),
         ({"workers": "0"}, "workers is '0'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 2000"),
         ({"folder": "/no/such/folder"}, "/no/such/folder: no such folder"),
