@@ -161,27 +161,50 @@ def _with_inserted(array: Any, at_A: Sequence[int], values_A: np.ndarray) -> Any
 def _vocabulary_of(ordered: _OrderedSymbols, unit: str, ids_as_words: bool) -> Vocabulary:
     """Return the vocabulary, in host memory."""
     merged, specials, rows_I, _, counts_V, _ = ordered
-    words, V = SPECIALS[: len(specials.hash_K)], len(counts_V)
+    words = SPECIALS[: len(specials.hash_K)]
+    if ids_as_words or len(rows_I) > rows_at_once(rows_I):
+        offsets_V, data = _words_in_pieces(merged, rows_I, words, ids_as_words)
+    else:
+        offsets_V, data = _words_at_once(merged, rows_I, words)
+    places = (
+        to_host(_after(specials.places_K3[:, i], first_V, rows_I))
+        for i, first_V in ((1, merged.first_source_V), (2, merged.first_offset_V))
+    )
+    return Vocabulary(unit, offsets_V, data, to_host(counts_V), *places)
+
+
+def _words_at_once(merged: LocalVocabulary, rows_I: Any, words: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets and bytes of `words` and of some rows, in host memory. Their device joins them: new host
+    memory is slow to write.
+    """
+    offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_I)
+    xp, ends = array_module(data_R), np.cumsum([0, *map(len, words)])
+    offsets_V = xp.concatenate([xp.asarray(ends[:-1]), offsets_R + ends[-1]])
+    data = xp.concatenate([xp.asarray(np.frombuffer(b"".join(words), np.uint8)), data_R])
+    return to_host(offsets_V), to_host(data)
+
+
+def _words_in_pieces(
+    merged: LocalVocabulary, rows_I: Any, words: Sequence[bytes], are_ids: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same, with little memory beside the result. Token ids become decimals."""
     head = np.frombuffer(b"".join(words), np.uint8)
-    symbol_bytes = DECIMALS * len(rows_I) if ids_as_words else len(merged.data)
-    offsets_V, data = np.zeros(V + 1, np.int64), np.empty(len(head) + symbol_bytes, np.uint8)  # unused memory is free
+    symbol_bytes = DECIMALS * len(rows_I) if are_ids else len(merged.data)
+    offsets_V = np.zeros(len(words) + len(rows_I) + 1, np.int64)
+    data = np.empty(len(head) + symbol_bytes, np.uint8)  # unused memory is free
     row, end = len(words), len(head)
     offsets_V[1 : row + 1], data[:end] = np.cumsum([len(word) for word in words]), head
     step = rows_at_once(rows_I)
     for first in range(0, len(rows_I), step):
         found = take_words(merged.offsets_V, merged.data, rows_I[first : first + step])
         offsets_R, data_R = (to_host(a) for a in found)
-        if ids_as_words:
+        if are_ids:
             decimals = pa.array(data_R.view("<u4")).cast(pa.large_string()).cast(pa.large_binary())
             offsets_R, data_R = words_from_arrow(decimals)
         last, stop = row + len(offsets_R) - 1, end + len(data_R)
         offsets_V[row + 1 : last + 1], data[end:stop] = offsets_R[1:] + end, data_R
         row, end = last, stop
-    places = (
-        to_host(_after(specials.places_K3[:, i], first_V, rows_I))
-        for i, first_V in ((1, merged.first_source_V), (2, merged.first_offset_V))
-    )
-    return Vocabulary(unit, offsets_V, data[:end], to_host(counts_V), *places)
+    return offsets_V, data[:end]
 
 
 def _join_vocabulary(merged: LocalVocabulary, inside: Words, seed: int) -> tuple[LocalVocabulary, Any]:
