@@ -30,7 +30,8 @@ from mgpu_ngram.engine import spill as keep
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.part import Estimated, Unigrams, Weights
-from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes
 from mgpu_ngram.jobs.estimate import run as estimate
@@ -409,6 +410,24 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
     finally:
         executor.close()
     assert found == ([(True, workers * executor.threads)] if parts == 1 else parts * [(False, 1)])
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "transport", "million_tokens", "parts"),
+    [
+        ("gpu", 4, "ipc", 100, 1),  # 0.4 * 0.9 * 100 GB / 115 bytes * 1.6: up to 500 M tokens on one GPU
+        ("gpu", 4, "ipc", 1000, 4),
+        ("gpu", 2, "ipc", 1200, 4),  # parts of 313 M tokens
+        ("cpu", 2, "memory", 100, 1),
+        ("cpu", 2, "tcp", 100, 2),
+    ],
+)
+def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, parts, tmp_path):
+    with open(tmp_path / "text", "wb") as file:
+        file.truncate(int(million_tokens * 1e6 * count_plan.BYTES_PER_TOKEN["word"]))
+    memory = MemoryConfig(host_bytes=200 * 10**9)
+    context = PlanContext(workers, device, 100 * 10**9, transport, memory, tmp_path)
+    assert estimate.plan(EstimateConfig([str(tmp_path / "text")]), context)["shards"] == parts
 
 
 def test_memory_changes_nothing(text, whole, make, tmp_path, monkeypatch):

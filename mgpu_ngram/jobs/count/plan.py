@@ -65,6 +65,15 @@ def text_bytes(budget: Budget) -> int:
     return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_TEXT_BYTES[budget.device])
 
 
+def planned_budget(config: CountConfig, context: PlanContext, corpus: Corpus) -> Budget:
+    """Return the budget that each process would have."""
+    device, memory, workers = context.device, context.memory, context.workers
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
+    device_bytes = (memory.device_bytes or int(AUTO_DEVICE_SHARE * context.free_bytes)) if device == "gpu" else 0
+    spills = is_spilling(most_table_bytes(config, corpus), device, device_bytes, workers)
+    return Budget(device, device_bytes, host_bytes // workers, spills=spills)
+
+
 def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
     """Return about how many streams are counted separately: lines are joined by chunk, and so are small files."""
     if config.unit == "word":
@@ -78,11 +87,9 @@ def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
     Raises InputError if the run could not fit.
     """
     workers, device, memory = context.workers, context.device, context.memory
-    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
-    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * context.free_bytes)
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
-    spills = is_spilling(most_table_bytes(config, corpus), device, device_bytes, workers)
-    budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers, spills=spills)
+    budget = planned_budget(config, context, corpus)
+    device_bytes, host_bytes = budget.device_bytes, workers * budget.host_bytes
     chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
     tokens, symbols = _guess(config, corpus)
     largest = int(max((c.size_bytes for c in chunks), default=0) / _token_bytes(config))

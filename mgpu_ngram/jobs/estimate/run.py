@@ -28,7 +28,7 @@ from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count.passes import CountPasses
-from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams
+from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, planned_budget
 from mgpu_ngram.jobs.count.plan import plan as count_plan
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.count.shuffle import shuffle
@@ -105,14 +105,21 @@ def _opened(
 
 
 def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone: how it would count, and the least number of parts
-    of its n-grams.
+    """Return what `run` would do, from the sizes of the inputs alone: how it would count, and about how many parts its
+    n-grams would have.
     """
     if config.counts:
         where = {"device": context.device, "workers": context.workers}
         return {"job": config.name, "counts": config.counts, "smoothing": config.smoothing, **where}
-    counted = count_plan(config.counting(), context)
-    chosen = {"shards": _least_parts(context), "model": model_file(config), "smoothing": config.smoothing}
+    counting = config.counting()
+    corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+    counted = count_plan(counting, context)
+    limits = _part_limits(context, planned_budget(counting, context, corpus))
+    chosen = {
+        "shards": limits.num_parts(counted["tokens_about"]),
+        "model": model_file(config),
+        "smoothing": config.smoothing,
+    }
     return counted | {"job": config.name, **chosen}
 
 
@@ -178,9 +185,7 @@ def estimated(
     budget = count_budget(memory, executor, table_bytes)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    part_tokens, resumed = _part_tokens(budget), 0
-    alone_tokens = int(ALONE[budget.device] * part_tokens)
-    limits = PartLimits(_least_parts(executor), executor.workers, part_tokens, alone_tokens)
+    limits, resumed = _part_limits(executor, budget), 0
     chosen: dict[str, Any] = {"parts": asdict(limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
@@ -258,6 +263,12 @@ def _least_parts(where: Executor | PlanContext) -> int:
     """
     is_shared = where.transport == "memory" and where.workers <= SHARING_WORKERS
     return 1 if where.device == "gpu" or is_shared else where.workers
+
+
+def _part_limits(where: Executor | PlanContext, budget: Budget) -> PartLimits:
+    """Return how large parts may be in the memory of each process."""
+    part_tokens = _part_tokens(budget)
+    return PartLimits(_least_parts(where), where.workers, part_tokens, int(ALONE[budget.device] * part_tokens))
 
 
 def _part_tokens(budget: Budget) -> int:
