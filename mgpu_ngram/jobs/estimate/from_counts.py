@@ -84,14 +84,14 @@ def describe(counts: Counts | SrilmCounts) -> list[dict[str, Any]]:
 
 def parts_of_counts(
     config: EstimateConfig, limit: Words | None, counts: Counts | SrilmCounts, resources: Resources,
-    limits: PartLimits,
+    part_limits: PartLimits,
 ) -> tuple[Estimation, list[Handle]]:  # fmt: skip
     """Read counts and adjust them. Return (the remaining steps, handles of the parts).
 
     limit   the words of a limited vocabulary; None: it is not limited
     """
     if isinstance(counts, SrilmCounts):
-        return _parts_of_srilm(config, limit, counts, resources, limits)
+        return _parts_of_srilm(config, limit, counts, resources, part_limits)
     order, executor, progress = config.highest, resources.executor, resources.progress
     vocabulary = executor.call(read_vocabulary, counts.path / "vocabulary.parquet", counts.unit, label="the vocabulary")
     [(symbols, specials)] = executor.gather([executor.call(_report_of, vocabulary)])
@@ -101,7 +101,7 @@ def parts_of_counts(
         return estimation, []
     words = executor.call(indexed, vocabulary)
     S = len(counts.part_paths(2))
-    P = min(S, limits.num_parts(counts.manifest["tokens"]))
+    P = min(S, part_limits.num_parts(counts.manifest["tokens"]))
     parts = []
     for p in range(P):
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}
@@ -118,11 +118,11 @@ def parts_of_counts(
 
 
 def _parts_of_srilm(
-    config: EstimateConfig, limit: Words | None, counts: SrilmCounts, resources: Resources, limits: PartLimits
+    config: EstimateConfig, limit: Words | None, counts: SrilmCounts, resources: Resources, part_limits: PartLimits
 ) -> tuple[Estimation, list[Handle]]:
     """Read a file on one worker, and adjust its counts on all: see `parts_of_counts`."""
     executor, inside, order = resources.executor, read_words(config.vocabulary, "vocabulary"), config.highest
-    read = executor.call(read_srilm, counts.path, order, inside, limits, label=f"reading {counts.path}")
+    read = executor.call(read_srilm, counts.path, order, inside, part_limits, label=f"reading {counts.path}")
     vocabulary = executor.call(_vocabulary_of, read)
     [(symbols, shards)] = executor.gather([executor.call(_sizes_of, read)])
     estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)

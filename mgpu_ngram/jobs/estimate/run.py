@@ -114,9 +114,9 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     counting = config.counting()
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     counted = count_plan(counting, context)
-    limits = _part_limits(context, planned_budget(counting, context, corpus))
+    part_limits = _part_limits(context, planned_budget(counting, context, corpus))
     chosen = {
-        "shards": limits.num_parts(counted["tokens_about"]),
+        "shards": part_limits.num_parts(counted["tokens_about"]),
         "model": model_file(config),
         "smoothing": config.smoothing,
     }
@@ -185,11 +185,11 @@ def estimated(
     budget = count_budget(memory, executor, table_bytes)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    limits, resumed = _part_limits(executor, budget), 0
-    chosen: dict[str, Any] = {"parts": asdict(limits)}
+    part_limits, resumed = _part_limits(executor, budget), 0
+    chosen: dict[str, Any] = {"parts": asdict(part_limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
-        limits = replace(limits, least=executor.workers)  # each worker reads the files of its parts
+        part_limits = replace(part_limits, least=executor.workers)  # each worker reads the files of its parts
     else:
         chosen["chunk_bytes"] = chunk_bytes(config.counting(), source, executor.workers, budget)
     identity = _identity(config, source)
@@ -198,7 +198,7 @@ def estimated(
         executor.check_folder(folder)
         if not isinstance(source, Corpus):
             resources = Resources(executor, budget, folder, progress)
-            estimation, parts = parts_of_counts(config, limit, source, resources, limits)
+            estimation, parts = parts_of_counts(config, limit, source, resources, part_limits)
         else:
             estimation, parts, resumed = _parts_of_text(
                 config, limit, source, executor, budget, checkpoint, context.checkpoint_seconds, progress
@@ -226,8 +226,8 @@ def _parts_of_text(
     inside = read_words(config.vocabulary, "vocabulary")
     chosen = checkpoint.chosen
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-    limits = PartLimits(**chosen["parts"])  # the same as in saved runs
-    text = LmplzText(config.skip_symbols, limits, config.like_srilm, inside)
+    part_limits = PartLimits(**chosen["parts"])  # the same as in saved runs
+    text = LmplzText(config.skip_symbols, part_limits, config.like_srilm, inside)
     job = CountPasses(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals
