@@ -1,4 +1,7 @@
-"""Move values between workers: a task's result travels as a `Parcel`, its CuPy arrays in one of three ways.
+"""Move values between workers: a task's result travels as a `Parcel`.
+
+Arrays in memory-mapped files travel to processes of the same host as handles: both map the same file. CuPy arrays
+travel in one of three ways:
 
 ipc   between processes of one host that can read each other: the sender names its memory, the receiver copies it
 ucx   the cluster's protocol is ucx: arrays stay in device memory as frames
@@ -26,10 +29,12 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from mgpu_ngram.cluster import dask_private, gpu
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.mapped import FileHandle, place_of
 from mgpu_ngram.core.scratch import is_running
 
 MESSAGES = 32  # messages that are read and written at once: more than a host has peers
 OFFER = "mgpu-ngram-ipc"  # key of what workers tell each other when they connect
+FILES = "mgpu-ngram-files"  # another one: that they can map each other's files
 
 
 @dataclass(eq=False)
@@ -63,11 +68,14 @@ _here = _Worker()
 
 
 def start(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[str], None] | None) -> None:
-    """Announce in all future connections that this worker can read its peers' memory, if it is in `may_lend`."""
-    offer = {OFFER: {"host": host_identity(), "pid": os.getpid()}} if process_identity() in may_lend else {}
+    """Announce in all future connections that this worker can map the files of its host's other processes, and, if it
+    is in `may_lend`, that it can read its peers' memory.
+    """
+    me, lends = {"host": host_identity(), "pid": os.getpid()}, process_identity() in may_lend
+    offer = ({FILES: me} if me["host"] else {}) | ({OFFER: me} if lends else {})
     _here.has_gpu, _here.offer, _here.die = has_gpu, offer, die
     dask_private.offer_in_handshakes(worker, offer)
-    if offer:  # a loan's message is short but starts a long copy, which must not block the event loop
+    if lends:  # a loan's message is short but starts a long copy, which must not block the event loop
         dask_private.messages_in_threads(1, _threads)
 
 
@@ -98,15 +106,32 @@ def process_identity() -> str:
 # On the wire
 
 
-class _Pickler(cloudpickle.Pickler):
-    """Pickles a value without its device arrays, which it numbers; an array that occurs twice stays one."""
+@dataclass(frozen=True)
+class _InFile:
+    """An array as a view of a file: its first byte is byte `offset`."""
 
-    def __init__(self, file: io.BytesIO, buffers: list[Any]):
+    file: FileHandle
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles a value without its device arrays, which it numbers; an array that occurs twice stays one.
+
+    as_files  pickle handles of memory-mapped arrays instead of their bytes
+    """
+
+    def __init__(self, file: io.BytesIO, buffers: list[Any], as_files: bool):
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
         self.arrays: list[Any] = []
         self.numbers: dict[int, int] = {}
+        self.as_files = as_files
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: Any) -> int | _InFile | None:
+        if self.as_files and isinstance(value, np.ndarray) and value.flags.c_contiguous:
+            place = place_of(value)
+            return _InFile(*place, value.shape, value.dtype) if place else None
         if not gpu.is_array(value):
             return None
         number = self.numbers.setdefault(id(value), len(self.arrays))
@@ -119,16 +144,31 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, buffers: list[Any], arrays: list[Any]):
         super().__init__(file, buffers=buffers)
         self.arrays = arrays
+        self.files: dict[FileHandle, np.ndarray] = {}
 
-    def persistent_load(self, number: int) -> Any:
-        return self.arrays[number]
+    def persistent_load(self, found: int | _InFile) -> Any:
+        if isinstance(found, int):
+            return self.arrays[found]
+        if found.file not in self.files:
+            try:
+                self.files[found.file] = found.file.map()
+            except OSError as error:
+                raise _NotMapped(found.file.pid, error) from None
+        return np.ndarray(found.shape, found.dtype, self.files[found.file], found.offset)
 
 
-def _pack(parcel: Parcel) -> tuple[list[Any], list[Any]]:
-    """Return (frames of everything but device arrays, device arrays)."""
+class _NotMapped(Exception):
+    """A file of another process of this host cannot be mapped: its id, and the error."""
+
+    def __init__(self, pid: int, error: OSError):
+        self.pid, self.error = pid, error
+
+
+def _pack(parcel: Parcel, as_files: bool = False) -> tuple[list[Any], list[Any]]:
+    """Return (frames of everything but device arrays, device arrays); `as_files` as in `_Pickler`."""
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    pickler = _Pickler(file, buffers)
+    pickler = _Pickler(file, buffers, as_files)
     pickler.dump((parcel.value, parcel.failed))
     return [file.getbuffer(), *[buffer.raw() for buffer in buffers]], pickler.arrays
 
@@ -139,6 +179,8 @@ def _unpack(frames: Sequence[Any], arrays: list[Any]) -> Parcel:
     buffers = [bytearray(v) if v.readonly else v for v in views[1:]]
     try:
         value, failed = _Unpickler(io.BytesIO(views[0]), buffers, arrays).load()
+    except _NotMapped as error:
+        raise _unreachable(error.error, error.pid, FILES, "files") from error
     except Exception as error:  # or Dask would wait for it forever
         return Parcel(None, failed=RunError(f"a task's result cannot be read by another process: {error!r}"))
     return Parcel(value, failed=failed)
@@ -153,17 +195,18 @@ _lending = threading.Lock()  # two peers may ask for a value at once; a second l
 
 @dask_serialize.register(Parcel)
 def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    to_peer = _peers(dask_private.recipient_of(context).get(OFFER))
+    recipient = dask_private.recipient_of(context)
+    to_peer, as_files = (_peers(key, recipient) for key in (OFFER, FILES))
     try:
-        return _wrap(parcel, to_peer)
+        return _wrap(parcel, to_peer, as_files)
     except Exception as error:
         # Dask would wait forever for a value that cannot be sent: send the reason instead.
         _die_if_lost()
         return _wrap(Parcel(None, failed=RunError(f"a task's result cannot be sent to another process: {error!r}")))
 
 
-def _wrap(parcel: Parcel, to_peer: bool = False) -> tuple[dict[str, Any], list[Any]]:
-    frames, arrays = _pack(parcel)
+def _wrap(parcel: Parcel, to_peer: bool = False, as_files: bool = False) -> tuple[dict[str, Any], list[Any]]:
+    frames, arrays = _pack(parcel, as_files)
     if to_peer:
         with _lending:
             if parcel.loan is None:
@@ -180,9 +223,12 @@ def _die_if_lost() -> None:
         _here.die(why)
 
 
-def _peers(theirs: dict[str, Any] | None) -> bool:
-    """Return whether the receiver of a connection can read our memory. A process cannot open its own memory."""
-    mine = _here.offer.get(OFFER)
+def _peers(key: str, recipient: dict[str, Any]) -> bool:
+    """Return whether the receiver of a connection can read our memory (`key` is OFFER) or map our files (FILES).
+
+    A process cannot open its own memory.
+    """
+    mine, theirs = _here.offer.get(key), recipient.get(key)
     return bool(mine and theirs and mine["host"] == theirs["host"] and mine["pid"] != theirs["pid"])
 
 
@@ -221,10 +267,15 @@ def _not_received(error: Exception, sender: int | None = None) -> Parcel:
     _die_if_lost()
     if sender is None:
         return Parcel(None, failed=error)
+    raise _unreachable(error, sender, OFFER, "memory") from error
+
+
+def _unreachable(error: Exception, sender: int, key: str, what: str) -> OSError:
+    """Return the error for memory or files of another process that cannot be read; offers that no more if it lives."""
     if not is_running(sender):
-        raise OSError(f"the sender was lost while its memory was read: {error}") from error
-    _here.offer.clear()  # the sender lives, so IPC does not work here: future connections use host memory
-    raise OSError(f"memory of process {sender} of this host cannot be read: {error}") from error
+        return OSError(f"the sender was lost while its {what} was read: {error}")
+    _here.offer.pop(key, None)  # it does not work here: future connections use host memory
+    return OSError(f"{what} of process {sender} of this host cannot be read: {error}")
 
 
 @cuda_serialize.register(Parcel)

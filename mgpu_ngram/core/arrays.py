@@ -21,6 +21,7 @@ import numpy as np
 from mgpu_ngram.core.crc import Crc
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import MAX_HEADER_BYTES
+from mgpu_ngram.core.mapped import map_file
 from mgpu_ngram.core.output import new_file
 
 FORMAT = "mgpu_ngram arrays"
@@ -109,7 +110,7 @@ def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.nda
                 raise InputError(f"{path} is no file of arrays: it has no safetensors header; give another file")
             if size_bytes < start:
                 raise _damaged(path, f"its header ends at byte {start:,} but the file at {size_bytes:,}")
-            whole = np.asarray(np.memmap(file, np.uint8, "r"))
+            whole = map_file(os.dup(file.fileno()))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; check the path and its permissions") from None
     try:

@@ -23,8 +23,10 @@ from distributed.protocol import deserialize, serialize
 
 from mgpu_ngram.cluster import gpu, transport
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
-from mgpu_ngram.cluster.transport import OFFER, Parcel
+from mgpu_ngram.cluster.transport import FILES, OFFER, Parcel
 from mgpu_ngram.cluster.worker import run_task
+from mgpu_ngram.core.arrays import load_arrays, save_arrays
+from mgpu_ngram.core.mapped import place_of
 
 FAKE = Path(__file__).with_name("fake_gpu.py")
 spec = importlib.util.spec_from_file_location("fake_gpu", FAKE)
@@ -200,6 +202,38 @@ def test_unreadable_memory_goes_through_the_host(executor, wait_for_workers):
     assert {k: outcome[k] for k in EXPECTED} == EXPECTED
 
 
+def in_a_file(path):
+    """Return arrays in a file without a name, and a copy of one in memory."""
+    numbers = np.arange(300_000, dtype=np.int32).reshape(2, -1)
+    save_arrays(path, {"numbers": numbers, "text": np.frombuffer(b"words", np.uint8)}, {})
+    arrays = load_arrays(path)[0]
+    os.unlink(path)
+    return Tables(arrays["numbers"], {"row": arrays["numbers"][1], "text": arrays["text"], "copy": numbers.copy()})
+
+
+def look_at_file(tables):
+    """Return (the sums and bytes of the arrays; the files that they view, the process that has them open)."""
+    rows = tables.keys, tables.also["row"], tables.also["copy"]
+    places = [place_of(array) for array in (*rows, tables.also["text"])]
+    inodes = [place and place[0].inode for place in places]
+    return [int(a.sum()) for a in rows], tables.also["text"].tobytes(), inodes, places[0] and places[0][0].pid
+
+
+SUMS = [44_999_850_000, 33_749_925_000, 44_999_850_000]
+
+
+@pytest.mark.skipif(not transport.host_identity(), reason="needs /proc")
+def test_a_file_is_mapped_by_other_processes_of_its_host(executor, tmp_path, wait_for_workers):
+    wait_for_workers(executor.client, 2)
+    made = executor.call(in_a_file, tmp_path / "file", affinity=0)
+    near, far = executor.gather([executor.call(look_at_file, made, affinity=k) for k in (0, 1)])
+    assert near[:3] == far[:3] == (SUMS, b"words", [near[2][0], near[2][0], None, near[2][0]]) and near[2][0]
+    assert len({near[3], far[3], os.getpid()}) == 3, "each process maps the file itself"
+    [here] = executor.gather([made])  # in this process, which offers nothing
+    assert look_at_file(here) == (SUMS, b"words", [None] * 4, None)
+    assert not (tmp_path / "file").exists()
+
+
 # In one process
 
 
@@ -298,6 +332,27 @@ def test_a_lost_sender_is_a_network_failure(device, monkeypatch):
     with pytest.raises(OSError, match="the sender was lost while its memory was read: division by zero"):
         cross(make(), {OFFER: {"host": "a", "pid": -1}}, die)
     assert device.offer, "other peers still work"
+
+
+@pytest.mark.parametrize("sender_lives", [True, False])
+def test_a_file_that_cannot_be_mapped_is_a_network_failure(sender_lives, device, monkeypatch, tmp_path):
+    """The arrays go through host memory from then on, if the sender lives."""
+    device.offer[FILES] = {"host": "a", "pid": os.getpid()}
+    value, peer = in_a_file(tmp_path / "file"), {FILES: {"host": "a", "pid": -1}}
+    _, parcel = cross(value, peer)
+    assert look_at_file(parcel.open()) == look_at_file(value)
+
+    def lose():
+        value.keys = value.also = None  # the last views of the file
+        monkeypatch.setattr(transport, "is_running", lambda pid: sender_lives)
+
+    why = r"files of process \d+ of this host cannot be read" if sender_lives else "the sender was lost while its files"
+    with pytest.raises(OSError, match=why):
+        cross(value, peer, lose)
+    assert OFFER in device.offer and (FILES in device.offer) != sender_lives
+    if sender_lives:
+        _, parcel = cross(in_a_file(tmp_path / "file"), peer)
+        assert look_at_file(parcel.open()) == (SUMS, b"words", [None] * 4, None)
 
 
 def test_a_receiver_without_its_gpu_ends_itself(device, monkeypatch):

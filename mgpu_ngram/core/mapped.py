@@ -1,0 +1,72 @@
+"""Memory-mapped files, which need no name: other processes of the host open them through their first process."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class _Map(mmap.mmap):
+    """A read-only map of a file, whose descriptor stays open while the map lives."""
+
+    descriptor: int
+    address: int  # of its first byte in this process
+
+
+@dataclass(frozen=True)
+class FileHandle:
+    """How a process of the host opens a file that process `pid` has open; works on Linux, for the same user.
+
+    device, inode, size_bytes  of the file: the descriptor may stand for another one by now
+    """
+
+    pid: int
+    descriptor: int
+    device: int
+    inode: int
+    size_bytes: int
+
+    def map(self) -> np.ndarray:
+        """Return (size_bytes,) uint8, read-only. Raises OSError when that process or its file is gone."""
+        descriptor = os.open(f"/proc/{self.pid}/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        if _identity(descriptor) != (self.device, self.inode, self.size_bytes):
+            os.close(descriptor)
+            raise OSError(f"descriptor {self.descriptor} of process {self.pid} is another file by now")
+        return map_file(descriptor)
+
+
+def map_file(descriptor: int) -> np.ndarray:
+    """Return the bytes of an open file, as a read-only array (n,) uint8. Views keep them, even without the file's name.
+
+    Takes over the descriptor, and closes it with the last view. Raises OSError, and ValueError for an empty file.
+    """
+    try:
+        mapped = _Map(descriptor, 0, access=mmap.ACCESS_READ)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    weakref.finalize(mapped, os.close, descriptor).atexit = False
+    array = np.ndarray(len(mapped), np.uint8, mapped)
+    mapped.descriptor, mapped.address = descriptor, array.ctypes.data
+    return array
+
+
+def place_of(array: np.ndarray) -> tuple[FileHandle, int] | None:
+    """Return the handle of the file that an array views, and its first byte there; None for any other array."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, _Map):
+        return None
+    handle = FileHandle(os.getpid(), base.descriptor, *_identity(base.descriptor))
+    return handle, array.ctypes.data - base.address
+
+
+def _identity(descriptor: int) -> tuple[int, int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino, status.st_size
