@@ -1,6 +1,5 @@
 #include "common.cuh"
-
-typedef int i32;
+#include "spellings.cuh"
 
 // byte_M (M,) u8, first_child_M (M + 1,) i32, nodes_R (R,) i32, offsets_T (T + 1,) i64, data u8
 //   ->  nodes_RT (R, T) i32: the node of each text after each node; M for none. One thread for each node and text.
@@ -12,15 +11,7 @@ extern "C" __global__ void walk_spellings(const u8* byte_M, const i32* first_chi
     i64 node = nodes_R[r];
     if (node < 0 || node > M) node = M;
     for (i64 at = offsets_T[t]; at < end && node < M; ++at) {
-      const u8 byte = data[at];
-      i64 low = first_child_M[node], high = first_child_M[node + 1];
-      const i64 stop = high;
-      while (low < high) {
-        const i64 middle = (low + high) >> 1;
-        if (byte_M[middle] < byte) low = middle + 1;
-        else high = middle;
-      }
-      node = low < stop && byte_M[low] == byte ? low : M;
+      node = spelling_child(byte_M, first_child_M, M, node, data[at]);
     }
     nodes_RT[i] = (i32)node;
   }

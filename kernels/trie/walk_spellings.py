@@ -54,17 +54,23 @@ def _cpu(byte_M, first_child_M, nodes_R, offsets_T, data):
             for i in range(offsets_T[t], offsets_T[t + 1]):
                 if node == M:
                     break
-                low, end = np.int64(first_child_M[node]), np.int64(first_child_M[node + 1])
-                high = end
-                while low < high:
-                    middle = (low + high) >> 1
-                    if byte_M[middle] < data[i]:
-                        low = middle + 1
-                    else:
-                        high = middle
-                node = low if low < end and byte_M[low] == data[i] else M
+                node = find_child(byte_M, first_child_M, node, data[i])
             nodes_RT[r, t] = node
     return nodes_RT
+
+
+@njit(nogil=True, cache=True)
+def find_child(byte_M, first_child_M, node, byte):
+    """Return the node that a byte leads to from a node; M for none."""
+    low, end = np.int64(first_child_M[node]), np.int64(first_child_M[node + 1])
+    high = end
+    while low < high:
+        middle = (low + high) >> 1
+        if byte_M[middle] < byte:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and byte_M[low] == byte else len(byte_M)
 
 
 def _cuda(byte_M, first_child_M, nodes_R, offsets_T, data):

@@ -14,6 +14,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import to_device, to_device_together
 from mgpu_ngram.engine.string_trie import make_string_trie
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.trie.last_words import TokenPieces, last_words
 from mgpu_ngram.kernels.trie.walk_spellings import SpellingTrie, walk_spellings
 
 Texts = tuple[Any, Any]  # offsets_T (T + 1,) int64 and data uint8, on a device
@@ -53,6 +54,10 @@ class Spellings:
     def walk_from_root(self, texts: Texts) -> Any:
         """Return the node of each text, (T,) int32."""
         return self.walk(array_module(self.ids_W).zeros(1, np.int32), texts)[0]
+
+    def last_words(self, pieces: TokenPieces, tokens_BT: Any, lengths_B: Any, words: int) -> Any:
+        """Return the nodes of the last words of texts of tokens; see `last_words` of the kernels."""
+        return last_words(self._trie, pieces, tokens_BT, lengths_B, words)
 
     def texts(self, texts: Sequence[bytes]) -> Texts:
         """Return texts as `walk` takes them."""

@@ -9,7 +9,7 @@ import torch
 from mgpu_ngram.engine.device import memory_guard, synchronize
 from mgpu_ngram.engine.spellings import Spellings
 from mgpu_ngram.engine.text_ends import TextReader
-from mgpu_ngram.engine.torch_arrays import as_tensor, on_stream_of
+from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of
 from mgpu_ngram.engine.word_pieces import WordPieces
 from mgpu_ngram.model import Model
 
@@ -34,10 +34,7 @@ class PieceScores:
         input_ids  (B, L)
         is_token   (B, L) bool, False on the left of shorter rows
         """
-        length = input_ids.shape[1]
         with on_stream_of(input_ids), memory_guard("scoring tokens", self._device, "give fewer rows at once"):
-            ends = self._reader.ends(
-                is_token.sum(1).tolist(), lambda width: input_ids[:, max(0, length - width) :].tolist()
-            )
+            ends = self._reader.ends(as_array(input_ids.long()), as_array(is_token.sum(1)))
             made, final = self._pieces.scores(ends)
             return as_tensor(made, input_ids), as_tensor(final, input_ids)

@@ -39,7 +39,7 @@ def test_spellings(device, words, texts):
 
 
 @pytest.mark.parametrize(("order", "partial"), [(1, "sum"), (2, "lexicon"), (3, "sum"), (4, "none"), (5, "sum")])
-def test_scores_are_those_of_whole_texts(order, partial, tmp_path, plain_texts, device):
+def test_scores_are_those_of_whole_texts(order, partial, tmp_path, plain_texts, device, to_device):
     rng = random.Random(order)
     words = sorted({"".join(rng.choices("abé<", k=rng.randint(1, 5))) for _ in range(20)})
     (tmp_path / "text").write_text("".join(" ".join(rng.choices(words, k=rng.randint(1, 6))) + "\n" for _ in range(60)))
@@ -53,7 +53,7 @@ def test_scores_are_those_of_whole_texts(order, partial, tmp_path, plain_texts, 
     rows = [rng.choices(range(2, len(pieces)), k=LENGTH) for _ in range(ROWS)]
     rows[1][LENGTH - 3] = START
     lengths = [LENGTH, LENGTH, LENGTH - 1, 1, 0]
-    ends = reader.ends(lengths, lambda width: [row[max(0, LENGTH - width) :] for row in rows])
+    ends = reader.ends(to_device(np.array(rows)), to_device(np.array(lengths)))
     scores, final = WordPieces(model._state_model, spellings, pieces, partial).scores(ends)
     plain = plain_texts(tmp_path / "words.arpa", known, partial)
     for b, row in enumerate(rows):
