@@ -21,6 +21,7 @@ SLOWER = 1.15  # than the fastest cross entropy, at most
 CHECKED = 8  # rows that are compared
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 4e-3}  # stored numbers are rounded
+PEER_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}  # relative: PyTorch rounds losses as logits
 PASSES = 3  # over the logits: two reads and a write
 ROWS_PER_SECOND = "rows/s"
 
@@ -68,14 +69,36 @@ def _rows(suite: Suite, sizes: str, logits: Any, V: int, dtype: str) -> None:
     _check(ours(), logits, log_probs, target, V, dtype)
     with torch.no_grad():
         add("mixture, loss alone", ours, 1)
-    compiled = torch.compile(cross_entropy, dynamic=False)
-    peers = [
-        add(f"mixture {name}", partial(gradient, loss), PASSES)
-        for name, loss in (("torch", cross_entropy), ("torch.compile", compiled))
-    ]
+    peers = []
+    for name, loss in ("torch", cross_entropy), ("torch.compile", torch.compile(cross_entropy, dynamic=False)):
+        _check_peer(name, loss, logits, target, V, dtype)
+        peers.append(add(f"mixture {name}", partial(gradient, loss), PASSES))
     best = fastest(peers)
     rate = None if suite.device == "cpu" else R / best["baseline_seconds"] / SLOWER
     add("mixture", partial(gradient, ours), PASSES, target=rate, notes=f"target: {SLOWER} x the time", **best)
+
+
+def _check_peer(name: str, peer: Callable[[], Any], logits: Any, target: Any, V: int, dtype: str) -> None:
+    """Raise WrongResult unless the peer's losses and gradients are the mixture's of counts of probability 0.
+
+    Such counts take weight alone, as words that are no target do, so the mixture is the softmax over all columns.
+    """
+    import torch
+
+    from mgpu_ngram.torch import mixture_loss
+
+    no_counts = torch.full((len(logits), COUNTS), -torch.inf, device=logits.device)
+    losses, expected = mixture_loss(logits, no_counts, target, V), peer()
+    error = ((losses - expected).abs() / (1 + losses)).max().item()
+    gradient, of_peer = (torch.autograd.grad(of_rows.sum(), logits)[0] for of_rows in (losses, expected))
+    of_gradient = max(
+        (a.float() - b.float()).abs().max().item()
+        for a, b in zip(gradient.split(CHECKED), of_peer.split(CHECKED), strict=True)
+    )
+    if not (error <= PEER_TOLERANCES[dtype] and of_gradient <= GRADIENT_TOLERANCES[dtype]):
+        raise WrongResult(
+            f"losses of {name} differ by a share of {error:.3g} from ours, gradients by {of_gradient:.3g}; not timed"
+        )
 
 
 def _check(losses: Any, logits: Any, log_probs: Any, target: Any, V: int, dtype: str) -> None:

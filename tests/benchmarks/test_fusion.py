@@ -69,6 +69,26 @@ def test_mixtures_of_a_wrong_target_are_not_timed():
         fusion_mixture._check(mixture_loss(logits, log_probs, target, 10), logits, log_probs, target + 1, 10, "float32")
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+@pytest.mark.parametrize("dtype", fusion_mixture.GRADIENT_TOLERANCES)
+def test_cross_entropies_that_differ_from_ours_are_not_timed(dtype):
+    import torch
+
+    logits = torch.randn(12, 100 + fusion_mixture.COUNTS).to(getattr(torch, dtype)).requires_grad_()
+    target = torch.arange(12)
+
+    def check(scale, columns):
+        def peer():
+            return scale * torch.nn.functional.cross_entropy(logits[:, :columns], target, reduction="none")
+
+        fusion_mixture._check_peer("torch", peer, logits, target, 100, dtype)
+
+    check(1, None)
+    for scale, columns in (1, 100), (1.02, None), (-1, None):  # no counts; other losses; gradients of another sign
+        with pytest.raises(WrongResult, match="losses of torch differ by a share of"):
+            check(scale, columns)
+
+
 def test_lists_with_other_scores_are_not_timed(tmp_path):
     """A model of <unk>, <s>, </s>, a and b without backoffs: ln P(a) = -ln 10 and ln P(</s>) = -2 ln 10."""
     words, zeros = Words.of(["<unk>", "<s>", "</s>", "a", "b"]), np.zeros(5, np.float32)
