@@ -17,7 +17,7 @@ from mgpu_ngram.benchmarks.traffic import sort_bytes
 from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.adjust import COUNTED, adjust_counts, adjust_unigrams, narrowed
+from mgpu_ngram.engine.adjust import COUNTED, adjust_counts, adjust_unigrams, linked_part, narrowed, with_suffixes
 from mgpu_ngram.engine.assemble import assemble
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes, mark_sentences
@@ -68,8 +68,7 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     watch.lap("count")
 
     tables = {n: narrowed(tables.pop(n)) for n in sorted(tables)}  # frees one table after another
-    part = adjust_counts(tables, symbols, options, whole=True)
-    tables.clear()
+    part = adjust_counts(with_suffixes(linked_part(tables, symbols, options)), symbols, options)
     moved["adjust"] = _nbytes(part.arrays())
     watch.lap("adjust")
 

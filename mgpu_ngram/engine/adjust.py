@@ -10,16 +10,12 @@ import numpy as np
 
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.trie import node_dtype
-from mgpu_ngram.engine.part import (
-    END_ID,
-    START_ID,
-    EstimateOptions,
-    Order,
-    Part,
-    word_ids,
-)
+from mgpu_ngram.engine.device import device_of, move_to
+from mgpu_ngram.engine.part import END_ID, START_ID, EstimateOptions, Order, Part, word_ids
 from mgpu_ngram.engine.side_by_side import side_by_side
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.engine.sorted_runs import where_it_fits
+from mgpu_ngram.engine.spill import result_to_device
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.find_suffixes import find_suffixes
@@ -29,27 +25,25 @@ COUNTED = 4  # counts of counts cover counts 1 to 4
 
 
 def adjust_counts(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = (),
-    threads: int = 1, whole: bool = False,
-) -> Part:  # fmt: skip
+    part: Part, symbols: int, options: EstimateOptions, split: Sequence[int] = (), threads: int = 1
+) -> Part:
     """Return a part with adjusted counts.
 
     The adjusted count of an n-gram of order N is its raw count. Below, it is the number of distinct words before the
     n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
 
-    tables  of orders 2 to N, each sorted by key; counts of marked text, which may be `narrowed`
-    bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
-    split   words that are split; their bigrams have count 0 until `with_split_counts`
+    part     of `part_of`, or of `with_suffixes`
+    split    words that are split; their bigrams have count 0 until `with_split_counts`
     threads  as of `side_by_side`, one order each
-    whole    whether the part is the whole model: link its n-grams to their histories. No word is split then
     """
-    N, orders = options.order, orders_of(tables, symbols, options, bad_V, split, threads, whole)
-    xp = array_module(tables[2].keys)
-    part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64), xp.empty(0, np.int64))
+    N, orders = options.order, {n: replace(order) for n, order in part.orders.items()}
+    xp = array_module(orders[2].raw_R)
+    left_V = xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64)
+    part = replace(part, orders=orders, left_V=left_V, counts_of_counts={}, sizes={})
 
     def adjust(order: Order) -> None:
         n = order.n
-        if n < N and whole:
+        if n < N and order.links:
             rows = _rows_of_start(orders, n)
             if order.raw_R.dtype != order.count_R.dtype:
                 order.count_R = order.count_R.astype(np.int64)
@@ -62,23 +56,21 @@ def adjust_counts(
             if places:
                 part.split_left_L = left_L[R:].astype(np.int64)
         part.counts_of_counts[n] = count_counts(order.count_R, COUNTED)
-        pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
-        part.sizes[n] = len(order) - pruned, len(order)
+        part.sizes[n] = order.sizes()
 
     list(side_by_side(adjust, orders.values(), threads))
     return part
 
 
-def orders_of(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int],
-    threads: int = 1, whole: bool = False,
-) -> dict[int, Order]:  # fmt: skip
-    """Return the n-grams of each order with the rows of their suffixes and their raw counts; see `adjust_counts`.
+def part_of(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = ()
+) -> Part:
+    """Return one of several parts, with raw counts and the rows of suffixes.
 
-    In a whole model, counts of orders 2 to N - 1 are the numbers of words before the n-grams.
+    tables  of orders 2 to N, each sorted by key; counts of marked text, which may be `narrowed`
+    bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
+    split   words that are split
     """
-    if whole:
-        return _linked_orders(tables, symbols, options, bad_V, threads)
 
     def order_of(n: int) -> Order:
         table = tables[n]
@@ -96,31 +88,61 @@ def orders_of(
         marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_V)
         return Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R, marked_R)
 
-    return {n: order_of(n) for n in sorted(tables)}  # one thread: several take the orders of a whole model alone
+    return _raw_part({n: order_of(n) for n in sorted(tables)})
 
 
-def _linked_orders(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, threads: int
-) -> dict[int, Order]:
-    """Return the orders of a whole model; see `orders_of`."""
-    xp, bits = array_module(tables[2].keys), tables[2].bits
-    words = (xp.arange(1, symbols + 1, dtype=np.uint64) << np.uint64(64 - bits))[None]
+def linked_part(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, threads: int = 1
+) -> Part:
+    """Return the part that is the whole model, with raw counts and `Links`, but without the rows of suffixes.
+
+    tables, bad_V  as of `part_of`. `tables` is emptied, the highest order first, so that keys are freed: they are half
+                   of the memory
+    threads        as of `side_by_side`, one order each
+
+    An order that the device has no room for is linked in host memory, and then the whole part is there.
+    """
+    bits = tables[2].bits
 
     def linked(n: int) -> Order:
-        table = tables[n]
-        links = link_histories(tables[n - 1].keys if n > 2 else words, table.keys, n, bits)
-        raw_R = _narrow(table.counts)
-        marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_V)
-        return Order(n, bits, None, raw_R, links.word_R, raw_R, marked_R, links)
+        def link(table: Table, *below: Table) -> Order:
+            xp = array_module(table.keys)
+            if below:
+                histories = below[0].keys
+            else:
+                histories = (xp.arange(1, symbols + 1, dtype=np.uint64) << np.uint64(64 - bits))[None]
+            links = link_histories(histories, table.keys, n, bits)
+            raw_R = _narrow(table.counts)
+            bad_here_V = None if bad_V is None else move_to(bad_V, device_of(table.keys))
+            marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_here_V)
+            return Order(n, bits, None, raw_R, links.word_R if n == 2 else None, raw_R, marked_R, links)
 
-    orders = dict[int, Order]()
-    for order in side_by_side(linked, sorted(tables), threads):
-        if order.n > 2:
-            below, (word_R, history_R, _) = orders[order.n - 1], order.links
-            word_M, _, first_L1 = below.links
-            order.suffix_R, below.count_R = find_suffixes(word_R, history_R, word_M, first_L1, below.suffix_R)
+        return where_it_fits(link, *(tables[m] for m in (n, n - 1) if m in tables))
+
+    orders = {}
+    for order in side_by_side(linked, sorted(tables, reverse=True), threads):
         orders[order.n] = order
-    return orders
+        del tables[order.n]
+    part = _raw_part(dict(sorted(orders.items())))
+    return part if all(map(on_gpu, part.arrays().values())) else result_to_device(part, "cpu")
+
+
+def with_suffixes(part: Part) -> Part:
+    """Return the part of `linked_part` with the rows of suffixes; counts of orders below the highest are the numbers of
+    words before the n-grams.
+    """
+    orders = {n: replace(order) for n, order in part.orders.items()}
+    for n in sorted(orders)[1:]:
+        order, below = orders[n], orders[n - 1]
+        word_R, history_R, _ = order.links
+        word_M, _, first_L1 = below.links
+        order.suffix_R, below.count_R = find_suffixes(word_R, history_R, word_M, first_L1, below.suffix_R)
+    return replace(part, orders=orders)
+
+
+def _raw_part(orders: dict[int, Order]) -> Part:
+    nothing = array_module(orders[2].raw_R).empty(0, np.int64)
+    return Part(orders, nothing, nothing)
 
 
 def _rows_of_start(orders: dict[int, Order], n: int) -> slice:

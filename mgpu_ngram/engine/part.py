@@ -51,7 +51,7 @@ class Order:
     keys      (C, R) uint64 of words of `bits` bits, rising; None in a part that is the whole model
     raw_R     (R,) uint32, count of each n-gram in the text
     suffix_R  (R,) uint32: the row in the order below of each n-gram without its first word. Order 2: a word id. Order
-              3: may be a number past all rows, the place of a split bigram
+              3: may be a number past all rows, the place of a split bigram. None: not found yet
     count_R   (R,) uint32, adjusted counts; raw_R itself in the highest order
     marked_R  (R,) bool, whether it is pruned; None if no n-gram of this order is
     links     `Links`, in a part that is the whole model; else None
@@ -68,6 +68,11 @@ class Order:
 
     def __len__(self) -> int:
         return len(self.raw_R)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return (n-grams that are kept, all n-grams)."""
+        pruned = 0 if self.marked_R is None else int(self.marked_R.sum())
+        return len(self) - pruned, len(self)
 
     def word(self, position: int) -> Any:
         """Return (R,) int64, the id of one word of each n-gram, from keys."""

@@ -6,50 +6,51 @@ exchange counts of counts, the probabilities of single words, and those of split
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.smoothing import Smoothing
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.adjust import orders_of
-from mgpu_ngram.engine.part import START_ID, UNK_ID, EstimateOptions, Part, Unigrams, word_ids
+from mgpu_ngram.engine.part import START_ID, UNK_ID, Part, Unigrams, word_ids
+from mgpu_ngram.engine.sorted_runs import where_it_fits
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
 
 
-def plain_counts(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, smoothing: Smoothing, split: Sequence[int] = (),
-    threads: int = 1, whole: bool = False,
-) -> Part:  # fmt: skip
+def known_counts(tables: dict[int, Table], smoothing: Smoothing) -> dict[int, list[int]]:
+    """Return the counts of counts of each order. In a closed vocabulary, drop n-grams with <unk> from `tables`.
+
+    tables  of orders 2 to N; counts of marked text
+
+    Counts of counts include n-grams whose context has <unk>, as in SRILM.
+    """
+    counts_of_counts = {}
+    for n in sorted(tables):
+        counts_of_counts[n], tables[n] = where_it_fits(partial(_known, smoothing), tables[n])
+    return counts_of_counts
+
+
+def _known(smoothing: Smoothing, table: Table) -> tuple[list[int], Table]:
+    counts = table.counts
+    if smoothing.closed:
+        counts = counts[word_ids(table.keys, table.order, table.bits, table.order - 1) != UNK_ID]
+        table = _without_unknowns(table)
+    return count_counts(counts, smoothing.counted(table.order)), table
+
+
+def plain_counts(part: Part, counts_of_counts: dict[int, list[int]]) -> Part:
     """Return a part with plain counts.
 
-    tables  of orders 2 to N, each sorted by key; counts of marked text
-    split   words that are split
-    threads  as of `side_by_side`, one order each
-    whole    whether the part is the whole model
-
-    A closed vocabulary drops n-grams with <unk>. Counts of counts include those whose context has <unk>, as in SRILM.
+    part              of `part_of` or `with_suffixes`
+    counts_of_counts  of `known_counts`
     """
-    counts_of_counts, kept = dict[int, list[int]](), dict[int, Table]()
-    for n, table in sorted(tables.items()):
-        counts, kept[n] = table.counts, table
-        if smoothing.closed:
-            counts = counts[word_ids(table.keys, n, table.bits, n - 1) != UNK_ID]
-            kept[n] = _without_unknowns(table)
-        counts_of_counts[n] = count_counts(counts, smoothing.counted(n))
-    xp = array_module(tables[2].keys)
-    nothing = xp.zeros(0, np.int64)
-    orders = orders_of(kept, symbols, options, None, split, threads, whole)
-    part = Part(orders, nothing, nothing, counts_of_counts)
-    for n, order in part.orders.items():
-        order.count_R = order.raw_R
-        pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
-        part.sizes[n] = len(order) - pruned, len(order)
-    return part
+    orders = {n: replace(order, count_R=order.raw_R) for n, order in part.orders.items()}
+    sizes = {n: order.sizes() for n, order in orders.items()}
+    return replace(part, orders=orders, counts_of_counts=counts_of_counts, sizes=sizes)
 
 
 def _without_unknowns(table: Table) -> Table:

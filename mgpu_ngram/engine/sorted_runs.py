@@ -68,6 +68,11 @@ class SortedRun:
         """Bytes of the tables in host memory."""
         return sum(t.nbytes for tables in self.tables.values() for t in tables if not on_gpu(t.counts))
 
+    def take_tables(self) -> SortedRun:
+        """Return the run with its tables. This one is left without them, so that the caller can free them."""
+        tables, self.tables = self.tables, {}
+        return replace(self, tables=tables)
+
     def arrays(self) -> dict[str, Any]:
         """The arrays of the tables by name."""
         named = {f"{n}.{i}": t for n, tables in self.tables.items() for i, t in enumerate(tables)}

@@ -99,7 +99,11 @@ def estimated(
     tables = cut(counts, order, bits, parts, to_device, split) if order > 1 else []
     alone = parts == 1 and not split
     threads = 2 if alone and not on_gpu(counts_V) else 1
-    adjusted = [adjust.adjust_counts(t, V, options, bad_V, split, threads, alone) for t in tables]
+    if alone:
+        raw = [adjust.with_suffixes(adjust.linked_part(t, V, options, bad_V, threads)) for t in tables]
+    else:
+        raw = [adjust.part_of(t, V, options, bad_V, split) for t in tables]
+    adjusted = [adjust.adjust_counts(part, V, options, split, threads) for part in raw]
     left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
     count_V, kept_V = adjust.adjust_unigrams(left_V, counts_V, options, bad_V)
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}

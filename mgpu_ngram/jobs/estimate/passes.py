@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +22,12 @@ from mgpu_ngram.engine.adjust import (
     adjust_counts,
     adjust_unigrams,
     last_longer,
+    linked_part,
     narrowed,
+    part_of,
     places_in_text,
     with_split_counts,
+    with_suffixes,
 )
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import empty_table
@@ -38,7 +42,7 @@ from mgpu_ngram.engine.device import (
 from mgpu_ngram.engine.estimate import estimate_part, estimate_unigrams, split_probs
 from mgpu_ngram.engine.part import START_ID, UNK_ID, Estimated, EstimateOptions, Part, Unigrams
 from mgpu_ngram.engine.side_by_side import side_by_side
-from mgpu_ngram.engine.smooth import plain_counts, plain_unigrams, smooth_unigrams
+from mgpu_ngram.engine.smooth import known_counts, plain_counts, plain_unigrams, smooth_unigrams
 from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
@@ -281,12 +285,16 @@ def make_part(
     runs: Sequence[SortedRun], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int],
     resources: PartResources,
 ) -> Part:  # fmt: skip
-    """Sum the share of all runs in a shard, and adjust its counts."""
+    """Sum the share of all runs in a shard, and adjust its counts. A part that is alone takes the tables out of its
+    runs, so that they are freed order by order: no other task needs them.
+    """
     stored = {s.path: s for run in runs for s in run.stored}
-    pieces = [*runs, *(take_shards(open_run(s), shard, shard + 1) for s in stored.values())]
+    pieces = [run.take_tables() if resources.alone else run for run in runs]
+    pieces += [take_shards(open_run(s), shard, shard + 1) for s in stored.values()]
 
     def find(n: int) -> list[ShardedTable]:
-        return [t for piece in pieces for t in piece.tables.get(n, [])]
+        take = dict.pop if resources.alone else dict.get
+        return [t for piece in pieces for t in take(piece.tables, n, [])]
 
     return adjusted(find, symbols, options, bad_V, resources, split)
 
@@ -295,16 +303,12 @@ def adjusted(
     find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any,
     resources: PartResources, split: Sequence[int] = (),
 ) -> Part:  # fmt: skip
-    """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result."""
+    """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result.
+
+    find  returns the tables of an order; called once for each
+    """
     budget, folder, threads, alone = resources
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
-
-    def adjust(*tables: Table) -> Part:
-        how = split, threads, alone
-        if options.smoothing:
-            return plain_counts({t.order: t for t in tables}, symbols, options, options.smoothing, *how)
-        bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[0].keys))
-        return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, *how)
 
     def found() -> Iterator[tuple[int, list[ShardedTable]]]:
         for n in range(2, options.order + 1):
@@ -319,14 +323,39 @@ def adjusted(
         return where_it_fits(narrowed, merge_to(pieces, budget.device).shard(0))
 
     with memory_guard("adjusting counts", budget.device, LESS):
-        tables = list[Table]()
+        tables = dict[int, Table]()
         for table in side_by_side(summed, found(), threads):
-            tables.append(table)
+            tables[table.order] = table
             watch.lap("reduce")
-        part = where_it_fits(adjust, *tables)
+        del table
+        if alone:
+            part = _whole_part(tables, symbols, options, bad_V, threads)
+        else:
+            part = where_it_fits(partial(_one_part, symbols, options, bad_V, split), *tables.values())
         watch.lap("adjust")
     part.seconds = watch.seconds
     return spill(part, budget, folder)
+
+
+def _one_part(symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int], *of_orders: Table) -> Part:
+    """Return one of several parts with its counts, on the device of the tables."""
+    tables = {table.order: table for table in of_orders}
+    counted = known_counts(tables, options.smoothing) if options.smoothing else None
+    bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[2].keys))
+    part = part_of(tables, symbols, options, bad_here_V, split)
+    return adjust_counts(part, symbols, options, split) if counted is None else plain_counts(part, counted)
+
+
+def _whole_part(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, threads: int) -> Part:
+    """Return the part that is the whole model with its counts, in host memory if the device is full."""
+    counted = known_counts(tables, options.smoothing) if options.smoothing else None
+    linked = linked_part(tables, symbols, options, bad_V, threads)
+
+    def adjust(device: str) -> Part:
+        part = with_suffixes(result_to_device(linked, device))
+        return adjust_counts(part, symbols, options, (), threads) if counted is None else plain_counts(part, counted)
+
+    return on_device_or_host(adjust, device_of(linked.left_V))
 
 
 def _report_of(part: Part) -> tuple[dict[int, list[int]], dict[int, tuple[int, int]], dict[str, float]]:
