@@ -3,13 +3,13 @@
 
 // See interpolate.py. Each product and sum is rounded, as on a CPU.
 extern "C" __global__ void interpolate(const COUNT* count_R, const u32* context_R, const SUFFIX* suffix_R,
-                                       const i64* total_C, const float* gamma_C, const float* lower_L, float d1,
+                                       const float* total_C, const float* gamma_C, const float* lower_L, float d1,
                                        float d2, float d3, i64 R, float* prob_R) {
   GRID_STRIDE_LOOP(r, R) {
     i64 count = count_R[r];
     u32 c = context_R[r];
     float discount = count == 1 ? d1 : count == 2 ? d2 : d3;
-    float share = divide(add(__ll2float_rn(count), -discount), __ll2float_rn(total_C[c]));
+    float share = divide(add(__ll2float_rn(count), -discount), total_C[c]);
     prob_R[r] = add(share, mul(gamma_C[c], __ldg(lower_L + suffix_R[r])));
   }
 }

@@ -23,7 +23,7 @@ def interpolate(
     count_R    (R,) uint32 or int64, adjusted counts, 1 or more
     context_R  (R,) uint32, the context of each n-gram
     suffix_R   (R,) uint32 or int64, the row in the lower order of each n-gram without its first word
-    total_C    (C,) int64, the sum of adjusted counts of each context
+    total_C    (C,) float32, the sum of adjusted counts of each context, rounded
     gamma_C    (C,) float32, the probability mass that each context leaves to the lower order
     lower_L    (L,) float32, probabilities of the lower order
     discounts  of counts 1, 2, and 3 or more
@@ -34,7 +34,7 @@ def interpolate(
     check.dtype(count_R, *check.INTEGER)
     check.dtype(context_R, np.uint32)
     check.dtype(suffix_R, *check.INTEGER)
-    check.dtype(total_C, np.int64)
+    check.dtype(total_C, np.float32)
     check.dtype(gamma_C, np.float32)
     check.dtype(lower_L, np.float32)
     arrays = {
@@ -52,7 +52,7 @@ def _cpu(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, discounts):
     for r in range(len(count_R)):
         count, c = count_R[r], context_R[r]
         discount = d1 if count == 1 else d2 if count == 2 else d3
-        share = (np.float32(count) - discount) / np.float32(total_C[c])
+        share = (np.float32(count) - discount) / total_C[c]
         prob_R[r] = share + gamma_C[c] * lower_L[suffix_R[r]]
     return prob_R
 
@@ -77,7 +77,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
         "count_R": rng.zipf(1.5, size).clip(1, most).astype(count),
         "context_R": np.sort(rng.integers(0, C, size)).astype(np.uint32),
         "suffix_R": rng.integers(0, L, size).astype(np.uint32 if size % 2 else np.int64),
-        "total_C": rng.zipf(1.3, C).clip(1, 1 << 50),
+        "total_C": rng.zipf(1.3, C).clip(1, 1 << 50).astype(np.float32),
         "gamma_C": rng.random(C, np.float32),
         "lower_L": rng.random(L, np.float32),
         "discounts": tuple(rng.random(3) * [1, 2, 3]),

@@ -1,16 +1,22 @@
 """Models of text with words that are heavier than a shard, and therefore split."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.engine import assemble
+from mgpu_ngram.core.tables import ShardedTable
+from mgpu_ngram.engine import adjust, assemble
+from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.sorted_runs import map_table
+from mgpu_ngram.engine.part import EstimateOptions
+from mgpu_ngram.engine.sorted_runs import SortedRun, map_table
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate.passes import PartResources
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -68,6 +74,51 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
     assert estimated(text, 3, **options) == expected
     if device == "gpu" and full != "merge_to":
         assert any(calls) and not all(calls)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", [2, 3])
+def test_a_gpu_that_fills_up_while_one_part_is_linked(order, estimated, device, monkeypatch):
+    """The order that does not fit is linked in host memory, with one that is on the GPU: the same model."""
+    text, real, calls = random_text(400), adjust.link_histories, []
+    expected = estimated(text, 1, order=3)
+
+    def fails_on_a_gpu(below, columns, n, bits):
+        calls.append((n, on_gpu(columns)))
+        if calls[-1] == (order, True):
+            raise MemoryError
+        return real(below, columns, n, bits)
+
+    monkeypatch.setattr(adjust, "link_histories", fails_on_a_gpu)
+    assert estimated(text, 1, order=3) == expected
+    on_host = [(3, False), (2, False)] if device == "cpu" else [(3, True), (3, False)][: order - 1]
+    assert calls == on_host + {"cpu": [], "gpu": [(2, True), (2, False)][: 4 - order]}[device]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_only_part_takes_the_tables_of_its_runs(alone, device, to_device, tmp_path):
+    """Nothing else needs them, so each is freed once it is linked; several parts share them."""
+    keys = to_device(np.array([[1, 2]], np.uint64) << np.uint64(60))
+    run = SortedRun({2: [ShardedTable(keys, to_device(np.array([3, 4])), np.array([2]), 2, 2)]})
+    freed = weakref.ref(keys)
+    del keys
+    resources = PartResources(Budget(device, 1 << 30, 1 << 30), str(tmp_path), alone=alone)
+    part = estimate_passes.make_part([run], 0, 3, EstimateOptions(2, (0, 0)), None, (), resources)
+    assert to_host(part.orders[2].raw_R).tolist() == [3, 4]
+    assert (freed() is None, not run.tables) == (alone, alone)
+
+
+def test_contexts_in_several_ranges(estimated, monkeypatch):
+    """Bit for bit the same model."""
+    text, ranges, real = random_text(400), [], engine.sum_contexts
+    for options in {"order": 4}, {"order": 3, "prune": [0, 1]}:
+        for shards in 1, 4:
+            expected = estimated(text, shards, **options)
+            with monkeypatch.context() as patch:
+                patch.setattr(engine, "CONTEXTS_AT_ONCE", 37)
+                patch.setattr(engine, "sum_contexts", lambda *a: ranges.append(a[-1]) or real(*a))
+                assert estimated(text, shards, **options) == expected
+    assert 37 in ranges and max(ranges) == 37 and min(ranges) < 37
 
 
 def random_text(lines, seed=0, words=40):

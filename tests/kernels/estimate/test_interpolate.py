@@ -12,7 +12,7 @@ def test_probabilities_by_hand(to_device):
         to_device(np.array([1, 2, 3, 4])),
         to_device(np.array([0, 0, 1, 1], np.uint32)),
         to_device(np.array([2, 0, 1, 0])),
-        to_device(np.array([4, 8])),
+        to_device(np.array([4, 8], np.float32)),
         to_device(np.array([0.5, 0.25], np.float32)),
         to_device(np.array([0.25, 0.5, 1], np.float32)),
         (0.5, 1, 2),
