@@ -104,8 +104,8 @@ def _of_words(prob_V: Any, rule: Discounts | Rule) -> Any:
 
 
 def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[Any, Weights]]:
-    """Return a function of the probabilities of the lower order that returns (probabilities of the n-grams of one
-    order, backoffs of their contexts).
+    """Return a function of the probabilities of the lower order, to be called once, that returns (probabilities of the
+    n-grams of one order, backoffs of their contexts).
 
     Probabilities, also those of the lower order, are log10 values if `rule` is a Rule.
     """
@@ -133,7 +133,7 @@ def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[An
 
     def estimate(lower_L: Any) -> tuple[Any, Weights]:
         prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
-        return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_MASS)))
+        return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_MASS, out=gamma_C)))
 
     return estimate
 

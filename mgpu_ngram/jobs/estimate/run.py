@@ -40,7 +40,7 @@ from mgpu_ngram.jobs.progress import Progress
 
 FORMAT = "mgpu_ngram model"
 TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part while it is estimated, per token of the text in its shards
-ALONE = {"gpu": 3.0, "cpu": 1.0}  # factor of tokens for the only part: nothing waits beside it, and it frees what it has read
+ALONE = {"gpu": 3.0, "cpu": 1.0}  # factor of tokens for the only part of a worker: nothing waits beside it
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
