@@ -325,6 +325,25 @@ def test_rows_of_the_layer_that_are_refused():
         module.probabilities(hidden[:, :7], torch.zeros(4, 2, 11))
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda layer, x, t: layer(x.long(), x[:, :2], t),
+            r"hidden states are torch.int64 of .* floating-point numbers",
+        ),
+        (lambda layer, x, t: layer([1.0], x[:, :2], t), r"hidden states are list but must be a tensor"),
+        (lambda layer, x, t: layer(x, None, t), "log_probs is NoneType but must be a tensor"),
+        (lambda layer, x, t: layer(x, x[:, :2], [0] * 4), "target is list but must be a tensor"),
+        (lambda layer, x, t: layer.probabilities(x, None), "rows is NoneType but must be a tensor"),
+        (lambda layer, x, t: layer.top_k(x, None, t, 2), "models are None but must be a list of NGramLMs"),
+    ],
+)
+def test_arguments_of_the_layer_that_are_no_tensors(call, message):
+    with pytest.raises(ng.InputError, match=message):
+        call(layer(), torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64))
+
+
 def test_without_counts_rows_are_those_of_a_softmax():
     module, hidden = ng_torch.MixtureOfDistributions(8, 11, 0), torch.randn(3, 8)
     with torch.no_grad():
@@ -350,6 +369,9 @@ def test_words_beyond_the_vocabulary_have_no_loss(dtype):
         (1, lambda t: t > 0, "log_probs are torch.bool but must be of"),
         (1, lambda t: t[:5], r"log_probs is torch.float32 of shape \(5, 3\) but needs torch.float32 of \(6, 3\)"),
         (2, lambda t: t.int(), r"target is torch.int32 of shape \(6,\) but needs torch.int64 of \(6,\)"),
+        (2, lambda t: None, "target is NoneType but must be a tensor"),
+        (3, lambda words: 2.5, "num_words is 2.5 but must be an integer, 1 or more"),
+        (3, lambda words: 0, "num_words is 0 but must be an integer, 1 or more"),
         (3, lambda words: 40, r"logits \(6, 42\) and log_probs \(6, 3\) do not fit 40 words"),
         (4, lambda t: t.to("meta"), "dropped is on meta but the logits are on cpu; move it there"),
     ],

@@ -102,8 +102,9 @@ def test_other_files_are_refused(tmp_path, lost, config, message):
 
 def test_damaged_and_absent_files_are_refused(tmp_path):
     (tmp_path / "text.nemo").write_text("no archive")
-    with pytest.raises(ng.InputError, match="text.nemo' is not an n-gram model of NeMo: ReadError"):
+    with pytest.raises(ng.InputError, match="text.nemo' is not an n-gram model of NeMo: ReadError") as error:
         NGramLM.from_file(tmp_path / "text.nemo", 3)
+    assert "\n" not in str(error.value)  # tarfile's message has a line for each compression
     with pytest.raises(ng.InputError, match="absent.nemo' does not exist"):
         NGramLM.from_file(tmp_path / "absent.nemo", 3)
     for change in {"to_states": 9}, {"ilabels": 3}:

@@ -14,7 +14,6 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.trie.last_words import TokenPieces
 
 UNKNOWN = b" <unk> "  # in place of a token without a piece: a word of its own, which no model knows
-MAX_TOKEN = np.iinfo(np.int64).max
 
 
 class TextEnds(NamedTuple):
@@ -39,7 +38,7 @@ class TextReader:
 
     def __init__(self, model: StateModel, spellings: Spellings, pieces: Sequence[bytes], starts: Collection[int]):
         self._model, self._spellings = model, spellings
-        begins_S = np.array([token for token in starts if abs(token) <= MAX_TOKEN], np.int64)
+        begins_S = np.array(list(starts), np.int64)
         self._pieces = TokenPieces(*spellings.texts([*pieces, UNKNOWN]), to_device(begins_S, model.device))
 
     def ends(self, tokens_BT: Any, lengths_B: Any) -> TextEnds:

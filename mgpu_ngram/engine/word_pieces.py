@@ -13,7 +13,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.row_options import RowOptions, check_option
+from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.spellings import Spellings
 from mgpu_ngram.engine.state_model import StateModel
 from mgpu_ngram.engine.states import EMPTY
@@ -47,11 +47,10 @@ class WordPieces:
     A piece may end a word (its head), hold whole words, and begin a word (its tail). Tokens with the same head and the
     same whole words take the same path.
 
-    Raises InputError for an unknown look-ahead, a piece of another type, and pieces that begin no word of the model.
+    Raises InputError for a piece of another type, and pieces that begin no word of the model.
     """
 
     def __init__(self, model: StateModel, spellings: Spellings, pieces: Sequence[bytes], partial: str):
-        check_option("partial", partial, PARTIAL)
         self._model, self._spellings, self._tokens = model, spellings, len(pieces)
         within: list[int] = []  # tokens without white space
         heads: dict[bytes, int] = {b"": 0}

@@ -32,10 +32,12 @@ def number(name: str, value: Any, least: float = -math.inf) -> float:
 
 
 def integer(name: str, value: Any, least: int | None = None) -> int:
-    """Return an integer, not below `least`."""
+    """Return an integer of 64 bits, not below `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or (least is not None and value < least):
         limit = "" if least is None else f", {least} or more"
         raise InputError(f"{name} is {value!r:.60} but must be an integer{limit}")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise InputError(f"{name} is {int(value)!r:.60} but must be an integer of 64 bits")
     return int(value)
 
 
@@ -50,6 +52,12 @@ def described(value: Any) -> str:
     """Return the dtype and the shape of a tensor, or the type of another value, for an error."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     return type(value).__name__ if shape is None else f"{dtype} of shape {tuple(shape)}"
+
+
+def check_tensor(name: str, given: Any) -> None:
+    """Raise InputError unless a value is a tensor."""
+    if not isinstance(given, torch.Tensor):
+        raise InputError(f"{name} is {type(given).__name__} but must be a tensor")
 
 
 def check_integers(name: str, given: Any) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.row_options import check_option
 from mgpu_ngram.engine.torch_arrays import check_dense
+from mgpu_ngram.engine.word_pieces import PARTIAL
 from mgpu_ngram.model import Model
 
 from .arguments import check_model, described, integer, number, ordered
@@ -59,6 +61,7 @@ class LogitsProcessor:
     ):
         check_model(model)
         self._arguments = model, weight, tokens, bos_token_id, eos_token_id, pad_token_id, pieces, partial
+        check_option("partial", partial, PARTIAL)
         if tokens is not None and pieces is not None:
             raise InputError("tokens are for a model of tokens and pieces for one of words; give one of them")
         self.model, self.weight, self._tokens = model, number("weight", weight, 0), tokens

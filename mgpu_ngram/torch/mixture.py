@@ -10,7 +10,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import BLOCKS, tensor_rows, tensor_top
 from mgpu_ngram.engine.states import EMPTY
 
-from .arguments import described, integer, number
+from .arguments import check_tensor, described, integer, number, ordered
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
 
@@ -59,7 +59,7 @@ class MixtureOfDistributions(torch.nn.Module):
         log_probs  (..., N) ln P of the target by each count distribution; -inf is legal
         target     (...,) int64: words
         """
-        self._check(hidden)
+        self._check(hidden, log_probs=log_probs, target=target)
         shape = hidden.shape[:-1]
         if target.shape != shape or log_probs.shape != (*shape, self.num_counts):
             raise InputError(
@@ -82,7 +82,7 @@ class MixtureOfDistributions(torch.nn.Module):
         hidden  (..., hidden_size)
         rows    (..., N, V) P of all words by each count distribution
         """
-        self._check(hidden)
+        self._check(hidden, rows=rows)
         V, N, shape = self.num_words, self.num_counts, hidden.shape[:-1]
         if rows.shape != (*shape, N, V):
             raise InputError(f"rows have shape {tuple(rows.shape)} but the layer needs {(*shape, N, V)}")
@@ -111,7 +111,7 @@ class MixtureOfDistributions(torch.nn.Module):
         neither of the mixture nor of the models. Raises InputError for models, shapes and k that do not fit.
         """
         self._check(hidden)
-        shape, models, k = hidden.shape[:-1], list(models), integer("k", k, 1)
+        shape, models, k = hidden.shape[:-1], ordered("models", models, "NGramLMs"), integer("k", k, 1)
         for i, model in enumerate(models):
             if not isinstance(model, NGramLM):
                 raise InputError(f"model {i} is {type(model).__name__} but must be an NGramLM")
@@ -136,10 +136,15 @@ class MixtureOfDistributions(torch.nn.Module):
             probs, words = tensor_top(logits, self.num_words, k, [model._states for model in models], of_rows)
         return probs.view(*shape, k), words.view(*shape, k)
 
-    def _check(self, hidden: torch.Tensor) -> None:
+    def _check(self, hidden: torch.Tensor, **others: torch.Tensor) -> None:
         size = self.logits.in_features
-        if not isinstance(hidden, torch.Tensor) or hidden.shape[-1:] != (size,):
-            raise InputError(f"hidden states are {described(hidden)} but must be a tensor of shape (..., {size})")
+        if not isinstance(hidden, torch.Tensor) or hidden.shape[-1:] != (size,) or not hidden.is_floating_point():
+            raise InputError(
+                f"hidden states are {described(hidden)} but must be a tensor of floating-point numbers of shape "
+                f"(..., {size})"
+            )
+        for name, given in others.items():
+            check_tensor(name, given)
 
     def _dropped(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the block that each row lacks, (R,) uint8."""

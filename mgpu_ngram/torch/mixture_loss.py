@@ -11,6 +11,8 @@ from torch import library
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import BLOCKS, Mixture, tensor_gradient, tensor_sums
 
+from .arguments import check_tensor, integer
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -182,9 +184,10 @@ _loss_operator.register_autograd(
 def _check(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any) -> None:
     """Raise InputError unless the arguments of `mixture_loss` fit together."""
     for name, given in {"logits": logits, "log_probs": log_probs, "target": target, "dropped": dropped}.items():
-        if not isinstance(given, torch.Tensor) and (given is not None or name != "dropped"):
-            raise InputError(f"{name} is {type(given).__name__} but must be a tensor")
-    if logits.ndim != 2 or log_probs.ndim != 2 or not 1 <= num_words <= logits.shape[1] - log_probs.shape[-1]:
+        if given is not None or name != "dropped":
+            check_tensor(name, given)
+    integer("num_words", num_words, 1)
+    if logits.ndim != 2 or log_probs.ndim != 2 or num_words > logits.shape[1] - log_probs.shape[-1]:
         raise InputError(
             f"logits {tuple(logits.shape)} and log_probs {tuple(log_probs.shape)} do not fit {num_words} words; "
             "give (R, X) and (R, N) with X at least words + N"

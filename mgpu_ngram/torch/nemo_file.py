@@ -47,7 +47,8 @@ def read_nemo(path: str | Path, tokens: Sequence[str]) -> BackoffModel:
     except FileNotFoundError:
         raise InputError(f"{str(path)!r} does not exist") from None
     except (tarfile.TarError, KeyError, TypeError, yaml.YAMLError, RuntimeError, pickle.UnpicklingError) as error:
-        raise InputError(f"{str(path)!r} is not an n-gram model of NeMo: {type(error).__name__}: {error}") from None
+        reason = str(error).partition("\n")[0]  # of tarfile and of PyTorch, a line each for what was tried
+        raise InputError(f"{str(path)!r} is not an n-gram model of NeMo: {type(error).__name__}: {reason}") from None
     if vocab_size != len(tokens):
         raise InputError(f"{str(path)!r} has {vocab_size:,} tokens but vocab_size is {len(tokens):,}; give its number")
     try:
