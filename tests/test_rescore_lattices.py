@@ -184,6 +184,7 @@ def test_beside_brute_force(models, seed, rescore):
         ("u\n0 x a\n1\n", "'0 x a' is no arc 'from to word graph,acoustic'"),
         ("u\n0 1 a 1 2 3\n1\n", "'0 1 a 1 2 3' is no arc"),
         ("u\n0 1 a nan,1,\n1\n", "is no arc"),
+        ("u\n0 1 |||\n1\n", "the word '|||' would be several words, or the end of a text"),
         ("u\n0 1 1 a x\n1\n", "'0 1 1 a x' is no arc"),
         ("u\n0 1 a\n1 inf\n", "'1 inf' is no arc"),
         ("u\n0 1 a\n1\n\nu\n0 1 a\n1\n\nv\n0 1 a\n1\n\nu\n0 1 a\n1\n", "list 'u' comes again after other lists"),
@@ -209,6 +210,7 @@ def test_wrong_lattices(lines, message, rescore):
         ("J=6 S=4", "J=6 S=1", "2 nodes may be the end; name it in the header: end=0"),
         ("lmscale=9.0", "base=x", "base=x is no base of logarithms"),
         ("lmscale=9.0", "SUBLAT=x", "sublattices are not read"),
+        ("W=b", 'W="b c"', "the word 'b c' would be several words, or the end of a text, in a list; rename it"),
         ("J=1 S=0", "J=1 S=1", "the lattice has a cycle"),
     ],
 )
@@ -217,6 +219,16 @@ def test_wrong_slf(old, new, message, rescore):
     status, out, err = rescore("wrong", "--lattices", "slf", "--lm", "model.arpa")
     assert (status, out) == (2, "") and err.startswith("mgpu-ngram: 'wrong': ") and message in err, err
     assert err.count("\n") == 1
+
+
+def test_strings_of_slf(rescore):
+    """Quotes and escapes as HTK writes them, and words that begin with an apostrophe, as SRILM does."""
+    words = {r"\'em": "'em", "'em": "'em", "don't": "don't", '"x\\"y"': 'x"y', "'q'": "q", r"stra\303\237e": "straße"}
+    nodes = "".join(f"I={i} W={word} t=0\n" for i, word in enumerate(words, 1))
+    links = "".join(f"J={i} S={i} E={i + 1} a=0\n" for i in range(len(words)))
+    Path("strings.slf").write_text(f"U=\"u\" base=2.7\nI=0 W=''\n{nodes}{links}")
+    status, out, err = rescore("strings.slf", "--lattices", "slf", "--weights", "ac=1", "--best")
+    assert (status, out, err) == (0, f"u {' '.join(words.values())}\n", "")
 
 
 def test_scores_of_slf_to_another_base(rescore):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import shlex
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +17,10 @@ LONG_NAMES = {
     "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "WORD": "W", "START": "S", "END": "E", "acoustic": "a",
     "language": "l",
 }  # fmt: skip
+SLF_FIELD = re.compile(
+    r"""(?P<key>[^\s=]+)(?:=(?:"(?P<double>(?:\\.|[^"\\])*)"(?!\S)|'(?P<single>(?:\\.|[^'\\])*)'(?!\S)|(?P<plain>\S*)))?"""
+)
+SLF_ESCAPES = re.compile(r"(?P<bytes>(?:\\[0-7]{3})+)|\\(?P<character>.)")
 
 
 class Arc(NamedTuple):
@@ -67,6 +71,9 @@ def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice
         name, arcs, start, ends = _parse_slf(lines)
     else:
         name, arcs, start, ends = _parse_kaldi(lines)
+    for word in sorted({arc.word for arc in arcs}):
+        if len(word.split()) > 1 or word == "|||":
+            raise InputError(f"the word {word!r} would be several words, or the end of a text, in a list; rename it")
     return _sorted(name or default_id, arcs, start, ends)
 
 
@@ -164,12 +171,21 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
 
 
 def _slf_fields(line: str) -> dict[str, str]:
-    try:
-        parts = shlex.split(line) if '"' in line else line.split()
-    except ValueError:
-        parts = line.split()
-    pairs = (part.partition("=") for part in parts)
-    return {LONG_NAMES.get(key, key): value for key, _, value in pairs}
+    """Return the fields of a line. Values may be in quotes and have escapes, as HTK writes strings."""
+    fields = {}
+    for found in SLF_FIELD.finditer(line):
+        key, quoted, plain = found["key"], found["double"] or found["single"], found["plain"]
+        value = quoted or "" if plain is None else plain
+        fields[LONG_NAMES.get(key, key)] = SLF_ESCAPES.sub(_unescaped, value) if "\\" in value else value
+    return fields
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """Return what escapes stand for: bytes of UTF-8 by octal numbers, or a character as it is."""
+    if found["character"]:
+        return found["character"]
+    data = bytes(int(octal, 8) & 0xFF for octal in found["bytes"].split("\\")[1:])
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _logarithm(base: str):
