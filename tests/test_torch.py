@@ -124,6 +124,13 @@ def test_the_end_as_a_token(lm):
     assert torch.equal(scores[:, keep], plain[:, keep]) and torch.equal(after[:, keep], others[:, keep])
 
 
+def test_tokens_that_are_none_count_as_unknown(lm, arpa):
+    unknown = next(t for t in range(V) if chr(t + OFFSET) not in kenlm.Model(str(arpa)))
+    states = lm.step(lm.get_init_states(4), torch.full((4,), 3, device=lm.device))
+    after = lm.step(states, torch.tensor([unknown, -1, V, 1 << 40], device=lm.device))
+    assert after.tolist() == [after[0]] * 4 and after[0] != lm.step(states, states.new_full((4,), 3))[0]
+
+
 def test_it_is_a_module_without_parameters(lm):
     assert lm.to("cpu") is lm and not list(lm.parameters()) and not lm.state_dict() and lm.vocab_size == V
     assert lm.eval() is lm and not lm.advance(lm.get_init_states(1))[0].requires_grad
