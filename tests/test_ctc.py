@@ -279,6 +279,20 @@ def test_a_search_pickles(bugs, device):
     assert pickle.loads(pickle.dumps(search))(to(device, TEST[None]), n_best=3) == expected
 
 
+def test_a_search_may_stand_in_a_compiled_function(bugs, device):
+    """It is made in the first call, and leaves a break in the graph."""
+    search, rows = CTCBeamSearch(CHARACTERS, bugs), to(device, [TEST])
+    compiled = torch.compile(lambda rows: search((2 * rows) / 2, hotwords=["bunny"]), backend="eager")
+    assert compiled(rows) == search(rows, hotwords=["bunny"])
+
+
+def test_a_search_takes_other_weights_of_the_same_hot_words(device):
+    """The first frames are 0.49 "bugs" and 0.51 "bunny", in 4 frames: ln (0.51 / 0.49) x 4 = 0.16."""
+    search = CTCBeamSearch(CHARACTERS)
+    texts = [best(search, TEST, device, hotwords=["bugs"], hotword_weight=weight).text for weight in (0.1, 10, 0.1)]
+    assert texts == ["bunny bunny", "bugs bunny", "bunny bunny"]
+
+
 def test_numbers_of_numpy_are_numbers(bugs, device):
     plain, numpy = (CTCBeamSearch(CHARACTERS, bugs, alpha=kind(0.5)) for kind in (float, np.float32))
     assert numpy(to(device, [TEST]), beam_width=np.int64(9)) == plain(to(device, [TEST]), beam_width=9)

@@ -184,8 +184,22 @@ def test_best_words_are_those_of_whole_rows(device, count_models):
     for k in (1, 4, 6):
         probs, words = module.top_k(hidden, models, states, k)
         assert torch.allclose(probs, expected[:, :k], rtol=1e-5, atol=0) and torch.equal(words, order[:, :k])
+    compiled = torch.compile(
+        lambda *inputs: module.top_k(2 * inputs[0], models, inputs[1], 4), fullgraph=True, backend="aot_eager"
+    )
+    for found, wanted in zip(compiled(hidden / 2, states), module.top_k(hidden, models, states, 4), strict=True):
+        assert torch.equal(found, wanted)
     probs, words = module.top_k(hidden.view(1, 5, 4), models, states.view(1, 5, 2), 2)
     assert probs.shape == words.shape == (1, 5, 2) and words.dtype == torch.int64
+
+
+def test_the_operator_of_best_words_keeps_the_rules_of_pytorch(device, count_models):
+    from torch import library
+
+    models = count_models(device)
+    states = torch.stack([model.get_init_states(5) for model in models], -1).to(torch.int32)
+    logits, numbers = torch.randn(5, 8, device=states.device), [model._number for model in models]
+    library.opcheck(torch.ops.mgpu_ngram.mixture_top.default, (logits, 6, 3, numbers, states))
 
 
 def test_best_words_that_are_refused(count_models):

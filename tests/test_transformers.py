@@ -177,6 +177,22 @@ def test_a_processor_pickles(arpa, options):
     assert torch.equal(pickle.loads(pickle.dumps(processor))(ids, scores), processor(ids, scores))
 
 
+@pytest.mark.parametrize("options", [{}, {"pieces": [b" 3", b"1", b" 4 5", *(b" %d" % i for i in range(3, V))]}])
+def test_a_processor_may_stand_in_a_compiled_function(arpa, options, device):
+    processor = ours.LogitsProcessor(ng.Model.load(arpa, device), WEIGHT, **SPECIAL, **options)
+    place = "cuda" if device == "gpu" else "cpu"
+
+    def scores(ids, scores):
+        return 2 * processor(ids, scores + 1)
+
+    torch._dynamo.reset()
+    for fullgraph in (False, True):  # the first call makes the model of tokens
+        compiled = torch.compile(scores, backend="aot_eager", fullgraph=fullgraph)
+        for rows in 2, 3:
+            inputs = torch.randint(V, (rows, 4), device=place), torch.randn(rows, V, device=place)
+            assert torch.equal(compiled(*inputs), scores(*inputs))
+
+
 def test_a_wider_network_may_follow(arpa):
     fast, rows = ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT), torch.tensor([[4, 5]])
     narrow, wide = (fast(rows, torch.zeros(1, width)) for width in (V - 3, V))

@@ -166,6 +166,14 @@ ngram 2=2
 """
 
 
+def test_the_operator_keeps_the_rules_of_pytorch(arpa, device):
+    from torch import library
+
+    scores = ours.LogitsProcessor(ng.Model.load(arpa, device), WEIGHT, **SPECIAL)._words
+    rows = torch.tensor([[PAD, 3, 4], [6, 10, 11]], device="cuda" if device == "gpu" else "cpu")
+    library.opcheck(torch.ops.mgpu_ngram.piece_scores.default, (rows, rows != PAD, scores._number))
+
+
 def test_scores_by_hand(tmp_path, device):
     (tmp_path / "hand.arpa").write_text(HAND)
     model = ng.Model.load(tmp_path / "hand.arpa", device)

@@ -74,7 +74,7 @@ def on_stream_of(*values: Any) -> AbstractContextManager[Any]:
 
 
 def not_compiled(method: F) -> F:
-    """Return a method of states that `torch.compile` leaves as it is: it would trace the work on arrays."""
+    """Return a method of a tensor that `torch.compile` leaves as it is: it would trace the work on arrays."""
 
     @functools.wraps(method)
     def call(self: Any, states: Any, *args: Any, **options: Any) -> Any:

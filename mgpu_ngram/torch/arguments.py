@@ -36,7 +36,7 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or (least is not None and value < least):
         limit = "" if least is None else f", {least} or more"
         raise InputError(f"{name} is {value!r:.60} but must be an integer{limit}")
-    if not -(1 << 63) <= value < 1 << 63:
+    if not -(1 << 63) <= int(value) < 1 << 63:
         raise InputError(f"{name} is {int(value)!r:.60} but must be an integer of 64 bits")
     return int(value)
 

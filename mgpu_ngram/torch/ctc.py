@@ -13,7 +13,7 @@ from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, C
 from mgpu_ngram.engine.ctc_tokens import read_labels
 from mgpu_ngram.engine.device import to_host_fast
 from mgpu_ngram.engine.states import EMPTY
-from mgpu_ngram.engine.torch_arrays import as_array, check_dense, on_stream_of
+from mgpu_ngram.engine.torch_arrays import as_array, check_dense, not_compiled, on_stream_of
 from mgpu_ngram.model import Model
 
 from .arguments import check_model, integer, number, ordered
@@ -64,6 +64,7 @@ class CTCBeamSearch:
         """Return what a copy needs; it makes its searches on first use."""
         return self.__dict__ | {"_searches": {}}
 
+    @not_compiled
     def __call__(
         self,
         log_probs: torch.Tensor,

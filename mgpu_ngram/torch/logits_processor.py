@@ -107,10 +107,9 @@ class LogitsProcessor:
         self, input_ids: torch.Tensor, is_token: torch.Tensor, vocab_size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ln P of each token after each row, and ln P that the sentence ends."""
-        if self._lm is None or (self._tokens is None and self._lm.vocab_size < vocab_size):
-            words = [str(token) for token in range(vocab_size)] if self._tokens is None else self._tokens
-            self._lm = NGramLM(self.model, words, normalize_unk=False)
         lm, (rows, length) = self._lm, input_ids.shape
+        if lm is None or (self._tokens is None and lm.vocab_size < vocab_size):
+            lm = self._make_lm(vocab_size)
         states = begin = lm.get_init_states(rows).to(input_ids.device)
         first = max(0, length - (self.model.order - 1))  # a state has no more words, wherever it comes from
         for i in range(first, length):
@@ -120,6 +119,12 @@ class LogitsProcessor:
                 after = torch.where(tokens == token, begin, after)
             states = torch.where(is_token[:, i], after, states)
         return lm.advance(states)[0], lm.get_final(states)
+
+    @torch.compiler.disable  # a first call breaks the graph
+    def _make_lm(self, vocab_size: int) -> NGramLM:
+        words = [str(token) for token in range(vocab_size)] if self._tokens is None else self._tokens
+        self._lm = NGramLM(self.model, words, normalize_unk=False)
+        return self._lm
 
 
 def _ids(name: str, given: Any) -> list[int]:

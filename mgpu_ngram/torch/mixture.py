@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCKS, tensor_rows, tensor_top
+from mgpu_ngram.engine.mixture import BLOCKS, tensor_rows
 from mgpu_ngram.engine.states import EMPTY
 
+from . import operators
 from .arguments import check_tensor, described, integer, number, ordered
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
@@ -133,7 +134,8 @@ class MixtureOfDistributions(torch.nn.Module):
             logits = self.logits(hidden.reshape(-1, hidden.shape[-1]))
             logits = logits.float() if logits.dtype == torch.float64 else logits
             of_rows = states.clamp(EMPTY, MAX_STATE).reshape(shape.numel(), self.num_counts).to(torch.int32)
-            probs, words = tensor_top(logits, self.num_words, k, [model._states for model in models], of_rows)
+            top = operators.mixture_top if torch.compiler.is_compiling() else operators.top
+            probs, words = top(logits, self.num_words, k, [model._number for model in models], of_rows)
         return probs.view(*shape, k), words.view(*shape, k)
 
     def _check(self, hidden: torch.Tensor, **others: torch.Tensor) -> None:

@@ -1,37 +1,36 @@
-"""The calls of `NGramLM` as operators of PyTorch's, which `torch.compile` takes as they are.
+"""Calls with models as operators of PyTorch's, which `torch.compile` takes as they are.
 
-An operator takes tensors and numbers, so each model has a number. It is forgotten with its model.
+An operator takes tensors and numbers, so each model has a number, an `NGramLM` or a `PieceScores`. It is forgotten with
+its model.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import library
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.mixture import tensor_top
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
-
-if TYPE_CHECKING:
-    from .ngram_lm import NGramLM
 
 WHOLE = ROW_ALIGNMENT_BYTES // 4  # words that rows of float32 are padded to
 
-_models: weakref.WeakValueDictionary[int, NGramLM] = weakref.WeakValueDictionary()
+_models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
-def number_of(model: NGramLM) -> int:
+def number_of(model: Any) -> int:
     """Return a number for a model, which the operators take in its place."""
     number = next(_numbers)
     _models[number] = model
     return number
 
 
-def _model(number: int) -> NGramLM:
+def _model(number: int) -> Any:
     model = _models.get(number)
     if model is None:
         raise InputError(
@@ -52,6 +51,15 @@ def _final(states: Any, number: int) -> Any:
     return _model(number).get_final(states)
 
 
+def _pieces(input_ids: Any, is_token: Any, number: int) -> Any:
+    return _model(number)(input_ids, is_token)
+
+
+def top(logits: Any, num_words: int, k: int, numbers: Any, states: Any) -> Any:
+    """Return `tensor_top` of the models that have these numbers."""
+    return tensor_top(logits, num_words, k, [_model(number)._states for number in numbers], states)
+
+
 _OPTIONS: Any = {"mutates_args": ()}
 advance = library.custom_op(
     "mgpu_ngram::advance", _advance, schema="(Tensor states, int model) -> (Tensor, Tensor)", **_OPTIONS
@@ -60,6 +68,19 @@ step = library.custom_op(
     "mgpu_ngram::step", _step, schema="(Tensor states, Tensor tokens, int model) -> Tensor", **_OPTIONS
 )
 final = library.custom_op("mgpu_ngram::final", _final, schema="(Tensor states, int model) -> Tensor", **_OPTIONS)
+
+piece_scores = library.custom_op(
+    "mgpu_ngram::piece_scores",
+    _pieces,
+    schema="(Tensor input_ids, Tensor is_token, int model) -> (Tensor, Tensor)",
+    **_OPTIONS,
+)
+mixture_top = library.custom_op(
+    "mgpu_ngram::mixture_top",
+    top,
+    schema="(Tensor logits, int num_words, int k, int[] models, Tensor states) -> (Tensor, Tensor)",
+    **_OPTIONS,
+)
 
 
 @advance.register_fake
@@ -77,3 +98,16 @@ def _(states: Any, tokens: Any, number: int) -> Any:
 @final.register_fake
 def _(states: Any, number: int) -> Any:
     return states.new_empty(len(states), dtype=torch.float32)
+
+
+@piece_scores.register_fake
+def _(input_ids: Any, is_token: Any, number: int) -> Any:
+    rows = len(input_ids)
+    scores = input_ids.new_empty((rows, _model(number).vocab_size), dtype=torch.float32)
+    return scores, input_ids.new_empty(rows, dtype=torch.float32)
+
+
+@mixture_top.register_fake
+def _(logits: Any, num_words: int, k: int, numbers: Any, states: Any) -> Any:
+    shape = len(logits), k
+    return logits.new_empty(shape, dtype=torch.float32), logits.new_empty(shape, dtype=torch.int64)

@@ -13,6 +13,8 @@ from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of
 from mgpu_ngram.engine.word_pieces import WordPieces
 from mgpu_ngram.model import Model
 
+from . import operators
+
 
 class PieceScores:
     """A tokenizer's pieces under a model of words; see `WordPieces`.
@@ -22,6 +24,7 @@ class PieceScores:
 
     def __init__(self, model: Model, pieces: Sequence[bytes], partial: str, starts: Collection[int]):
         self._device, states = model.device, model._state_model
+        self.vocab_size, self._number = len(pieces), operators.number_of(self)
         with memory_guard("indexing the spelling of words", model.device, "use a model of fewer words"):
             spellings = Spellings(model.vocabulary, model.device)
             self._pieces = WordPieces(states, spellings, pieces, partial)
@@ -34,6 +37,8 @@ class PieceScores:
         input_ids  (B, L)
         is_token   (B, L) bool, False on the left of shorter rows
         """
+        if torch.compiler.is_compiling():
+            return operators.piece_scores(input_ids, is_token, self._number)
         with on_stream_of(input_ids), memory_guard("scoring tokens", self._device, "give fewer rows at once"):
             ends = self._reader.ends(as_array(input_ids.long()), as_array(is_token.sum(1)))
             made, final = self._pieces.scores(ends)
