@@ -4,7 +4,7 @@
 // A warp sums the n-grams of each context among its 32 rows before it adds to memory: most contexts have few n-grams,
 // and some have millions.
 extern "C" __global__ void sum_contexts(const u32* context_R, const COUNT* count_R, const bool* marked_R, i64 R,
-                                        u64* total_C, u32* kinds_C3, u64* pruned_C) {
+                                        u32 first, u64* total_C, u32* kinds_C3, u64* pruned_C) {
   int lane = lane_id();
   i64 step = (i64)gridDim.x * blockDim.x, begin = (i64)blockIdx.x * blockDim.x + threadIdx.x - lane;
   for (; begin < R; begin += step) {
@@ -26,6 +26,7 @@ extern "C" __global__ void sum_contexts(const u32* context_R, const COUNT* count
     }
     u32 next = __shfl_down_sync(FULL_WARP, context, 1);
     if (r >= R || (lane < 31 && next == context)) continue;  // not the last of its context in this warp
+    context -= first;
     atomicAdd((unsigned long long*)total_C + context, total);
     if (pruned) atomicAdd((unsigned long long*)pruned_C + context, pruned);
 #pragma unroll

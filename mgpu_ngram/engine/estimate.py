@@ -45,7 +45,7 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
         [[(kept_V & (count_V == 1)).sum(), (kept_V & (count_V == 2)).sum(), (kept_V & (count_V > 2)).sum()]]
     )
     total = count_V.sum(keepdims=True)
-    gamma = weigh_contexts(total, kinds.astype(np.uint32), count_V[~kept_V].sum(keepdims=True), discounts)
+    _, gamma = weigh_contexts(total, kinds.astype(np.uint32), count_V[~kept_V].sum(keepdims=True), discounts)
     uniform = f(1) / f(max(options.vocab_pad, int(kept_V.sum()) - 1))
     discount_V = xp.asarray(np.array([0, *discounts], f))[xp.minimum(count_V, 3)]
     prob_V = (count_V.astype(f) - discount_V) / total.astype(f)
@@ -150,9 +150,8 @@ def _weighed(order: Order, context_R: Any, contexts: int, rule: Discounts) -> tu
     for (first, last), (begin, end) in zip(pairwise(cuts), pairwise(rows), strict=True):
         context_P, count_P = context_R[begin:end], order.count_R[begin:end]
         marked_P = None if order.marked_R is None else order.marked_R[begin:end]
-        sums = sum_contexts(context_P - np.uint32(first) if first else context_P, count_P, marked_P, last - first)
-        total_C[first:last] = sums[0]
-        gamma_C[first:last] = weigh_contexts(*sums, rule)
+        sums = sum_contexts(context_P, count_P, marked_P, last - first, first)
+        weigh_contexts(*sums, rule, out=(total_C[first:last], gamma_C[first:last]))
     return total_C, gamma_C
 
 

@@ -14,6 +14,8 @@ def test_contexts_by_hand(to_device):
     total_C, kinds_C3, pruned_C = map(to_host, sum_contexts(context_R, count_R, marked_R, 4))
     assert total_C.tolist() == [6 + (1 << 40), 0, 1, 5] and pruned_C.tolist() == [3, 0, 0, 5]
     assert kinds_C3.tolist() == [[1, 1, 1], [0, 0, 0], [1, 0, 0], [0, 0, 0]]
+    total_C, _, pruned_C = map(to_host, sum_contexts(context_R[4:], count_R[4:], marked_R[4:], 3, 2))
+    assert total_C.tolist() == [1, 5, 0] and pruned_C.tolist() == [0, 5, 0]
     total_C, kinds_C3, pruned_C = sum_contexts(context_R, count_R, None, 4)
     total_C, kinds_C3 = to_host(total_C), to_host(kinds_C3)
     assert pruned_C is None and kinds_C3.tolist() == [[1, 1, 2], [0, 0, 0], [1, 0, 0], [0, 0, 1]]
