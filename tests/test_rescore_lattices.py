@@ -181,6 +181,8 @@ def test_beside_brute_force(models, seed, rescore):
         ("u\n", "'wrong', the lattice at line 1: there is no arc; leave the lattice out"),
         ("u\n0 1 a\n", "no path leads from the start to a final node"),
         ("u\n0 1 a\n2\n", "no path leads from the start to a final node"),
+        ("u\n-1 2 a\n2\n", "'-1 2 a' is no arc"),
+        ("u\n0 -1 a\n-1\n", "'0 -1 a' is no arc"),
         ("u\n0 x a\n1\n", "'0 x a' is no arc 'from to word graph,acoustic'"),
         ("u\n0 1 a 1 2 3\n1\n", "'0 1 a 1 2 3' is no arc"),
         ("u\n0 1 a nan,1,\n1\n", "is no arc"),
@@ -198,6 +200,22 @@ def test_wrong_lattices(lines, message, rescore):
 
 
 @pytest.mark.parametrize(
+    ("costs", "weight", "message"),
+    [
+        ("1e308,1e308", 1, "a total that is infinite"),
+        ("1e38", 1e10, "no finite number"),
+        ("1e38", 1e300, "no finite number"),
+    ],
+)
+def test_scores_beyond_float32(costs, weight, message, rescore):
+    """The parser of the lists that are made of lattices refuses them."""
+    Path("wrong").write_text(f"u\n0 1 a {costs}\n1 2 b {costs}\n2\n")
+    flags = ["--lattices", "kaldi", "--lm", "model.arpa", "--weights", f"graph={weight}"]
+    status, out, err = rescore("wrong", *flags)
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("J=0 S=0", "J=0 T=0", "'J=0 T=0 E=1 a=-2.5 l=-0.5' is no node 'I=0 W=word' and no link"),
@@ -209,6 +227,10 @@ def test_wrong_lattices(lines, message, rescore):
         ("J=0 S=0 E=1", "J=0 S=9 E=1", "link J=0 joins a node that is not there"),
         ("J=6 S=4", "J=6 S=1", "2 nodes may be the end; name it in the header: end=0"),
         ("lmscale=9.0", "base=x", "base=x is no base of logarithms"),
+        ("lmscale=9.0", "base=1", "base=1 is no base of logarithms"),
+        ("lmscale=9.0", "start=x", "start=x is no number of a node"),
+        ("lmscale=9.0", "end=-1", "end=-1 is no number of a node"),
+        ("I=0 ", "I=-1 ", "'I=-1 t=0.00 W=!NULL' is no node 'I=0 W=word'"),
         ("lmscale=9.0", "SUBLAT=x", "sublattices are not read"),
         ("W=b", 'W="b c"', "the word 'b c' would be several words, or the end of a text, in a list; rename it"),
         ("J=1 S=0", "J=1 S=1", "the lattice has a cycle"),

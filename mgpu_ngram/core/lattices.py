@@ -89,7 +89,7 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
     start = None
     for row in rows:
         try:
-            source = int(row[0])
+            source = _node(row[0])
             start = source if start is None else start
             if len(row) <= 2:
                 ends[source] = _costs(row[1]) if len(row) == 2 else (0.0, 0.0)
@@ -98,7 +98,7 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
                 raise ValueError
             weight = row[-1] if len(row) == 5 or (len(row) == 4 and _is_weight(row[3])) else ""  # else two labels
             word = row[3] if len(row) == 5 or (len(row) == 4 and not weight) else row[2]
-            arcs.append(Arc(source, int(row[1]), "" if word in NO_WORDS else word, _costs(weight)))
+            arcs.append(Arc(source, _node(row[1]), "" if word in NO_WORDS else word, _costs(weight)))
         except ValueError:
             raise InputError(
                 f"{' '.join(row)!r} is no arc 'from to word graph,acoustic' and no final node 'node graph,acoustic'; "
@@ -107,6 +107,14 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
     if start is None:
         raise InputError("there is no arc; leave the lattice out")
     return name, arcs, start, ends
+
+
+def _node(text: str) -> int:
+    """Return the number of a node. Raises ValueError, also below 0."""
+    node = int(text)
+    if node < 0:
+        raise ValueError
+    return node
 
 
 def _is_weight(text: str) -> bool:
@@ -136,7 +144,7 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
         fields = _slf_fields(line)
         try:
             if "I" in fields:
-                words[int(fields["I"])] = fields.get("W", "")
+                words[_node(fields["I"])] = fields.get("W", "")
             elif "J" in fields:
                 int(fields["S"]), int(fields["E"])
                 links.append(fields)
@@ -193,6 +201,8 @@ def _logarithm(base: str):
     try:
         value = float(base) if base else math.e
         unit = math.log(value) if value else 0.0
+        if value == 1:
+            raise ValueError
     except ValueError:
         raise InputError(f"base={base} is no base of logarithms; give base=2.71828, or 0 for probabilities") from None
 
@@ -207,8 +217,11 @@ def _logarithm(base: str):
 
 def _only(which: str, header: dict[str, str], found: set[int]) -> int:
     """Return the start or the end node: as the header names it, else the only one without a link into it or from it."""
-    if which in header and header[which].isdigit():
-        return int(header[which])
+    if which in header:
+        try:
+            return _node(header[which])
+        except ValueError:
+            raise InputError(f"{which}={header[which]} is no number of a node; correct it") from None
     if len(found) != 1:
         raise InputError(f"{len(found)} nodes may be the {which}; name it in the header: {which}=0")
     return found.pop()

@@ -93,7 +93,8 @@ def best_texts(texts: Sequence[tuple[str, str, list[str]]], options: LatticeOpti
             lattices.append(parse_lattice(lines, options.format, default_id))
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-    with memory_guard("composing lattices", options.device, f"use smaller lattices, or {LESS_TO_SCORE}"):
+    way_out = f"use smaller lattices, or {LESS_TO_SCORE}"
+    with memory_guard("composing lattices", options.device, way_out), np.errstate(over="ignore", invalid="ignore"):
         models = [_model_of(model) for model in options.models]
         composed = compose(lattices, models, options)
         search, lines = PathSearch(composed, lattices), []

@@ -233,10 +233,10 @@ def _check_finite(piece: ScoredPiece, finite_N: np.ndarray) -> None:
 def weighted_sums(columns: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Return float32 sums over columns of weight times value, in double precision and in the order of the columns."""
     total_N = np.zeros(len(columns[0]))
-    for values, weight in zip(columns, weights, strict=True):
-        if weight:
-            total_N += weight * values.astype(np.float64)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # callers refuse totals that are no finite numbers
+        for values, weight in zip(columns, weights, strict=True):
+            if weight:
+                total_N += weight * values.astype(np.float64)
         return total_N.astype(np.float32)
 
 
