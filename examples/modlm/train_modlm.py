@@ -187,7 +187,9 @@ def main() -> None:
     for name, value in found.items():
         print(f"{name:20s} {value:7.1f}")
     better = min(found["LSTM"], found["Kneser-Ney"])
-    print(f"The mixture is {100 * (1 - found['mixture'] / better):.1f} % below the better of the LSTM and Kneser-Ney.")
+    share = found["mixture"] / better - 1
+    side = "below" if share < 0 else "above"
+    print(f"The mixture is {100 * abs(share):.1f} % {side} the better of the LSTM and Kneser-Ney.")
 
 
 if __name__ == "__main__":
