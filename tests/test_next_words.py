@@ -754,6 +754,7 @@ def check_samples(model, histories, draws=5000, **settings):
 SAMPLING = (
     {}, {"temperature": 0.5}, {"temperature": 2.0}, {"temperature": 0.1}, {"top_k": 2}, {"top_p": 0.7},
     {"top_k": 4, "top_p": 0.9, "temperature": 1.5}, {"top_k": 3, "top_p": 0.8, "temperature": 0.12},
+    {"top_k": 2, "top_p": 0.99},
 )  # fmt: skip
 
 
@@ -770,7 +771,9 @@ def test_how_often_words_come(settings, model, lacking, tmp_path, device):
     )
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 3.0}, {"top_k": 30}, {"top_p": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 3.0}, {"top_k": 30}, {"top_p": 0.9}, {"top_k": 9, "top_p": 0.9}], ids=str
+)
 def test_how_often_many_words_come(settings, tmp_path, device):
     """Of a model that does not sum to 1. Half of all words follow w4 and w6, a twentieth follows both."""
     rng = np.random.default_rng(3)

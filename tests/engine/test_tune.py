@@ -63,6 +63,15 @@ def test_a_search_finds_what_a_grid_finds():
     assert search(lists, start, [1, 2], restarts=5, seed=1) == (found, moved)
 
 
+def test_restarts_find_what_one_search_misses():
+    """As the first one ends where no single weight gains, but two together do."""
+    lists, start = random_lists(17), [1.0, 0.0, 0.0]
+    alone, found = search(lists, start, [1, 2], restarts=0, seed=1)
+    assert all(best_on_line(lists, found, column)[0] == pytest.approx(alone) for column in (1, 2))
+    best, weights = search(lists, start, [1, 2], restarts=8, seed=1)
+    assert best > alone and lists.quality_of(weights) == best
+
+
 def test_a_search_never_gets_worse():
     lists = random_lists(3)
     for seed in range(3):
