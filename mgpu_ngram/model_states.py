@@ -45,6 +45,7 @@ class ModelStates(NextWords):
         @property
         def _replica(self) -> Replica: ...
 
+    @not_compiled
     def start(self, batch: int, bos: bool = True, out: Any = None) -> Any:
         """Return the states of sentences that have not begun, (batch,) int32.
 

@@ -121,6 +121,13 @@ def test_more_scores_than_tokens(arpa):
     assert torch.equal(made[:, V:], scores[:, V:]) and not torch.equal(made[:, :V], scores[:, :V])
 
 
+def test_tokens_are_words_in_the_order_of_a_list(arpa):
+    model, words = ng.Model.load(arpa, "cpu"), torch.arange(V) * 7 % V
+    rows, scores = torch.randint(V, (5, 4)), torch.zeros(5, V)
+    made = ours.LogitsProcessor(model, 1, tokens=[str(word) for word in words.tolist()])(rows, scores)
+    assert torch.equal(made, ours.LogitsProcessor(model, 1)(words[rows], scores)[:, words])
+
+
 @pytest.mark.parametrize("weight", [-1, math.inf, math.nan, "1", True])
 def test_a_wrong_weight_is_refused(arpa, weight):
     with pytest.raises(ng.InputError, match=r"weight is .* but must be a finite number, 0 or more"):

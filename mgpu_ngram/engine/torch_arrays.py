@@ -74,14 +74,14 @@ def on_stream_of(*values: Any) -> AbstractContextManager[Any]:
 
 
 def not_compiled(method: F) -> F:
-    """Return a method of a tensor that `torch.compile` leaves as it is: it would trace the work on arrays."""
+    """Return a method that `torch.compile` leaves as it is: it would trace the work on arrays."""
 
     @functools.wraps(method)
-    def call(self: Any, states: Any, *args: Any, **options: Any) -> Any:
-        torch = torch_of(states)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        torch = sys.modules.get("torch")
         if torch is not None and torch.compiler.is_compiling():
-            return torch.compiler.disable(method)(self, states, *args, **options)
-        return method(self, states, *args, **options)
+            return torch.compiler.disable(method)(self, *args, **options)
+        return method(self, *args, **options)
 
     return call  # type: ignore[return-value]
 
