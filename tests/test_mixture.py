@@ -232,6 +232,15 @@ def test_rows_are_the_same_with_and_without_gradients(device, dtype):
         module.probabilities(hidden, counts[..., :10])
 
 
+def test_rows_of_count_distributions_have_gradients():
+    """Of a layer that is not trained, the gradient of P(w) by P_i(w) is the weight of distribution i."""
+    module, hidden = layer().requires_grad_(False), torch.randn(4, 8)
+    counts = torch.rand(4, 2, 11).softmax(-1).requires_grad_()
+    module.probabilities(hidden, counts)[:, 3].sum().backward()
+    weights = module.logits(hidden)[:, :13].softmax(1)[:, 11:]
+    assert torch.allclose(counts.grad[..., 3], weights, atol=1e-6) and not counts.grad[..., :3].any()
+
+
 def test_a_block_is_dropped_for_its_share_of_rows():
     """Rows without counts have the loss of a softmax, and rows without words that of an interpolation."""
     module = layer(block_dropout={"counts": 0.5, "words": 0.25})

@@ -47,8 +47,8 @@ STATES = [  # order, state without the first word, log10 of the backoff and of t
 LN = math.log(10)
 
 
-def tensors():
-    from_A, to_A, token_A, log10_A = (list(column) + [0] * 3 for column in zip(*ARCS, strict=True))
+def tensors(arcs=ARCS, vocab_size=3):
+    from_A, to_A, token_A, log10_A = (list(column) + [0] * vocab_size for column in zip(*arcs, strict=True))
     order_S, shorter_S, backoff_S, end_S = zip(*STATES, strict=True)
     whole = {"from_states": from_A, "to_states": to_A, "ilabels": token_A}
     whole |= {"state_order": order_S, "backoff_to_states": shorter_S}
@@ -83,6 +83,17 @@ def test_a_file_by_hand(tmp_path, device):
             )
             assert torch.allclose(rows[0][0], rows[1][0], atol=1e-6) and torch.allclose(*ends, atol=1e-6)
             states = [after.flatten() for _, after in rows]
+
+
+def test_unknown_tokens_have_the_probability_in_the_file(tmp_path):
+    """Tokens f and g share that of <unk> already."""
+    log10 = -1.5 - math.log10(2)
+    arcs = [*(arc for arc in ARCS if arc[2] != 2), (FIRST, FIRST, 2, log10), (FIRST, FIRST, 3, log10)]
+    lm = NGramLM.from_file(write(tmp_path / "lm.nemo", tensors(arcs, 4), "vocab_size: 4"), 4, device="cpu")
+    (tmp_path / "lm.arpa").write_text(ARPA)
+    of_arpa = NGramLM.from_file(tmp_path / "lm.arpa", 4, device="cpu")
+    scores, wanted = (model.advance(model.get_init_states(1, bos=False))[0][0] for model in (lm, of_arpa))
+    assert scores[2:].tolist() == pytest.approx([LN * log10] * 2) and torch.allclose(scores, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(

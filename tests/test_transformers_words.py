@@ -264,7 +264,8 @@ def byte_level():
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False))
-    return made, {text: text for text in TEXTS}
+    all_bytes = "".join(map(chr, [*range(0x800), 0xFFFD, 0x1F600, 0x10FFFF]))  # of UTF-8
+    return made, {text: text for text in (*TEXTS, all_bytes)}
 
 
 def sentence_piece():
