@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +13,14 @@ import numpy as np
 
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 SHARD_TOKENS = {"word": 4 << 20, "id": 4 << 20, "byte": 1 << 30}  # tokens of the corpus per shard
 MAX_SHARDS = 1024
 SPECIAL_WORDS = 3  # ids 0 to 2
 MAX_SPLIT = 16  # words whose n-grams are spread over several shards
 DEALT_PER_SHARD = 16  # words dealt singly, and bundles of words
+RANKS_AT_ONCE = 1 << 18  # words that are dealt at once in host memory
 
 
 def num_shards(tokens: int, unit: str) -> int:
@@ -50,11 +53,14 @@ class PartLimits:
         return max(self.least, self.workers, -(-tokens // self.part_tokens))
 
 
-def deal_words(counts_V: Any, S: int) -> Any:
+def deal_words(counts_V: Any, S: int, unordered: int | None = None, weightless: Sequence[int] = ()) -> Any:
     """Deal words to S shards by mass: heaviest first, each to the lightest shard so far.
 
-    counts_V  (V,) int64, occurrences of each word, NumPy or CuPy
-    S         shards, 1 to 1024
+    counts_V    (V,) int64, occurrences of each word, NumPy or CuPy
+    S           shards, 1 to 1024
+    unordered   how many counts at the beginning are in any order; the others fall. Then the work takes little memory.
+                None: all are in any order
+    weightless  words among these that have no mass
 
     Returns shard_V (V,) uint16 on the device of the counts. The heaviest 16 S words are dealt singly. The
     others are dealt in 16 S bundles, for speed: bundle b takes every 16 S-th word by falling count, so
@@ -68,24 +74,69 @@ def deal_words(counts_V: Any, S: int) -> Any:
     shard_V = xp.zeros(V, np.uint16)
     if S == 1:
         return shard_V
-    heaviest_V = xp.argsort(-counts_V, kind="stable")
-    rounds = xp.zeros((max(1, -(-V // alone)), alone), np.int64)  # a bundle is a column below the first row
-    rounds.reshape(-1)[:V] = counts_V[heaviest_V]
-    mass_I = to_host(xp.concatenate([rounds[0], rounds[1:].sum(axis=0)]))
-    shard_I = xp.asarray(_deal(mass_I, S))
-    item_V = xp.arange(V)
-    item_V[alone:] = item_V[alone:] % alone + alone
-    shard_V[heaviest_V] = shard_I[item_V]
+    ranks = _Ranks(counts_V, V if unordered is None else min(unordered, V), weightless)
+    step = -(-(V if on_gpu(counts_V) else RANKS_AT_ONCE) // alone) * alone
+    mass_I = xp.zeros(2 * alone, np.int64)  # a bundle is a column below the first row of `rounds`
+    for first in range(0, V, step):
+        mass_R = ranks.words(first, min(first + step, V))[1]
+        rounds = xp.zeros((-(-len(mass_R) // alone), alone), np.int64)
+        rounds.reshape(-1)[: len(mass_R)] = mass_R
+        if first == 0:
+            mass_I[:alone] = rounds[0]
+        mass_I[alone:] += rounds[first == 0 :].sum(axis=0)
+    shard_I = xp.asarray(_deal(to_host(mass_I), S))
+    for first in range(0, V, step):
+        words_R = ranks.words(first, min(first + step, V))[0]
+        item_R = xp.arange(first, first + len(words_R))
+        shard_V[words_R] = shard_I[xp.where(item_R < alone, item_R, item_R % alone + alone)]
     return shard_V
+
+
+class _Ranks:
+    """Words by falling mass, ties by rising id; see `deal_words`."""
+
+    def __init__(self, counts_V: Any, unordered: int, weightless: Sequence[int]):
+        xp = array_module(counts_V)
+        mass_U = counts_V[:unordered].copy()
+        mass_U[xp.asarray(weightless, np.int64)] = 0
+        self._words_U = xp.argsort(-mass_U, kind="stable")  # of the unordered words
+        self._mass_U = mass_U[self._words_U]
+        self._rank_U = xp.arange(unordered) + _larger(counts_V[unordered:], self._mass_U)
+        self._counts_V, self._falls = counts_V, unordered < len(counts_V)
+
+    def words(self, first: int, last: int) -> tuple[Any, Any]:
+        """Return the words of ranks `first` to `last` - 1, and their masses."""
+        if not self._falls:
+            return self._words_U[first:last], self._mass_U[first:last]
+        xp, U = array_module(self._counts_V), len(self._rank_U)
+        words_R = xp.arange(first, last)
+        words_R += U - xp.searchsorted(self._rank_U, words_R)  # less those of the unordered words before each
+        here_U = (self._rank_U >= first) & (self._rank_U < last)
+        places_U = self._rank_U[here_U] - first
+        words_R[places_U] = self._words_U[here_U]
+        mass_R = self._counts_V[words_R]
+        mass_R[places_U] = self._mass_U[here_U]
+        return words_R, mass_R
+
+
+def _larger(falling_C: Any, mass_U: Any) -> Any:
+    """Return (U,) int64: how many of some counts, which fall, are larger than each mass."""
+    if on_gpu(falling_C):
+        return array_module(falling_C).searchsorted(-falling_C, -mass_U)
+    if not len(falling_C):
+        return np.zeros(len(mass_U), np.int64)
+    return np.array([bisect.bisect_left(falling_C, -m, key=operator.neg) for m in mass_U.tolist()], np.int64)
 
 
 def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
     """Return the words that are heavier than one of S shards: rising ids, at most 16, without specials.
 
+    counts_V  (V,) int64; they fall from the first word on that is no special
+
     If `shard_of` gets them, `deal_words` gives them no mass: their n-grams follow the word before them.
     """
-    heavy = (counts_V > counts_V.sum() // S).nonzero()[0].tolist()
-    return tuple(v for v in heavy if v >= SPECIAL_WORDS)[:MAX_SPLIT]  # ids rise as counts fall
+    heavy = counts_V[: SPECIAL_WORDS + MAX_SPLIT] > counts_V.sum() // S
+    return tuple(v for v in heavy.nonzero()[0].tolist() if v >= SPECIAL_WORDS)
 
 
 def _deal(mass_I: np.ndarray, S: int) -> np.ndarray:

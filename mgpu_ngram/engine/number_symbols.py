@@ -136,7 +136,8 @@ def _lexicon_of(ordered: _OrderedSymbols, unit: str, lmplz: LmplzText | None) ->
     ids_H = _with_inserted(ids_H, at_A, np.array([k for _, k in absent], np.int32))
     S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
     split = () if lmplz is None else split_words(counts_V, S)
-    shard_V = _deal(counts_V, S, split)
+    falls = unit == "word" or lmplz is not None  # see `Vocabulary`: the counts behind the specials
+    shard_V = deal_words(counts_V, S, K + len(split) if falls else None, split)
     return Lexicon(unit, V, tokens, hash_H, ids_H, S, shard_V, split)
 
 
@@ -264,13 +265,6 @@ def _refuse_specials(specials: _Specials, refused: Sequence[bytes]) -> None:
     found = [(*place, word) for (_, *place), word in zip(specials.places_K3.tolist(), SPECIALS, strict=False)]
     if first := min((f for f in found if f[0] >= 0 and f[-1] in refused), default=None):
         raise SpecialInText(*first)
-
-
-def _deal(counts_V: Any, shards: int, split: tuple[int, ...]) -> Any:
-    """Return (V,) uint16: the shard of each word, dealt by counts; split words have no mass."""
-    mass_V = counts_V.copy()
-    mass_V[array_module(counts_V).asarray(split, np.int64)] = 0
-    return deal_words(mass_V, shards)
 
 
 def _after(head: np.ndarray, array: Any, rows_I: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mgpu_ngram.core.shards as shards_module
 from mgpu_ngram.core.shards import PartLimits, deal_words, num_shards, shard_of, split_words, words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
@@ -80,6 +81,22 @@ def test_many_words_are_assigned_in_bundles(seed, S, V):
         for v in item:
             expected[v] = shard
     assert deal_words(np.array(counts, np.int64), S).tolist() == expected
+
+
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(0, 400), st.integers(0, 9))
+def test_counts_that_fall_are_dealt_in_blocks(seed, S, V, unordered):
+    """Equal to the words of a plain sort; a few words at the beginning are in any order, and some have no mass."""
+    rng = np.random.default_rng(seed)
+    head, rest = rng.integers(0, 30, unordered).tolist(), rng.integers(0, 20, V).tolist()
+    split = np.flatnonzero(rng.random(unordered) < 0.3 * rng.integers(2)).tolist()
+    counts = [*head, *sorted(rest, reverse=True)]
+    masses = np.array([0 if v in split else count for v, count in enumerate(counts)], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards_module, "RANKS_AT_ONCE", 1)  # blocks are rounded up: of 16 S words
+        found = deal_words(np.array(counts, np.int64), S, unordered, split)
+        if not split:
+            assert deal_words(np.array(counts, np.int64), S).tolist() == found.tolist()
+    assert found.dtype == np.uint16 and found.tolist() == deal_words(masses, S).tolist()
 
 
 @pytest.mark.parametrize(("S", "V"), [(2, 30_000), (5, 100_000), (16, 100_000), (64, 30_000), (300, 100_000)])
@@ -161,6 +178,9 @@ def test_owners_on_the_gpu_are_the_same():
     stream = np.random.default_rng(0).integers(1, 2**19, 1000, dtype=np.uint32)
     shard_V = deal_words(np.arange(2**19), 100)
     assert deal_words(cupy.arange(2**19), 100).get().tolist() == shard_V.tolist()
+    falling_V = np.concatenate([[7, 0, 90_000], np.arange(2**17)[::-1]])
+    shards = [deal_words(xp.asarray(falling_V), 9, 5, (3, 4)) for xp in (np, cupy)]
+    assert shards[0].tolist() == shards[1].get().tolist()
     for order in range(2, 6):
         starts_G = np.arange(len(stream) - order + 1)
         keys = ngram_keys(stream, order, 19, positions_R=starts_G)
