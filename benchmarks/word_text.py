@@ -15,7 +15,7 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.count import CountOptions, count_chunk, unigram_table
+from mgpu_ngram.engine.count import CountOptions, count_chunk, unigram_tables
 from mgpu_ngram.engine.device import Stopwatch, add_seconds
 from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.sorted_runs import SortedRun
@@ -101,7 +101,7 @@ def run(suite: Suite, path: Path, tokens: int, expected_counts: list[np.ndarray]
 
 def _check(counted: Counted, expected_counts: list[np.ndarray]) -> None:
     """Ids are not the generator's codes, so of a large text only counts are compared, in ascending order."""
-    tables: list[Table | ShardedTable] = [unigram_table(counted.vocabulary), *counted.tables]
+    tables: list[Table | ShardedTable] = [*unigram_tables(counted.vocabulary), *counted.tables]
     for n, (table, expected) in enumerate(zip(tables, expected_counts, strict=True), 1):
         if not np.array_equal(to_host(array_module(table.counts).sort(table.counts)), expected):
             raise WrongResult(f"text, order {n}: counts differ from those of the generated stream; not timed")
@@ -116,7 +116,7 @@ def _check_beginning(suite: Suite, path: Path) -> None:
     head = path.with_name("head.txt")
     head.write_bytes(b"".join(lines))
     counted = count_file(head, suite.budget())
-    tables: list[Table | ShardedTable] = [unigram_table(counted.vocabulary), *counted.tables]
+    tables: list[Table | ShardedTable] = [*unigram_tables(counted.vocabulary), *counted.tables]
     for table, counter in zip(tables, oracles.count_lines(lines, ORDER), strict=True):
         ngrams = oracles.ngrams_of(table, counted.vocabulary)
         if dict(zip(ngrams, to_host(table.counts).tolist(), strict=True)) != counter:

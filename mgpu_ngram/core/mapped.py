@@ -12,7 +12,7 @@ import numpy as np
 
 
 class _Map(mmap.mmap):
-    """A read-only map of a file, whose descriptor stays open while the map lives."""
+    """A map of a file, whose descriptor stays open while the map lives."""
 
     descriptor: int
     address: int  # of its first byte in this process
@@ -40,13 +40,15 @@ class FileHandle:
         return map_file(descriptor)
 
 
-def map_file(descriptor: int) -> np.ndarray:
-    """Return the bytes of an open file, as a read-only array (n,) uint8. Views keep them, even without the file's name.
+def map_file(descriptor: int, writable: bool = False) -> np.ndarray:
+    """Return the bytes of an open file, as an array (n,) uint8. Views keep them, even without the file's name.
+
+    writable  what is written to the array goes to the file; it must be open for reading and writing
 
     Takes over the descriptor, and closes it with the last view. Raises OSError, and ValueError for an empty file.
     """
     try:
-        mapped = _Map(descriptor, 0, access=mmap.ACCESS_READ)
+        mapped = _Map(descriptor, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
     except BaseException:
         os.close(descriptor)
         raise

@@ -169,7 +169,11 @@ class LocalVocabulary:
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        return sum(getattr(self, name).nbytes for name in ARRAYS)
+        return sum(array.nbytes for array in self.columns())
+
+    def columns(self) -> list[Any]:
+        """Its arrays in the order of `ARRAYS`."""
+        return [getattr(self, name) for name in ARRAYS]
 
     def arrays(self) -> dict[str, Any]:
         """Its arrays by name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,6 +49,7 @@ from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 MIN_PART_TOKENS = 1 << 16
+SYMBOLS_AT_ONCE = 1 << 20  # of a vocabulary, whose counts become a table
 BINS_AT_ONCE = 1 << 28  # bins of a dense histogram read at once; finding used bins takes up to 9 bytes per bin
 
 
@@ -384,12 +385,14 @@ def _by_shard(keys, counts, shard_G, shards):
     return sorted_keys, sorted_counts, place_S
 
 
-def unigram_table(vocabulary: Vocabulary) -> Table:
-    """Return order 1 from the vocabulary's counts: the symbols that occur."""
-    counts_V = vocabulary.counts_V
-    used = np.flatnonzero(counts_V)
-    bits = check.code_bits(len(counts_V))
-    return Table((used + 1).astype(np.uint64)[None] << np.uint64(64 - bits), counts_V[used], 1, bits)
+def unigram_tables(vocabulary: Vocabulary) -> Iterator[Table]:
+    """Yield order 1 from the vocabulary's counts, in consecutive tables: the symbols that occur."""
+    V = len(vocabulary)
+    bits = check.code_bits(V)
+    for first in range(0, V, SYMBOLS_AT_ONCE):
+        counts_R = vocabulary.counts_V[first : first + SYMBOLS_AT_ONCE]
+        used = np.flatnonzero(counts_R)
+        yield Table((used + first + 1).astype(np.uint64)[None] << np.uint64(64 - bits), counts_R[used], 1, bits)
 
 
 def heaviest(table: Table, k: int) -> tuple[np.ndarray, np.ndarray]:

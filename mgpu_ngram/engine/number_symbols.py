@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,12 +23,18 @@ from mgpu_ngram.core.vocabulary import (
 )
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.lexicon import Lexicon
-from mgpu_ngram.engine.vocabulary import LmplzText, merge_vocabularies, move_vocabulary, rows_at_once, special_hashes
+from mgpu_ngram.engine.vocabulary import (
+    LmplzText,
+    hash_range,
+    merge_vocabularies,
+    move_vocabulary,
+    rows_at_once,
+    special_hashes,
+)
+from mgpu_ngram.engine.word_order import rows_in_order
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
-from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.take_words import take_words
-from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 if TYPE_CHECKING:
@@ -34,13 +42,11 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
-RADIX_BYTES = 64  # bytes by which radix sort orders words of equal count; longer ties are few
 UNKNOWN_ID = 0  # of <unk>
 NOWHERE = (1 << 31) - 1  # first source of a word that no text has, behind those of all others
+NewArrays = Callable[[Mapping[str, tuple[int, Any]]], dict[str, Any]]
 DECIMALS = 10  # digits of a token id, at most
-MAX_RANGES = 1 << 16  # of words that are sorted one after another
-SAMPLED = 64  # words for each range, from which its limits are taken
-KEYS_AT_ONCE = 1 << 16  # words whose ranges are found at once
+PLACES = {"counts_V": np.int64, "first_source_V": np.int32, "first_offset_V": np.int64}  # columns of `SPECIALS`
 
 
 def number_symbols(
@@ -60,94 +66,188 @@ def number_symbols(
     HashCollision if a word has the hash of a special, SpecialInText if `lmplz` refuses a word, and RunError if
     there are more symbols than ids.
     """
-    ids_as_words = unit == "id" and lmplz is not None
-    merged, inside_V = move_vocabulary(merged, device), None
-    if lmplz is not None and lmplz.inside is not None:
-        merged, inside_V = _join_vocabulary(merged, lmplz.inside, seed)
-    order = _rows_in_order(merged, unit, ids_as_words)
-    ordered = _ordered_symbols(merged, order, inside_V, unit, ids_as_words, sentence_markers, seed, lmplz)
-    del order
-    lexicon = _lexicon_of(ordered, unit, lmplz)
-    return lexicon, _vocabulary_of(ordered, "word" if ids_as_words else unit, ids_as_words)
+    symbols = find_symbols(move_vocabulary(merged, device), unit, seed, lmplz)
+    merged = symbols.merged
+    rows_I = rows_in_order(merged, unit, _are_words(unit, lmplz))
+    for row in symbols.specials.rows.values():
+        rows_I = rows_I[rows_I != row]
+    if symbols.unknown_V is not None:
+        rows_I = rows_I[~symbols.unknown_V[rows_I]]
+    xp, K = array_module(rows_I), len(symbols.specials.hash_K)
+    ids_R = xp.full(len(merged.hash_V), UNKNOWN_ID, np.int32)  # by row
+    ids_R[rows_I] = xp.arange(K, K + len(rows_I), dtype=np.int32)
+    hashes = [ids_by_hash(merged.hash_V, ids_R, symbols.specials)]
+    ordered = [Ordered(merged, rows_I)]
+    return join_symbols([symbols.totals()], hashes, ordered, unit, sentence_markers, lmplz, partial(_new_arrays, xp))
 
 
-class _OrderedSymbols(NamedTuple):
-    """The symbols of a corpus: ids 0 to K - 1 are the specials, the next ones rows of `merged`.
+def _are_words(unit: str, lmplz: LmplzText | None) -> bool:
+    """Return whether token ids are words, spelled in decimal."""
+    return unit == "id" and lmplz is not None
 
-    rows_I    rows by id - K
-    unknown   rows of words that have the id of <unk>
-    counts_V  (V,) int64, by id
-    tokens    symbols in the corpus, including sentence markers
+
+@dataclass(frozen=True)
+class Symbols:
+    """The symbols of a corpus, or of one of some ranges of hashes (`hash_range`).
+
+    unknown_V  (V,) bool, rows of words that have the id of <unk>; None: there are none
     """
 
     merged: LocalVocabulary
-    specials: _Specials
-    rows_I: Any
-    unknown: Any
-    counts_V: Any
+    specials: Specials
+    unknown_V: Any = None
+
+    def totals(self) -> Totals:
+        merged, unknown_V = self.merged, self.unknown_V
+        unknown = 0 if unknown_V is None else int(merged.counts_V[unknown_V].sum())
+        hashes = len(merged.hash_V) + len(self.specials.absent)
+        return Totals(self.specials, unknown, hashes, merged.tokens, merged.lines, merged.unfinished_lines)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Some numbers of `Symbols`: unknown words in the text, hashes with those of all specials."""
+
+    specials: Specials
+    unknown: int
+    hashes: int
     tokens: int
+    lines: int
+    unfinished_lines: int
 
 
-def _ordered_symbols(
-    merged: LocalVocabulary, rows_I: Any, inside_V: Any, unit: str, ids_as_words: bool, sentence_markers: bool,
-    seed: int, lmplz: LmplzText | None,
-) -> _OrderedSymbols:  # fmt: skip
-    """Return the symbols in the order of their ids.
+def find_symbols(
+    merged: LocalVocabulary, unit: str, seed: int, lmplz: LmplzText | None, r: int = 0, ranges: int = 1
+) -> Symbols:
+    """Find the specials and the unknown words among the symbols of a text, or of range r of their hashes.
 
-    rows_I    the rows of `merged` in order
-    inside_V  (V,) bool, words of a given vocabulary; None: all
+    Adds the words of a given vocabulary. Raises HashCollision if a word has the hash of a special.
     """
-    specials = _find_specials(merged, unit, seed) if unit == "word" or ids_as_words else NO_SPECIALS
+    unknown_V = None
+    if lmplz is not None and lmplz.inside is not None:
+        merged, unknown_V = _join_vocabulary(merged, lmplz.inside, seed, r, ranges)
+    has_specials = unit == "word" or _are_words(unit, lmplz)
+    specials = _find_specials(merged, unit, seed, r, ranges) if has_specials else NO_SPECIALS
+    if unknown_V is not None:
+        for row in specials.rows.values():
+            unknown_V[row] = False
+    return Symbols(merged, specials, unknown_V)
+
+
+class Ordered(NamedTuple):
+    """Symbols in the order of their ids: rows `rows_I` of a vocabulary; None: all rows as they are."""
+
+    words: LocalVocabulary
+    rows_I: Any = None
+
+    def __len__(self) -> int:
+        return len(self.words.counts_V if self.rows_I is None else self.rows_I)
+
+    def rows(self) -> Iterator[Any]:
+        """Yield indices of consecutive rows, as many as are copied at once."""
+        step = rows_at_once(self.words.counts_V)
+        for first in range(0, len(self), step):
+            last = min(first + step, len(self))
+            yield slice(first, last) if self.rows_I is None else self.rows_I[first:last]
+
+    def symbols(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the offsets, from 0, and bytes of these rows."""
+        offsets_V, data = self.words.offsets_V, self.words.data
+        for rows in self.rows():
+            if isinstance(rows, slice):
+                offsets_R = offsets_V[rows.start : rows.stop + 1]
+                yield offsets_R - offsets_R[0], data[int(offsets_R[0]) : int(offsets_R[-1])]
+            else:
+                yield take_words(offsets_V, data, rows)
+
+
+def _new_arrays(xp: Any, rows: Mapping[str, tuple[int, Any]]) -> dict[str, Any]:
+    return {name: xp.empty(n, dtype) for name, (n, dtype) in rows.items()}
+
+
+def join_symbols(
+    totals: Sequence[Totals], hashes: Iterable[tuple[Any, Any]], ordered: Sequence[Ordered], unit: str,
+    sentence_markers: bool, lmplz: LmplzText | None, new_arrays: NewArrays,
+) -> tuple[Lexicon, Vocabulary]:  # fmt: skip
+    """Return the lexicon and the vocabulary of the symbols of all ranges of hashes.
+
+    totals      of each range
+    hashes      `ids_by_hash` of each range
+    ordered     all symbols in the order of their ids, without specials, in one piece or several
+    new_arrays  makes arrays, on the device of the symbols, from the number of elements and the dtype of each name
+    """
+    specials = _joined_specials([t.specials for t in totals])
     if lmplz is not None and not lmplz.skip_symbols:
         _refuse_specials(specials, lmplz.refused)
-    for row in specials.rows.values():
-        rows_I = rows_I[rows_I != row]
-    unknown = rows_I[:0]
-    if inside_V is not None:
-        unknown, rows_I = rows_I[~inside_V[rows_I]], rows_I[inside_V[rows_I]]
-        specials.places_K3[UNKNOWN_ID, 0] += int(merged.counts_V[unknown].sum())
-    tokens = merged.tokens
+    places_K3, tokens = specials.places_K3, sum(t.tokens for t in totals)
+    if unknown := sum(t.unknown for t in totals):
+        places_K3[UNKNOWN_ID, 0] += unknown
     if sentence_markers:
-        specials.places_K3[1:, 0] += merged.lines, merged.lines - merged.unfinished_lines
-        tokens += 2 * merged.lines - merged.unfinished_lines
-    V = len(specials.hash_K) + len(rows_I)
+        lines, finished = (sum(t.lines - n * t.unfinished_lines for t in totals) for n in (0, 1))
+        places_K3[1:, 0] += lines, finished
+        tokens += lines + finished
+    K = len(specials.hash_K)
+    V = K + sum(map(len, ordered))
     if V >= 2**31 - 1:
         raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
-    counts_V = _after(specials.places_K3[:, 0], merged.counts_V, rows_I)
-    return _OrderedSymbols(merged, specials, rows_I, unknown, counts_V, tokens)
+    made = new_arrays({name: (V, dtype) for name, dtype in PLACES.items()})
+    for i, (name, values_V) in enumerate(made.items()):
+        values_V[:K] = array_module(values_V).asarray(places_K3[:, i], values_V.dtype)
+        at = K
+        for piece in ordered:
+            for rows in piece.rows():
+                values_R = getattr(piece.words, name)[rows]
+                values_V[at : at + len(values_R)] = values_R
+                at += len(values_R)
+    S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
+    split = () if lmplz is None else split_words(made["counts_V"], S)
+    falls = unit == "word" or lmplz is not None  # see `Vocabulary`: the counts behind the specials
+    shard_V = deal_words(made["counts_V"], S, K + len(split) if falls else None, split)
+    arrays = _joined_hashes(hashes, totals, V, new_arrays)
+    if "shard_V" in arrays:
+        arrays["shard_V"][:] = shard_V
+    hash_H, ids_H = arrays["hash_H"], arrays["ids_H"]
+    lexicon = Lexicon(unit, V, tokens, hash_H, ids_H, S, arrays.get("shard_V", shard_V), split)
+    words, are_ids = SPECIALS[:K], _are_words(unit, lmplz)
+    if are_ids or len(ordered) > 1 or V > rows_at_once(ordered[0].words.counts_V):
+        symbols = _symbols_in_pieces(ordered, V, words, are_ids, new_arrays)
+    else:
+        symbols = _symbols_at_once(ordered[0], words)
+    return lexicon, Vocabulary("word" if are_ids else unit, *symbols, *map(to_host, made.values()))
 
 
-def _lexicon_of(ordered: _OrderedSymbols, unit: str, lmplz: LmplzText | None) -> Lexicon:
-    """Return the ids by hash, and the shards of words, on the device."""
-    merged, specials, rows_I, unknown, counts_V, tokens = ordered
-    xp, K, V = array_module(counts_V), len(specials.hash_K), len(counts_V)
-    ids_R = xp.empty(len(merged.hash_V), np.int32)  # by row
-    ids_R[rows_I] = xp.arange(K, V, dtype=np.int32)
-    if len(unknown):
-        ids_R[unknown] = UNKNOWN_ID
+def _joined_hashes(
+    hashes: Iterable[tuple[Any, Any]], ranges: Sequence[Totals], V: int, new_arrays: NewArrays
+) -> dict[str, Any]:
+    """Return hash_H and ids_H of all ranges; of several ranges also room for shard_V."""
+    if len(ranges) == 1:
+        [(hash_H, ids_H)] = hashes
+        return {"hash_H": hash_H, "ids_H": ids_H}
+    H = sum(t.hashes for t in ranges)
+    made = new_arrays({"hash_H": (H, np.uint64), "ids_H": (H, np.int32), "shard_V": (V, np.uint16)})
+    at = 0
+    for hash_R, ids_R in hashes:
+        made["hash_H"][at : at + len(hash_R)], made["ids_H"][at : at + len(ids_R)] = hash_R, ids_R
+        at += len(hash_R)
+    return made
+
+
+def ids_by_hash(hash_R: Any, ids_R: Any, specials: Specials) -> tuple[Any, Any]:
+    """Return the hashes of a range, rising, and their ids, with those of all its specials.
+
+    hash_R  of the rows of `Symbols`; merged vocabularies are in this order, that of one chunk is not
+    ids_R   of the same rows; overwritten. Those of specials have any value
+    """
+    xp = array_module(hash_R)
     for k, row in specials.rows.items():
         ids_R[row] = k
-    hash_H, ids_H = _by_hash(merged.hash_V, ids_R)
-    del ids_R
-    absent = sorted((int(h), k) for k, h in enumerate(specials.hash_K) if k not in specials.rows)
+    if not bool((hash_R[1:] > hash_R[:-1]).all()):
+        hash_R, ids_R = radix_sort(xp.stack([hash_R, ids_R.astype(np.uint64)]), 64)
+        ids_R = ids_R.astype(np.int32)
+    absent = sorted((int(specials.hash_K[k]), k) for k in specials.absent)
     hash_A = np.array([h for h, _ in absent], np.uint64)
-    at_A = to_host(xp.searchsorted(hash_H, xp.asarray(hash_A))).tolist()
-    hash_H = _with_inserted(hash_H, at_A, hash_A)
-    ids_H = _with_inserted(ids_H, at_A, np.array([k for _, k in absent], np.int32))
-    S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
-    split = () if lmplz is None else split_words(counts_V, S)
-    falls = unit == "word" or lmplz is not None  # see `Vocabulary`: the counts behind the specials
-    shard_V = deal_words(counts_V, S, K + len(split) if falls else None, split)
-    return Lexicon(unit, V, tokens, hash_H, ids_H, S, shard_V, split)
-
-
-def _by_hash(hash_R: Any, ids_R: Any) -> tuple[Any, Any]:
-    """Return the hashes, rising, and their ids. Merged vocabularies are in this order; that of one chunk is not."""
-    xp = array_module(hash_R)
-    if bool((hash_R[1:] > hash_R[:-1]).all()):
-        return hash_R, ids_R
-    hash_H, ids_H = radix_sort(xp.stack([hash_R, ids_R.astype(np.uint64)]), 64)
-    return hash_H, ids_H.astype(np.int32)
+    at_A = to_host(xp.searchsorted(hash_R, xp.asarray(hash_A))).tolist()
+    return _with_inserted(hash_R, at_A, hash_A), _with_inserted(ids_R, at_A, np.array([k for _, k in absent], np.int32))
 
 
 def _with_inserted(array: Any, at_A: Sequence[int], values_A: np.ndarray) -> Any:
@@ -159,46 +259,29 @@ def _with_inserted(array: Any, at_A: Sequence[int], values_A: np.ndarray) -> Any
     return xp.concatenate([*itertools.chain.from_iterable(zip(pieces, inserted, strict=False)), pieces[-1]])
 
 
-def _vocabulary_of(ordered: _OrderedSymbols, unit: str, ids_as_words: bool) -> Vocabulary:
-    """Return the vocabulary, in host memory."""
-    merged, specials, rows_I, _, counts_V, _ = ordered
-    words = SPECIALS[: len(specials.hash_K)]
-    if ids_as_words or len(rows_I) > rows_at_once(rows_I):
-        offsets_V, data = _words_in_pieces(merged, rows_I, words, ids_as_words)
-    else:
-        offsets_V, data = _words_at_once(merged, rows_I, words)
-    places = (
-        to_host(_after(specials.places_K3[:, i], first_V, rows_I))
-        for i, first_V in ((1, merged.first_source_V), (2, merged.first_offset_V))
-    )
-    return Vocabulary(unit, offsets_V, data, to_host(counts_V), *places)
-
-
-def _words_at_once(merged: LocalVocabulary, rows_I: Any, words: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets and bytes of `words` and of some rows, in host memory. Their device joins them: new host
+def _symbols_at_once(ordered: Ordered, words: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets and bytes of `words` and of all symbols, in host memory. Their device joins them: new host
     memory is slow to write.
     """
-    offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_I)
+    offsets_R, data_R = take_words(ordered.words.offsets_V, ordered.words.data, ordered.rows_I)
     xp, ends = array_module(data_R), np.cumsum([0, *map(len, words)])
     offsets_V = xp.concatenate([xp.asarray(ends[:-1]), offsets_R + ends[-1]])
     data = xp.concatenate([xp.asarray(np.frombuffer(b"".join(words), np.uint8)), data_R])
     return to_host(offsets_V), to_host(data)
 
 
-def _words_in_pieces(
-    merged: LocalVocabulary, rows_I: Any, words: Sequence[bytes], are_ids: bool
+def _symbols_in_pieces(
+    ordered: Sequence[Ordered], V: int, words: Sequence[bytes], are_ids: bool, new_arrays: NewArrays
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the same, with little memory beside the result. Token ids become decimals."""
     head = np.frombuffer(b"".join(words), np.uint8)
-    symbol_bytes = DECIMALS * len(rows_I) if are_ids else len(merged.data)
-    offsets_V = np.zeros(len(words) + len(rows_I) + 1, np.int64)
-    data = np.empty(len(head) + symbol_bytes, np.uint8)  # unused memory is free
+    symbol_bytes = DECIMALS * V if are_ids else sum(len(piece.words.data) for piece in ordered)
+    made = new_arrays({"offsets_V": (V + 1, np.int64), "data": (len(head) + symbol_bytes, np.uint8)})
+    offsets_V, data = made.values()  # unused memory is free
     row, end = len(words), len(head)
-    offsets_V[1 : row + 1], data[:end] = np.cumsum([len(word) for word in words]), head
-    step = rows_at_once(rows_I)
-    for first in range(0, len(rows_I), step):
-        found = take_words(merged.offsets_V, merged.data, rows_I[first : first + step])
-        offsets_R, data_R = (to_host(a) for a in found)
+    offsets_V[: row + 1], data[:end] = np.cumsum([0, *map(len, words)]), head
+    for offsets_R, data_R in itertools.chain.from_iterable(piece.symbols() for piece in ordered):
+        offsets_R, data_R = to_host(offsets_R), to_host(data_R)
         if are_ids:
             decimals = pa.array(data_R.view("<u4")).cast(pa.large_string()).cast(pa.large_binary())
             offsets_R, data_R = words_from_arrow(decimals)
@@ -208,8 +291,12 @@ def _words_in_pieces(
     return offsets_V, data[:end]
 
 
-def _join_vocabulary(merged: LocalVocabulary, inside: Words, seed: int) -> tuple[LocalVocabulary, Any]:
-    """Return (the symbols of a text and of a given vocabulary, (V,) bool: those of the vocabulary)."""
+def _join_vocabulary(
+    merged: LocalVocabulary, inside: Words, seed: int, r: int, ranges: int
+) -> tuple[LocalVocabulary, Any]:
+    """Return (the symbols of a text and of a given vocabulary, (V,) bool: those that are not in the vocabulary), all
+    of range r of their hashes.
+    """
     xp = array_module(merged.hash_V)
     words = [word for word in map(inside.symbol, range(len(inside))) if word not in SPECIALS]
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1].astype(np.uint32)
@@ -220,144 +307,64 @@ def _join_vocabulary(merged: LocalVocabulary, inside: Words, seed: int) -> tuple
         xp.asarray(np.frombuffer(bytearray(b"".join(words)), np.uint8)), xp.zeros(V, np.int64),
         xp.full(V, NOWHERE, np.int32), xp.zeros(V, np.int64),
     )  # fmt: skip
+    if ranges > 1:
+        given = hash_range(merge_vocabularies(given, always_sorted=True), r, ranges)
     merged = merge_vocabularies(merged, given)
     unseen_V = merged.first_source_V == NOWHERE
     merged.first_source_V[unseen_V] = merged.first_offset_V[unseen_V] = -1
-    inside_V = inside.ids(to_host(merged.offsets_V), to_host(merged.data)) > 0
-    return merged, xp.asarray(inside_V)
+    return merged, xp.asarray(inside.ids(to_host(merged.offsets_V), to_host(merged.data)) == 0)
 
 
-class _Specials(NamedTuple):
+class Specials(NamedTuple):
     """The K specials of a vocabulary, 0 or 3; a text may hold them as words, too.
 
     hash_K     (K,) uint64, in host memory
     places_K3  (K, 3) int64, in host memory: count, first source and first offset of each as a word of the text; 0, -1,
                -1 if the text does not contain it
     rows       number of a special -> its row in the merged vocabulary, (1,); of those that the text contains
+    absent     numbers of those that the text does not contain; of a range of hashes, those that belong there
     """
 
     hash_K: np.ndarray
     places_K3: np.ndarray
     rows: dict[int, Any]
+    absent: tuple[int, ...] = ()
 
 
-NO_SPECIALS = _Specials(np.empty(0, np.uint64), np.empty((0, 3), np.int64), {})
+NO_SPECIALS = Specials(np.empty(0, np.uint64), np.empty((0, 3), np.int64), {})
 
 
-def _find_specials(merged: LocalVocabulary, unit: str, seed: int) -> _Specials:
-    """Find <unk>, <s> and </s> among the words of a text. Raises HashCollision if another word has a hash of theirs."""
+def _find_specials(merged: LocalVocabulary, unit: str, seed: int, r: int, ranges: int) -> Specials:
+    """Find <unk>, <s> and </s> among the words of a text, of range r of their hashes. Raises HashCollision if another
+    word has a hash of theirs.
+    """
     xp = array_module(merged.hash_V)
-    found = _Specials(special_hashes(unit, seed, xp), np.array([(0, -1, -1)] * len(SPECIALS), np.int64), {})
+    found = Specials(special_hashes(unit, seed, xp), np.array([(0, -1, -1)] * len(SPECIALS), np.int64), {})
+    absent = []
     for k, h in enumerate(found.hash_K):
         row = xp.flatnonzero(merged.hash_V == h)  # one at most
         if not len(row):
+            absent += [k] if int(h) * ranges >> 64 == r else []
             continue
         if unit == "word" and to_host(take_words(merged.offsets_V, merged.data, row)[1]).tobytes() != SPECIALS[k]:
             raise HashCollision(seed)
         places = merged.counts_V, merged.first_source_V, merged.first_offset_V
         found.places_K3[k] = [int(array[row][0]) for array in places]
         found.rows[k] = row
-    return found
+    return found._replace(absent=tuple(absent))
 
 
-def _refuse_specials(specials: _Specials, refused: Sequence[bytes]) -> None:
+def _joined_specials(of_ranges: Sequence[Specials]) -> Specials:
+    """Return the specials of all ranges of hashes, without rows."""
+    places_K3 = of_ranges[0].places_K3.copy()
+    for specials in of_ranges[1:]:
+        for k in specials.rows:
+            places_K3[k] = specials.places_K3[k]
+    return Specials(of_ranges[0].hash_K, places_K3, {})
+
+
+def _refuse_specials(specials: Specials, refused: Sequence[bytes]) -> None:
     """Raise SpecialInText for the first of the refused specials that the text contains."""
     found = [(*place, word) for (_, *place), word in zip(specials.places_K3.tolist(), SPECIALS, strict=False)]
     if first := min((f for f in found if f[0] >= 0 and f[-1] in refused), default=None):
         raise SpecialInText(*first)
-
-
-def _after(head: np.ndarray, array: Any, rows_I: Any) -> Any:
-    """Return `head`, in host memory, followed by some rows of an array, on its device and with its dtype."""
-    xp, K = array_module(array), len(head)
-    joined = xp.empty(K + len(rows_I), array.dtype)
-    joined[:K] = xp.asarray(head, array.dtype)
-    step = rows_at_once(rows_I)
-    for first in range(0, len(rows_I), step):  # without a whole copy beside the result
-        joined[K + first : K + first + step] = array[rows_I[first : first + step]]
-    return joined
-
-
-def _rows_in_order(merged: LocalVocabulary, unit: str, ids_as_words: bool) -> Any:
-    """Return row numbers. Words: by falling count, then by bytes. Token ids as words: by falling count, then by value.
-    Bytes and other token ids: by value.
-    """
-    xp, V = array_module(merged.hash_V), len(merged.counts_V)
-    if unit != "word":
-        rows_V = xp.argsort(merged.data if unit == "byte" else merged.data.view("<u4"))
-        return rows_V[xp.argsort(-merged.counts_V[rows_V], kind="stable")] if ids_as_words else rows_V
-    ranges = -(-V // rows_at_once(merged.hash_V))
-    if ranges <= 1:
-        return _sorted_words(merged, xp.arange(V))
-    range_V = _word_ranges(merged, min(ranges, MAX_RANGES))
-    rows_V, at = np.empty(V, np.int64), 0
-    for r in range(int(range_V.max()) + 1):
-        rows_R = np.flatnonzero(range_V == r)
-        rows_V[at : at + len(rows_R)] = _sorted_words(merged, rows_R)
-        at += len(rows_R)
-    return rows_V
-
-
-def _word_ranges(merged: LocalVocabulary, ranges: int) -> np.ndarray:
-    """Return (V,) uint16: the range of each word in the order of `_sorted_words`. Ranges are about equally large.
-
-    A sample gives the limits of ranges. They compare counts and the first 16 bytes, so equal ones share a range.
-    """
-    V = len(merged.counts_V)
-    sample_S = np.linspace(0, V - 1, min(V, SAMPLED * ranges)).astype(np.int64)
-    keys_S = _first_keys(merged, sample_S)
-    keys_S = keys_S[:, np.lexsort(keys_S[::-1])]
-    limits = keys_S[:, np.arange(1, ranges) * len(sample_S) // ranges]
-    range_V = np.empty(V, np.uint16)
-    for first in range(0, V, KEYS_AT_ONCE):
-        rows_K = np.arange(first, min(first + KEYS_AT_ONCE, V))
-        _find_ranges(_first_keys(merged, rows_K), limits, range_V[first : first + KEYS_AT_ONCE])
-    return range_V
-
-
-def _first_keys(merged: LocalVocabulary, rows_K: np.ndarray) -> np.ndarray:
-    """Return (3, K) uint64 that sort words by falling count, then by their first 16 bytes."""
-    counts_K = ~merged.counts_V[rows_K].view(np.uint64)
-    return np.concatenate([counts_K[None], word_keys(merged.offsets_V, merged.data, rows_K, 0)])
-
-
-@njit(nogil=True, cache=True)
-def _find_ranges(keys, limits, range_K):
-    """Set the number of limits (3, L), rising, that are not above each key (3, K)."""
-    for k in range(keys.shape[1]):
-        low, high = 0, limits.shape[1]
-        while low < high:
-            middle = (low + high) // 2
-            c = 0
-            while c < 2 and keys[c, k] == limits[c, middle]:
-                c += 1
-            if limits[c, middle] <= keys[c, k]:
-                low = middle + 1
-            else:
-                high = middle
-        range_K[k] = low
-
-
-def _sorted_words(merged: LocalVocabulary, rows_V: Any) -> Any:
-    """Return row numbers by the falling counts of their words, then by bytes. Overwrites `rows_V`."""
-    xp = array_module(rows_V)
-    # Positions in rows_V whose order is not final, and the number of the group of each: words that tie so far.
-    at_K, group_K = xp.arange(len(rows_V)), ~merged.counts_V[rows_V].view(np.uint64)
-    for first_byte in range(0, RADIX_BYTES, 16):
-        rows_K = rows_V[at_K]
-        keys = word_keys(merged.offsets_V, merged.data, rows_K, first_byte)
-        columns = radix_sort(xp.concatenate([group_K[None], keys, rows_K.view(np.uint64)[None]]), 3 * 64)
-        rows_V[at_K] = columns[3].view(np.int64)
-        new_K = xp.ones(len(at_K), bool)
-        new_K[1:] = (columns[:3, 1:] != columns[:3, :-1]).any(axis=0)
-        tied_K = ~new_K
-        tied_K[:-1] |= ~new_K[1:]
-        at_K, group_K = at_K[tied_K], xp.cumsum(new_K)[tied_K].astype(np.uint64)
-        if not len(at_K):
-            return rows_V
-    offsets_K, data = (to_host(a) for a in take_words(merged.offsets_V, merged.data, rows_V[at_K]))
-    groups = to_host(group_K).tolist()
-    words = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets_K.tolist())]
-    by_word = sorted(range(len(words)), key=lambda k: (groups[k], words[k]))
-    rows_V[at_K] = rows_V[at_K][xp.asarray(by_word)]
-    return rows_V

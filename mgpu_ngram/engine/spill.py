@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
+import numpy as np
+
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import save_entry
+from mgpu_ngram.core.checkpoint import ENTRY, save_entry
+from mgpu_ngram.core.mapped import map_file, place_of
+from mgpu_ngram.core.output import new_file
 from mgpu_ngram.engine.budget import Budget, hold
 from mgpu_ngram.engine.device import to_device_together, to_host_fast
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
+ALIGNED = 64  # bytes: where arrays of a new file begin
 
 
 class HasArrays(Protocol):
@@ -37,26 +44,63 @@ def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] |
     """Return the result, moved to where the budget has room: its device, else host memory, else a file.
 
     folder  where the file is written
-    store   store(result, folder) writes the file and returns the result without its arrays; the default unlinks the
-            file and returns memory-mapped views of it, so that the last view frees the disk space
+    store   store(result, folder) writes the file and returns the result without its arrays; the default is `to_file`
     """
     arrays = result.arrays()
     nbytes = sum(array.nbytes for array in arrays.values())
+    if nbytes and all(_is_in_file(array) for array in arrays.values() if array.nbytes):
+        return result
     if budget.device == "gpu" and all(map(on_gpu, arrays.values())) and budget.place(nbytes) == "device":
         return result
     if not budget.fits_host(nbytes):
-        return (store or _store_unlinked)(result, folder)
+        return (store or to_file)(result, folder)
     on_host = result_to_device(result, "cpu")
     on_host.__dict__["_held"] = hold(_InHostMemory(nbytes))
     return on_host
 
 
-def _store_unlinked(result: A, folder: str) -> A:
+def to_file(result: A, folder: str) -> A:
+    """Return the result as memory-mapped views of a file without a name; the last view frees the disk space."""
     arrays = result_to_device(result, "cpu").arrays()
     path = save_entry(folder, SPILLED, [], arrays, {}, durable=False)
     views = load_arrays(path, verify=False)[0]
     os.unlink(path)
     return result.with_arrays({name: views[name] for name in arrays})
+
+
+def _is_in_file(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and place_of(array) is not None
+
+
+def new_arrays(rows: Mapping[str, tuple[int, Any]], budget: Budget, folder: str) -> dict[str, np.ndarray]:
+    """Return new arrays in host memory, or in a file without a name when the budget has no room there.
+
+    rows    number of elements and dtype of each array, by name
+    folder  where the file is
+
+    Raises RunError when the disk has no room.
+    """
+    sizes = {name: n * np.dtype(dtype).itemsize for name, (n, dtype) in rows.items()}
+    nbytes = sum(-(-size // ALIGNED) * ALIGNED for size in sizes.values())
+    if not nbytes or budget.fits_host(nbytes):
+        return {name: np.empty(n, dtype) for name, (n, dtype) in rows.items()}
+    path = f"{folder}/{SPILLED}-{secrets.token_hex(8)}{ENTRY}"
+    with new_file(path) as sink:
+        _allocate(sink.file.fileno(), 0, nbytes)  # or a full disk would end this process when it writes to the map
+    whole = map_file(os.open(path, os.O_RDWR | os.O_CLOEXEC), writable=True)
+    os.unlink(path)
+    starts = itertools.accumulate((-(-size // ALIGNED) * ALIGNED for size in sizes.values()), initial=0)
+    return {
+        name: whole[start : start + sizes[name]].view(dtype)
+        for (name, (_, dtype)), start in zip(rows.items(), starts, strict=False)
+    }
+
+
+def _allocate(descriptor: int, offset: int, nbytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, offset, nbytes)
+    else:  # macOS
+        os.truncate(descriptor, offset + nbytes)
 
 
 def result_to_device(result: A, device: str) -> A:

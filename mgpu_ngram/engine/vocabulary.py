@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy import uint64
 
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
@@ -98,18 +97,19 @@ def rows_at_once(array: Any) -> int:
     return 1 << 62 if on_gpu(array) else ROWS_AT_ONCE
 
 
-def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
+def merge_vocabularies(*parts: LocalVocabulary, always_sorted: bool = False) -> LocalVocabulary:
     """Join vocabularies by hash: counts add up, the first position wins. Any order gives the same words.
 
-    parts  one or more, all in host memory or all on one device. In host memory, ranges of hashes are joined one after
-           another
+    parts          one or more, all in host memory or all on one device. In host memory, ranges of hashes are joined
+                   one after another
+    always_sorted  sort also the words of a single part
 
     Returns the merged vocabulary, on the same device; of several parts, by rising hash. Raises HashCollision if
     two words have the same hash.
     """
-    if len(parts) == 1:
+    if len(parts) == 1 and not always_sorted:
         return parts[0]
-    columns = [[getattr(p, name) for name in ARRAYS] for p in parts]
+    columns = [p.columns() for p in parts]
     rows = sum(len(p.hash_V) for p in parts)
     bits = (max(0, rows - 1) // rows_at_once(parts[0].hash_V)).bit_length()
     arrays = _joined_in_ranges(columns, bits) if bits else _joined(columns)
@@ -127,10 +127,7 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
 def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the `ARRAYS` of merged vocabularies, from those of each."""
     xp = array_module(parts[0][0])
-    hashes, offsets, datas, *others = zip(*parts, strict=True)
-    starts = itertools.accumulate(map(len, datas), initial=0)
-    offsets_V = xp.concatenate([xp.zeros(1, np.int64), *(o[1:] + at for o, at in zip(offsets, starts, strict=False))])
-    hash_V, data, *others = (xp.concatenate(arrays) for arrays in (hashes, datas, *others))
+    hash_V, offsets_V, data, *others = concatenated(parts)
     columns = xp.stack([hash_V, xp.arange(len(hash_V), dtype=np.uint64)])
     hash_R, rows_R = radix_sort(columns, 64)
     rows_U, counts_U, mismatches = join_words(hash_R, rows_R.view(np.int64), offsets_V, data, *others)
@@ -141,14 +138,27 @@ def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
     return [hash_V[rows_U], *words, counts_U, first_source_V[rows_U], first_offset_V[rows_U]]
 
 
+def concatenated(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the `ARRAYS` of vocabularies, or of their slices, as those of one; equal words are not joined."""
+    xp = array_module(parts[0][0])
+    hashes, offsets, datas, *others = zip(*parts, strict=True)
+    starts = itertools.accumulate(map(len, datas), initial=0)
+    ends = (o[1:] + (at if on_gpu(o) else at - o[0]) for o, at in zip(offsets, starts, strict=False))  # no slices there
+    offsets_V = xp.concatenate([xp.zeros(1, np.int64), *ends])
+    hash_V, data, *others = (xp.concatenate(arrays) for arrays in (hashes, datas, *others))
+    return [hash_V, offsets_V, data, *others]
+
+
 def _joined_in_ranges(parts: Sequence[Sequence[np.ndarray]], bits: int) -> list[np.ndarray]:
-    """Return the result of `_joined`, made one after another for each value of the first `bits` bits of the hash.
+    """Return the result of `_joined`, made one after another for at most 2^bits ranges of hashes of equal width.
 
     The result has room for all rows of the parts; memory that is never written takes no space.
     """
     made = [np.empty(sum(len(a) for a in arrays), arrays[0].dtype) for arrays in zip(*parts, strict=True)]
     hash_V, offsets_V, data, *others = made
-    cut = [_ByRange(part, bits) for part in parts]
+    hashes = [part[0] for part in parts if len(part[0])]
+    low, high = min(int(h.min()) for h in hashes), max(int(h.max()) for h in hashes)
+    cut = [_ByRange(part, low, high, bits) for part in parts]
     rows, end, offsets_V[0] = 0, 0, 0
     for r in range(1 << bits):
         hash_U, offsets_U, data_U, *others_U = _joined([part.range(r) for part in cut])
@@ -161,44 +171,68 @@ def _joined_in_ranges(parts: Sequence[Sequence[np.ndarray]], bits: int) -> list[
 
 
 class _ByRange:
-    """The rows of a vocabulary in ranges of hashes: those whose hashes begin with the same `bits` bits."""
+    """The rows of a vocabulary in 2^bits ranges of the hashes `low` to `high`, 2^shift hashes each."""
 
-    def __init__(self, part: Sequence[np.ndarray], bits: int):
-        hash_V = part[0]
+    def __init__(self, part: Sequence[np.ndarray], low: int, high: int, bits: int):
+        hash_V, shift = part[0], max(0, (high - low).bit_length() - bits)
         self._part = part
         self._rows_V = None  # of a vocabulary that is not sorted by hash: its rows by range
         if (hash_V[1:] > hash_V[:-1]).all():
-            limits = np.arange(1, 1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
-            self._ends = np.append(np.searchsorted(hash_V, limits), len(hash_V))
+            limits = np.array(range(low + (1 << shift), high + 1, 1 << shift), np.uint64)
+            self._ends = np.full(1 << bits, len(hash_V))
+            self._ends[: len(limits)] = np.searchsorted(hash_V, limits)
         else:
-            self._rows_V, self._ends = _rows_by_range(read_only(hash_V), bits)
+            self._rows_V, self._ends = _rows_by_range(read_only(hash_V), np.uint64(low), np.uint64(shift), bits)
 
     def range(self, r: int) -> list[np.ndarray]:
         """Return the `ARRAYS` of range r; views if the vocabulary is sorted by hash."""
-        hash_V, offsets_V, data, *others = self._part
         first, last = int(self._ends[r - 1]) if r else 0, int(self._ends[r])
         if self._rows_V is None:
-            start, rows = offsets_V[first], slice(first, last)
-            words = [offsets_V[first : last + 1] - start, data[start : offsets_V[last]]]
-            return [hash_V[rows], *words, *(array[rows] for array in others)]
-        rows_R = self._rows_V[first:last].astype(np.int64)
-        return [hash_V[rows_R], *take_words(offsets_V, data, rows_R), *(array[rows_R] for array in others)]
+            return slice_rows(self._part, first, last)
+        return take_rows(self._part, self._rows_V[first:last].astype(np.int64))
 
 
 @njit(nogil=True, cache=True)
-def _rows_by_range(hash_V, bits):
-    """Return (V,) uint32, the rows by the first `bits` bits of their hashes, and where each range ends."""
-    shift = uint64(64 - bits)
+def _rows_by_range(hash_V, low, shift, bits):
+    """Return (V,) uint32, the rows by the ranges of their hashes (see `_ByRange`), and where each range ends."""
     place_R = np.zeros((1 << bits) + 1, np.int64)
     for h in hash_V:
-        place_R[np.int64(h >> shift) + 1] += 1
+        place_R[np.int64((h - low) >> shift) + 1] += 1
     place_R = np.cumsum(place_R)[:-1].copy()
     rows_V = np.empty(len(hash_V), np.uint32)
     for v in range(len(hash_V)):
-        r = np.int64(hash_V[v] >> shift)
+        r = np.int64((hash_V[v] - low) >> shift)
         rows_V[place_R[r]] = v
         place_R[r] += 1
     return rows_V, place_R
+
+
+def slice_rows(part: Sequence[Any], first: int, last: int) -> list[Any]:
+    """Return rows `first` to `last` - 1 of the `ARRAYS` of a vocabulary, as views.
+
+    Their offsets do not begin at 0: `data` begins at the first one. `concatenated` and this function accept that.
+    """
+    hash_V, offsets_V, data, *others = part
+    offsets_R, rows = offsets_V[first : last + 1], slice(first, last)
+    start, stop = (int(offset - offsets_V[0]) for offset in (offsets_R[0], offsets_R[-1]))
+    return [hash_V[rows], offsets_R, data[start:stop], *(array[rows] for array in others)]
+
+
+def take_rows(part: Sequence[Any], rows_R: Any) -> list[Any]:
+    """Return some rows of the `ARRAYS` of a vocabulary."""
+    hash_V, offsets_V, data, *others = part
+    return [hash_V[rows_R], *take_words(offsets_V, data, rows_R), *(array[rows_R] for array in others)]
+
+
+def hash_range(vocabulary: LocalVocabulary, r: int, ranges: int) -> LocalVocabulary:
+    """Return range r of the words by hash, as `slice_rows` returns them; `ranges` of equal width hold all hashes.
+
+    The words must be sorted by hash. Range 0 has the totals of the vocabulary.
+    """
+    limits = np.array([-(-(i << 64) // ranges) for i in (r, r + 1) if i < ranges], np.uint64)
+    first, last = [*np.searchsorted(vocabulary.hash_V, limits).tolist(), len(vocabulary.hash_V)][:2]
+    arrays = slice_rows(vocabulary.columns(), first, last)
+    return vocabulary.with_arrays(dict(zip(ARRAYS, arrays, strict=True))) if r == 0 else LocalVocabulary(*arrays)
 
 
 def store_vocabulary(
@@ -211,8 +245,8 @@ def store_vocabulary(
 
 
 def load_vocabulary(path: str) -> LocalVocabulary:
-    """Return the vocabulary that `store_vocabulary` wrote, in host memory."""
+    """Return the vocabulary that `store_vocabulary` wrote, as views of its file."""
     arrays, metadata = load_arrays(path, verify=False)
-    values: dict[str, Any] = metadata["totals"] | {name: np.array(arrays[name]) for name in ARRAYS}
+    values: dict[str, Any] = metadata["totals"] | {name: arrays[name] for name in ARRAYS}
     values |= {"checksums": [tuple(c) for c in values["checksums"]], "seconds": {}}  # seconds were of another run
     return LocalVocabulary(**values)

@@ -15,7 +15,7 @@ from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.count import heaviest, unigram_table
+from mgpu_ngram.engine.count import heaviest, unigram_tables
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
 from mgpu_ngram.engine.sorted_runs import (
     MERGE_COPIES,
@@ -158,7 +158,7 @@ def write_symbols(vocabulary: Vocabulary, options: WriteOptions, with_unigrams: 
     name = "vocabulary.parquet"
     file = write_vocabulary(vocabulary, Path(options.folder) / name, vocabulary.as_text)
     files = [WrittenFile(name, file["rows"], file["bytes"], file["crc32"])]
-    return files + ([_write_shard([unigram_table(vocabulary)], 1, 0, vocabulary, options)] if with_unigrams else [])
+    return files + ([_write_shard(unigram_tables(vocabulary), 1, 0, vocabulary, options)] if with_unigrams else [])
 
 
 def _write_shard(

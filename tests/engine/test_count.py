@@ -37,7 +37,7 @@ from mgpu_ngram.engine.count import (
     plan_orders,
     shard_bins,
     split,
-    unigram_table,
+    unigram_tables,
 )
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.lexicon import UNFINISHED_CODE, Lexicon
@@ -360,9 +360,11 @@ def vocabulary_of(counts):
     return Vocabulary("word", np.arange(len(counts) + 1), nothing, np.array(counts, np.int64), nothing, nothing)
 
 
-def test_unigrams_come_from_the_vocabulary(to_counter):
-    assert to_counter(unigram_table(vocabulary_of([0, 4, 0, 9, 1]))) == {(2,): 4, (4,): 9, (5,): 1}
-    assert to_counter(unigram_table(vocabulary_of([]))) == {}
+def test_unigrams_come_from_the_vocabulary(to_counter, monkeypatch):
+    monkeypatch.setattr(count_module, "SYMBOLS_AT_ONCE", 2)
+    found = [to_counter(table) for table in unigram_tables(vocabulary_of([0, 4, 0, 9, 1]))]
+    assert found == [{(2,): 4}, {(4,): 9}, {(5,): 1}]
+    assert list(unigram_tables(vocabulary_of([]))) == []
 
 
 @given(counts=st.lists(st.integers(0, 5), min_size=27, max_size=27), at_once=st.sampled_from([1, 4, 26, 100]))
@@ -520,7 +522,7 @@ def test_words_of_a_corpus(strategy, ample, to_counter, to_counters, lines, mark
     assert list(counted.tables) == [1, 2, 3, 4]
     for n in counted.tables:
         assert counted[n] == symbol_windows(sentences, n)
-    assert to_counter(unigram_table(counted.vocabulary)) == to_counter(counted.tables[1].shard(0))
+    assert to_counter(*unigram_tables(counted.vocabulary)) == to_counter(counted.tables[1].shard(0))
     assert counted.lexicon.tokens == sum(map(len, sentences))
 
 

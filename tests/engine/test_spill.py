@@ -1,16 +1,20 @@
 """Where intermediate results are kept, worked by hand: on a fake GPU, in host memory, in a file."""
 
+import errno
 import gc
+import os
 import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.mapped import place_of
 from mgpu_ngram.engine import budget as budget_module
 from mgpu_ngram.engine import spill as spill_module
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.spill import result_to_device, spill
+from mgpu_ngram.engine.spill import new_arrays, result_to_device, spill
 
 
 class OnGpu(np.ndarray):
@@ -104,3 +108,36 @@ def test_back_to_a_device(monkeypatch):
     assert type(there.first) is type(there.second) is OnGpu and there.plain() == result_of(True, True).plain()
     here = result_to_device(there, "cpu")
     assert type(here.first) is type(here.second) is np.ndarray and here.plain() == there.plain()
+
+
+def test_a_result_in_a_file_stays_there(tmp_path):
+    stored = spill(result_of(False, False), Budget("cpu", 0, 0), str(tmp_path))
+    assert place_of(stored.first) and spill(stored, Budget("cpu", 0, 0), str(tmp_path)) is stored
+    stored.second = stored.second.copy()
+    assert place_of(spill(stored, Budget("cpu", 0, 0), str(tmp_path)).second)
+
+
+def test_new_arrays_are_in_a_file_without_room_in_memory(tmp_path):
+    rows = {"a": (3, np.int64), "none": (0, np.uint8), "b": (5, np.uint8)}
+    for budget, in_file in (Budget("cpu", 0, 4 * 128), False), (Budget("cpu", 0, 4 * 128 - 1), True):  # 24 and 5 bytes
+        made = new_arrays(rows, budget, str(tmp_path))
+        assert [(name, len(array), array.dtype) for name, array in made.items()] == [
+            (name, n, dtype) for name, (n, dtype) in rows.items()
+        ]
+        made["a"][:], made["b"][:] = [1, -1, 1 << 60], [5, 4, 3, 2, 1]
+        assert made["a"].tolist() == [1, -1, 1 << 60] and made["b"].tolist() == [5, 4, 3, 2, 1]
+        assert [bool(place_of(made[name])) for name in "ab"] == [in_file] * 2
+        assert list(tmp_path.iterdir()) == []
+    assert new_arrays({"a": (0, np.int64)}, Budget("cpu", 0, 0), str(tmp_path))["a"].tolist() == []
+
+
+def test_new_arrays_that_a_disk_cannot_take(tmp_path, monkeypatch):
+    """An error at once: a write to the map of a file on a full disk would end the process."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunError, match=r"cannot write \S+ after 0 bytes: No space left on device"):
+        new_arrays({"a": (3, np.int64)}, Budget("cpu", 0, 0), str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

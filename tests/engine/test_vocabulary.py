@@ -183,6 +183,33 @@ def test_two_words_with_one_hash_are_found_in_any_range(monkeypatch):
         assert contents(merge_vocabularies(a, local({}), a)) == {b"of": (2, 0, 3), b"the": (4, 0, 0)}
 
 
+def test_hashes_at_the_ends_of_ranges(monkeypatch):
+    """A part that is sorted by hash and one that is not are cut at the same hashes, also the greatest one."""
+    monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", 1)
+    for low, high in (0, (1 << 64) - 1), (1 << 63, (1 << 64) - 1), (8, 16), (7, 7):
+        hashes = sorted({low, high, *(low + ((high - low + 1) * k >> 3) for k in range(8))})
+        words = {b"%x" % h: h for h in hashes}
+        a, b = ({w: (k, 0, h >> 9) for w, h in order} for k, order in ((1, words.items()), (2, [*words.items()][::-1])))
+        merged = merge_vocabularies(local(a, words), local(b, words), local(a, words))
+        assert contents(merged) == {w: (4, 0, h >> 9) for w, h in words.items()} and merged.hash_V.tolist() == hashes
+
+
+def test_ranges_divide_the_hashes_that_there_are(monkeypatch):
+    """2,000 words in a small range of hashes, 100 at once: 32 ranges, or a few less."""
+    joined, rows = vocabulary_module._joined, []
+
+    def join(parts):
+        rows.append(sum(len(columns[0]) for columns in parts))
+        return joined(parts)
+
+    monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(vocabulary_module, "_joined", join)
+    words = {b"%d" % v: (1 << 63) + 999 * v for v in range(1000)}
+    part = local({w: (1, 0, 0) for w in words}, words)
+    assert contents(merge_vocabularies(part, part)) == {w: (2, 0, 0) for w in words}
+    assert sum(rows) == 2000 and max(rows) <= 150
+
+
 def test_chunks_of_blank_lines_merge(device):
     merged = merged_on(device, local({}, lines=2), local({}, lines=3))
     assert contents(merged) == {} and merged.lines == 5

@@ -29,6 +29,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.tokenise": ["tokenise"],
     "mgpu_ngram.engine.count": ["count_chunk"],
     "mgpu_ngram.engine.sorted_runs": ["bundle_runs", "take_shards"],
+    "mgpu_ngram.engine.vocabulary_ranges": ["merge_sorted", "deal_range", "words_of", "number_piece", "join_pieces"],
     "mgpu_ngram.engine.write": ["write_part"],
     "mgpu_ngram.jobs.count.passes": ["save_vocabularies", "save_runs"],
     "mgpu_ngram.engine.score": ["score_chunk"],

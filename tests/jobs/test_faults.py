@@ -19,7 +19,10 @@ from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.cluster.executor import MAX_DEATHS
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.engine.budget import KEPT_SHARE
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.count import passes
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
@@ -81,6 +84,25 @@ def test_a_death_in_every_task(device, cluster, start, corpus, undisturbed, cont
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
     assert contents(result.path) == undisturbed
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_death_in_every_task_of_vocabularies_in_ranges(
+    cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path, monkeypatch
+):
+    """Vocabularies are in files, which other processes map; the words of a lost process are made again."""
+    monkeypatch.setattr(passes, "WORD_BYTES", 1 << 60)
+    monkeypatch.setattr(passes, "ranges_needed", lambda sizes, budget: 4)
+    before, after = ["deal_range", "join_pieces"], ["merge_sorted", "deal_range", "words_of", "number_piece"]
+    hooks(**dict.fromkeys([*(f"{task}.before" for task in before), *(f"{task}.after" for task in after)], ""))
+    share = "from mgpu_ngram.engine.budget import KEPT_SHARE; KEPT_SHARE['cpu'] = {}"
+    cluster.everywhere(exec, share.format(0))  # nothing waits in memory
+    try:
+        result = on(cluster, corpus, tmp_path / "out", memory=MemoryConfig(spill_dir=str(tmp_path / "spill")))
+    finally:
+        cluster.everywhere(exec, share.format(KEPT_SHARE["cpu"]))
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
+    assert contents(result.path) == undisturbed
+    assert list((tmp_path / "spill").iterdir()) == []
 
 
 @pytest.mark.parametrize("wanted", ["count", "write"])

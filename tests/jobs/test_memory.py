@@ -30,6 +30,7 @@ from mgpu_ngram.jobs.budget import make_budget
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import plan as count_plan
+from mgpu_ngram.jobs.count import vocabulary as count_vocabulary
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
@@ -168,6 +169,39 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
 
 
+def test_many_words_on_two_processes(contents, run_here, tmp_path):
+    """1.5 M distinct words take 50 bytes each. No process has all: both merge and number ranges of them in files."""
+    words = 1_500_000
+    with open(tmp_path / "text", "w") as file:
+        for first in range(0, words, 50):
+            file.write(" ".join(f"{v * 7919 % (1 << 40) * 2654435761 % (1 << 40):x}" for v in range(first, first + 50)))
+            file.write("\n")
+    random_words(tmp_path / "small", 100_000)
+    options = {"order": 2, "columns": "ids"}
+    small = CountConfig([str(tmp_path / "small")], chunk_bytes=50_000, **options)
+    executor = start_cluster("cpu", 2)
+    try:
+        executor.everywhere(partial(count_alone, small, str(tmp_path / "warm")))
+        executor.everywhere(give_back_freed_memory)
+        watch = Watch(executor.everywhere(os.getpid))
+        watch.start()
+        try:
+            memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))
+            config = CountConfig([str(tmp_path / "text")], **options)
+            result = run(config, RunContext(executor, tmp_path / "out", memory=memory))
+        finally:
+            watch.over = True
+            watch.join()
+    finally:
+        executor.close()
+    print(*(f"{most / words:.0f} bytes a word" for most in watch.most.values()))
+    assert result.manifest["orders"]["1"]["distinct"] == words
+    assert max(watch.most.values()) <= 50 * words
+    assert list((tmp_path / "spill").iterdir()) == []
+    run_here(tmp_path / "plenty", [tmp_path / "text"], **options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
+
+
 def test_no_memory_for_intermediate_results(
     contents, corpus, run_here, several_shards, undisturbed, tmp_path, monkeypatch
 ):
@@ -179,7 +213,7 @@ def test_no_memory_for_intermediate_results(
     result = run_here(tmp_path / "out", corpus, order=4, chunk_bytes=20_000, memory=memory)
     assert contents(result.path) == undisturbed and result.seconds["tokenise"] > 0
     chunks = sum(-(-path.stat().st_size // 20_000) for path in corpus)
-    assert len(in_files) > chunks > count_passes.ARITY  # also merged runs
+    assert len(in_files) > chunks > count_vocabulary.ARITY  # also merged runs
     assert list((tmp_path / "spill").iterdir()) == []
 
 

@@ -225,7 +225,7 @@ def test_the_last_vocabularies_are_saved_if_worthwhile(worth_it, corpus, num_chu
     """During the count, which does not end before the save; the summary holds the seconds of the save."""
     saves, reduce = [], threading.Event()
 
-    def save(vocabularies, items, folder, seed):
+    def save(vocabularies, items, folder, seed, budget):
         saves.append((len(vocabularies), sorted(items)))
         assert not reduce.wait(1.5)
         return {"checkpoint": 1000.0}

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
@@ -20,12 +19,10 @@ from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialIn
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
-from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
+from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
-from mgpu_ngram.engine.lexicon import Lexicon, place_lexicon
-from mgpu_ngram.engine.number_symbols import number_symbols
+from mgpu_ngram.engine.lexicon import Lexicon
 from mgpu_ngram.engine.sorted_runs import RUN, SortedRun, StoredRun, bins_of, bundle_runs, store_run
-from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import (
@@ -35,18 +32,25 @@ from mgpu_ngram.engine.vocabulary import (
     merge_vocabularies,
     move_vocabulary,
     store_vocabulary,
-    where_vocabularies_fit,
 )
 from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part, write_symbols
 from mgpu_ngram.jobs.count.config import CountConfig
-from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, MIN_BLOCK_BYTES, text_bytes
+from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
 from mgpu_ngram.jobs.count.shuffle import shuffle
+from mgpu_ngram.jobs.count.vocabulary import (
+    WORD_BYTES,
+    Numbered,
+    Numbering,
+    groups,
+    number,
+    number_in_ranges,
+    ranges_needed,
+)
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import Saver
 
 HASH_SEEDS = 8
 TOP = 5  # n-grams per order in the summary
-ARITY = 8  # vocabularies that are merged at once
 STORED = 64  # stored runs whose dense histograms one task sums
 WORTH_SAVING_SECONDS = 10.0  # a shorter pass 1 is not saved: a resumed run repeats it
 MAX_READ_THREADS = 12  # 23 GB/s from the page cache; 16 read no faster, and leave less for launching kernels
@@ -142,12 +146,16 @@ class CountPasses:
         streams_of = {chunk: executor.call(without_words, handle, priority=True) for chunk, handle in tokenised.items()}
         vocabularies = [executor.call(load_vocabulary, entry.path) for entry in known] + list(found)
         vocabularies += [executor.call(earlier_vocabulary, counts, seed, priority=True) for counts in self.earlier]
-        merge = partial(_merge, budget=self.budget, folder=self.folder)
-        vocabularies = reduce_tasks(executor, merge, vocabularies, ARITY, roots=ARITY, priority=True)
-        numbered = executor.call(
-            _number, vocabularies, config.unit, self.sentence_markers, seed, self.budget, self.folder, self.lmplz,
-            affinity=0,
-        )  # fmt: skip
+        numbering = Numbering(config.unit, self.sentence_markers, seed, self.lmplz, self.budget, self.folder)
+        saves, ranges = None, 1
+        if self._may_have_many_words():  # only then is it worth while that workers wait for this process
+            saves = self._watch_vocabularies(found, seed)
+            sizes = executor.gather([executor.call(_bytes_of, v, priority=True) for v in vocabularies])
+            ranges = ranges_needed(sizes, self.budget)
+        if ranges > 1:
+            numbered = number_in_ranges(executor, vocabularies, sizes, numbering, ranges)
+        else:
+            numbered = number(executor, vocabularies, numbering)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
         running = {
@@ -170,15 +178,20 @@ class CountPasses:
                 )
             ] = Chunk(shard.index, (), shard.size_bytes)  # fmt: skip
         del tokenised, streams_of, vocabularies, numbered  # workers free results without handles
-        saves = self._watch_vocabularies(found, seed)
+        saves = self._watch_vocabularies(found, seed) if saves is None else saves
         known_totals = executor.gather([totals])[0]
         runs = self._watch_runs(running, known_totals["tokens"], saves)
         return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
 
+    def _may_have_many_words(self) -> bool:
+        """Return whether a vocabulary of words might exceed the memory of a worker if all words were distinct."""
+        words = self._work_bytes() / BYTES_PER_TOKEN["word"]
+        return self.config.unit == "word" and WORD_BYTES * words > self.budget.host_bytes
+
     def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
         """Watch pass 1 until every chunk has its vocabulary; return the last saves. Runs are useless without these."""
         sizes = {c.index: c.size_bytes for c in self.chunks}
-        saver = Saver(self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed)
+        saver = Saver(self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed, self.budget)
         start = time.monotonic()
         self.progress.start("tokenise", len(sizes), "chunks", "bytes")
         self.progress.advance(len(sizes) - len(found))
@@ -312,56 +325,24 @@ def save_runs(runs: list[SortedRun], items: list[int], folder: str, budget: Budg
 
 
 def save_vocabularies(
-    vocabularies: list[LocalVocabulary], items: list[int], folder: str, seed: int
+    vocabularies: list[LocalVocabulary], items: list[int], folder: str, seed: int, budget: Budget
 ) -> dict[str, float]:
-    """Merge vocabularies of chunks into a file of the checkpoint; return the seconds."""
+    """Merge vocabularies of chunks into a file of the checkpoint, or into several if memory cannot merge all at once;
+    return the seconds.
+    """
     start = time.perf_counter()
-    merged = merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies))
-    store_vocabulary(merged, f"{VOCABULARY}_{seed}", items, folder)
+    sizes = [v.nbytes for v in vocabularies]
+    for group in groups(list(zip(vocabularies, items, strict=True)), sizes, budget.block_bytes()):
+        merged = merge_vocabularies(*(move_vocabulary(v, "cpu") for v, _ in group))
+        store_vocabulary(merged, f"{VOCABULARY}_{seed}", [item for _, item in group], folder)
     return {"checkpoint": time.perf_counter() - start}
 
 
-def _merge(*vocabularies: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
-    return spill(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
+def _bytes_of(vocabulary: LocalVocabulary) -> int:
+    return vocabulary.nbytes
 
 
-def _number(
-    vocabularies: list[LocalVocabulary],
-    unit: str,
-    sentence_markers: bool,
-    seed: int,
-    budget: Budget,
-    folder: str,
-    lmplz: LmplzText | None,
-) -> _Numbered:
-    def number(*parts: LocalVocabulary) -> _Numbered:
-        merged = merge_vocabularies(*parts)
-        device = device_of(merged.hash_V)
-        if device == "cpu" and len(parts) > 1:
-            merged = spill(merged, budget, folder)  # numbering takes as much memory again
-        lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device, lmplz)
-        placed = place_lexicon(lexicon, budget, folder), spill(vocabulary, budget, folder)
-        return _Numbered(*placed, merged.lines, merged.checksums, merged.seconds)
-
-    watch = Stopwatch(budget.device)
-    numbered = where_vocabularies_fit(number, vocabularies, budget)
-    watch.lap("vocabulary")
-    numbered.seconds = add_seconds(numbered.seconds, watch.seconds)
-    return numbered
-
-
-@dataclass
-class _Numbered:
-    """The result of pass 1."""
-
-    lexicon: Lexicon
-    vocabulary: Vocabulary
-    lines: int
-    checksums: list
-    seconds: dict[str, float]
-
-
-def _vocabulary_of(made: TokenisedChunk | _Numbered) -> LocalVocabulary | Vocabulary:
+def _vocabulary_of(made: TokenisedChunk | Numbered) -> LocalVocabulary | Vocabulary:
     return made.vocabulary
 
 
@@ -380,11 +361,11 @@ def _has_unknown(vocabulary: Vocabulary) -> bool:
     return int(vocabulary.counts_V[0]) > 0
 
 
-def _lexicon_of(numbered: _Numbered) -> Lexicon:
+def _lexicon_of(numbered: Numbered) -> Lexicon:
     return numbered.lexicon
 
 
-def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
+def _totals(numbered: Numbered, counting: CountOptions) -> dict[str, Any]:
     lexicon = numbered.lexicon
     plans = plan_orders(lexicon, counting)
     return {

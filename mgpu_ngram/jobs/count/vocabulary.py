@@ -1,0 +1,165 @@
+"""The tasks between the passes of a count run: merge the vocabularies of chunks, and give their symbols ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.core.vocabulary import LocalVocabulary, Vocabulary
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
+from mgpu_ngram.engine.lexicon import Lexicon, place_lexicon
+from mgpu_ngram.engine.number_symbols import number_symbols
+from mgpu_ngram.engine.spill import spill
+from mgpu_ngram.engine.vocabulary import LmplzText, hash_range, merge_vocabularies, where_vocabularies_fit
+from mgpu_ngram.engine.vocabulary_ranges import (
+    NumberedPiece,
+    RangeOfHashes,
+    Ranges,
+    deal_range,
+    hashes_of,
+    join_pieces,
+    limits_of,
+    merge_sorted,
+    number_piece,
+    sample_of,
+    words_of,
+)
+
+T = TypeVar("T")
+
+ARITY = 8  # vocabularies that are merged at once
+WORD_BYTES = 47  # of a word of 11 bytes in a vocabulary
+MAX_RANGES = 256  # each exchange takes as many tasks as the square of this, or fewer
+RANGE_COPIES = 3  # of the words of a range or piece while they are merged or sorted
+
+
+@dataclass
+class Numbered:
+    """The result of pass 1."""
+
+    lexicon: Lexicon
+    vocabulary: Vocabulary
+    lines: int
+    checksums: list
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """How symbols get their ids; the fields are those of `number_symbols`. Results are spilled to `folder`."""
+
+    unit: str
+    sentence_markers: bool
+    seed: int
+    lmplz: LmplzText | None
+    budget: Budget
+    folder: str
+
+
+def number(executor: Executor, vocabularies: Sequence[Handle], how: Numbering) -> Handle:
+    """Merge the vocabularies of chunks in a tree, and number the symbols in one task; return the `Numbered`."""
+    merge = partial(_merge, budget=how.budget, folder=how.folder)
+    merged = reduce_tasks(executor, merge, vocabularies, ARITY, roots=ARITY, priority=True)
+    return executor.call(_number, merged, how, affinity=0)
+
+
+def number_in_ranges(
+    executor: Executor, vocabularies: Sequence[Handle], sizes: Sequence[int], how: Numbering, ranges: int
+) -> Handle:
+    """Merge and number the words in `ranges` tasks each, spread over the workers; return the `Numbered`.
+
+    sizes  bytes of each vocabulary
+
+    The result is that of `number`. A worker gets of each vocabulary only what its tasks need.
+    """
+    options = Ranges(ranges, how.sentence_markers, how.seed, how.lmplz, how.budget, how.folder)
+    call, each = executor.call, range(ranges)
+
+    def cut(take: Callable, wholes: Sequence[Handle], *which: int) -> list[Handle]:
+        return [call(take, whole, *which, priority=True) for whole in wholes]
+
+    sorted_ = [
+        call(merge_sorted, options, *group, label="vocabularies of chunks", priority=True)
+        for group in groups(vocabularies, sizes, how.budget.block_bytes())
+    ]
+    merged = [
+        call(merge_sorted, options, *cut(hash_range, sorted_, r, ranges), label=f"range {r} of the words", affinity=r)
+        for r in each
+    ]
+    del sorted_
+    limits = call(limits_of, options, *[call(sample_of, options, m, priority=True) for m in merged])
+    dealt = [
+        call(deal_range, options, m, r, limits, label=f"range {r} of the words, by count", affinity=r)
+        for r, m in enumerate(merged)
+    ]
+    del merged
+    pieces = [
+        call(number_piece, options, *cut(words_of, dealt, p), label=f"ids of words, piece {p}", affinity=p)
+        for p in each
+    ]
+    return call(_joined, options, cut(hashes_of, dealt), pieces, label="the vocabulary", affinity=0)
+
+
+def ranges_needed(sizes: Sequence[int], budget: Budget) -> int:
+    """Return into how many ranges vocabularies of these bytes are cut: 1 if a task has memory for all of them."""
+    return min(max(1, -(-RANGE_COPIES * sum(sizes) // max(1, budget.host_working_bytes()))), MAX_RANGES)
+
+
+def groups(items: Sequence[T], sizes: Sequence[int], most_bytes: int) -> list[list[T]]:
+    """Return neighbours that have at most `most_bytes` together; a larger item is alone.
+
+    sizes  bytes of each item
+    """
+    found: list[list[T]] = []
+    room = 0
+    for item, size in zip(items, sizes, strict=True):
+        if not found or size > room:
+            found.append([])
+            room = most_bytes
+        found[-1].append(item)
+        room -= size
+    return found
+
+
+def _merge(*vocabularies: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
+    return spill(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
+
+
+def _number(vocabularies: list[LocalVocabulary], how: Numbering) -> Numbered:
+    budget, folder = how.budget, how.folder
+
+    def number(*parts: LocalVocabulary) -> Numbered:
+        merged = merge_vocabularies(*parts)
+        device = device_of(merged.hash_V)
+        if device == "cpu" and len(parts) > 1:
+            merged = spill(merged, budget, folder)  # numbering takes as much memory again
+        numbered = number_symbols(merged, how.unit, how.sentence_markers, how.seed, device, how.lmplz)
+        return _placed(*numbered, merged.lines, merged.checksums, merged.seconds, how)
+
+    watch = Stopwatch(budget.device)
+    numbered = where_vocabularies_fit(number, vocabularies, budget)
+    watch.lap("vocabulary")
+    numbered.seconds = add_seconds(numbered.seconds, watch.seconds)
+    return numbered
+
+
+def _joined(how: Ranges, hashes: list[RangeOfHashes], pieces: list[NumberedPiece]) -> Numbered:
+    watch = Stopwatch("cpu")
+    numbered, first = join_pieces(how, hashes, pieces), hashes[0]
+    placed = _placed(*numbered, first.totals.lines, first.checksums, first.seconds, how)
+    watch.lap("vocabulary")
+    placed.seconds = add_seconds(placed.seconds, watch.seconds)
+    return placed
+
+
+def _placed(
+    lexicon: Lexicon, vocabulary: Vocabulary, lines: int, checksums: list, seconds: dict[str, float],
+    how: Numbering | Ranges,
+) -> Numbered:  # fmt: skip
+    """Return the result, moved to where the budget has room."""
+    placed = place_lexicon(lexicon, how.budget, how.folder), spill(vocabulary, how.budget, how.folder)
+    return Numbered(*placed, lines, checksums, seconds)
