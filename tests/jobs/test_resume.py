@@ -19,6 +19,8 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.vocabulary import LocalVocabulary
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
 
@@ -240,6 +242,31 @@ def test_the_last_vocabularies_are_saved_if_worthwhile(worth_it, corpus, num_chu
     result = run_here(tmp_path / "out", corpus, progress=UntilReduce(), checkpoint_seconds=NEVER, **OPTIONS)
     assert saves == [(num_chunks, list(range(num_chunks)))] * worth_it
     assert result.seconds.get("checkpoint") == (1000.0 if worth_it else None)
+
+
+@pytest.mark.parametrize("ranges", [1, 5])
+def test_vocabularies_of_a_checkpoint_are_merged_in_ranges(
+    ranges, unfinished, run_here, contents, undisturbed, tmp_path, monkeypatch
+):
+    """A run in ranges is interrupted, and goes on in ranges or without: vocabularies come from files, and from text."""
+    monkeypatch.setattr(count_passes, "WORD_BYTES", 1 << 60)
+    monkeypatch.setattr(count_passes, "ranges_needed", lambda sizes, budget: 6 - ranges)
+    with pytest.raises(KeyboardInterrupt):
+        stop = Interrupt("count", 10)
+        run_here(tmp_path / "out", unfinished, progress=stop, checkpoint_seconds=0, resume=True, **OPTIONS)
+    monkeypatch.setattr(count_passes, "ranges_needed", lambda sizes, budget: ranges)
+    result = run_here(tmp_path / "out", unfinished, resume=True, **OPTIONS)
+    assert result.resumed_chunks and tables(contents(result.path)) == tables(undisturbed)
+
+
+def test_vocabularies_are_saved_in_as_many_files_as_memory_asks_for(tmp_path):
+    sizes = {"u8": 1, "i8": 2, "u1": 0}
+    word = LocalVocabulary(*(np.zeros(n, t) for t, n in sizes.items()), *(np.zeros(1, t) for t in ("i8", "i4", "i8")))
+    budget = Budget("cpu", 0, 15 * word.nbytes)  # a block has 0.4 of it
+    count_passes.save_vocabularies([word] * 9, list(range(9)), str(tmp_path), 3, budget)
+    entries = [load_arrays(path)[1]["items"] for path in tmp_path.glob("vocabulary_3-*.safetensors")]
+    assert sorted(map(len, entries)) == [3, 6]
+    assert sorted(item for items in entries for item in items) == list(range(9))
 
 
 def test_existing_output_needs_resume_or_overwrite(unfinished, run_here, contents, tmp_path):
