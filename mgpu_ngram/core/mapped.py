@@ -18,6 +18,9 @@ class _Map(mmap.mmap):
     address: int  # of its first byte in this process
 
 
+_received: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakValueDictionary()  # by device and inode
+
+
 @dataclass(frozen=True)
 class FileHandle:
     """How a process of the host opens a file that process `pid` has open; works on Linux, for the same user.
@@ -32,12 +35,19 @@ class FileHandle:
     size_bytes: int
 
     def map(self) -> np.ndarray:
-        """Return (size_bytes,) uint8, read-only. Raises OSError when that process or its file is gone."""
+        """Return (size_bytes,) uint8, read-only. Raises OSError when that process or its file is gone.
+
+        This process maps a file once: a thousand slices that it receives take one descriptor.
+        """
+        if (known := _received.get((self.device, self.inode))) is not None:
+            return _bytes_of(known)
         descriptor = os.open(f"/proc/{self.pid}/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
         if _identity(descriptor) != (self.device, self.inode, self.size_bytes):
             os.close(descriptor)
             raise OSError(f"descriptor {self.descriptor} of process {self.pid} is another file by now")
-        return map_file(descriptor)
+        array = map_file(descriptor)
+        _received[self.device, self.inode] = array.base
+        return array
 
 
 def map_file(descriptor: int, writable: bool = False) -> np.ndarray:
@@ -53,9 +63,13 @@ def map_file(descriptor: int, writable: bool = False) -> np.ndarray:
         os.close(descriptor)
         raise
     weakref.finalize(mapped, os.close, descriptor).atexit = False
-    array = np.ndarray(len(mapped), np.uint8, mapped)
+    array = _bytes_of(mapped)
     mapped.descriptor, mapped.address = descriptor, array.ctypes.data
     return array
+
+
+def _bytes_of(mapped: _Map) -> np.ndarray:
+    return np.ndarray(len(mapped), np.uint8, mapped)
 
 
 def place_of(array: np.ndarray) -> tuple[FileHandle, int] | None:

@@ -341,6 +341,7 @@ def test_a_file_that_cannot_be_mapped_is_a_network_failure(sender_lives, device,
     value, peer = in_a_file(tmp_path / "file"), {FILES: {"host": "a", "pid": -1}}
     _, parcel = cross(value, peer)
     assert look_at_file(parcel.open()) == look_at_file(value)
+    del parcel  # or this process would have the file
 
     def lose():
         value.keys = value.also = None  # the last views of the file

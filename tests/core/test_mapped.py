@@ -56,6 +56,20 @@ def test_another_process_maps_a_file_without_a_name(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
+def test_a_process_maps_a_file_once(tmp_path):
+    views = [mapped(tmp_path / name, name.encode()) for name in ("one", "two")]
+    before = os.listdir("/dev/fd")
+    first, other = ([place_of(view)[0].map() for _ in range(50)] for view in views)
+    assert {a.tobytes() for a in first} == {b"one"} and {a.tobytes() for a in other} == {b"two"}
+    assert len(os.listdir("/dev/fd")) - len(before) == 2 * 2, "one descriptor, and one that Python's map has"
+    assert len({a.ctypes.data for a in first}) == 1 and not first[1].flags.writeable
+    assert place_of(first[1][1:])[1] == 1
+    del first, other
+    assert os.listdir("/dev/fd") == before
+    assert place_of(views[0])[0].map().tobytes() == b"one"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
 def test_a_descriptor_of_another_file_is_refused(tmp_path):
     view = mapped(tmp_path / "file", b"abc")
     handle, _ = place_of(view)
