@@ -415,9 +415,9 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
 @pytest.mark.parametrize(
     ("device", "workers", "transport", "million_tokens", "parts"),
     [
-        ("gpu", 4, "ipc", 100, 1),  # 0.4 * 0.9 * 100 GB / 115 bytes * 1.6: up to 500 M tokens on one GPU
+        ("gpu", 4, "ipc", 900, 1),  # 0.4 * 0.9 * 100 GB / 115 bytes * 3: up to 939 M tokens on one GPU
         ("gpu", 4, "ipc", 1000, 4),
-        ("gpu", 2, "ipc", 1200, 4),  # parts of 313 M tokens
+        ("gpu", 2, "ipc", 2000, 7),  # parts of 313 M tokens
         ("cpu", 2, "memory", 100, 1),
         ("cpu", 2, "tcp", 100, 2),
     ],

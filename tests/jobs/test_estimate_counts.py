@@ -120,7 +120,7 @@ def entries(path):
     return found
 
 
-def test_the_number_of_parts_follows_memory(counted, model_of, monkeypatch):
+def test_the_number_of_parts_follows_memory(device, counted, model_of, monkeypatch):
     """Parts of several shards each, and of one shard."""
     text = random_text()
     folder = counted(text, shard_tokens=300)
@@ -134,6 +134,7 @@ def test_the_number_of_parts_follows_memory(counted, model_of, monkeypatch):
         return real(paths, *rest)
 
     monkeypatch.setattr(estimate_counts, "read_part", note)
+    monkeypatch.setattr(estimate, "ALONE", {device: 1.0})
     for part_tokens, parts in (10**9, 1), (1500, 3), (1, 14):
         monkeypatch.setattr(estimate, "_part_tokens", lambda _, tokens=part_tokens: tokens)
         assert model_of(folder, 1, discount_fallback=[]) == expected
