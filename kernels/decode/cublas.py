@@ -30,7 +30,7 @@ NOT_SUPPORTED = 15  # a status
 ALIGNED = 16  # bytes; all arrays start at multiples of this
 
 
-class _Found(ctypes.Structure):
+class _HeuristicResult(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t: the kernel that cublasLt chooses."""
 
     _fields_ = (
@@ -149,7 +149,7 @@ class _Product:
         """Return cublasLt's best algorithm for ROWS rows that does not split sums."""
         import cupy
 
-        library, found, count = self._library, _Found(), ctypes.c_int()
+        library, found, count = self._library, _HeuristicResult(), ctypes.c_int()
         X, Y = self._sizes
         bias = cupy.empty(Y, np.float32)
         if with_bias:

@@ -165,7 +165,7 @@ def infer_chunk(chunk: Chunk, options: InferOptions) -> Inferred:
     watch.lap("load")
     names = options.grouping.names(column_values(chunk, options.grouping.column)) if options.grouping else None
     with memory_guard("finding topics", options.device, LESS_MEMORY):
-        found = _Found(replica, options, watch)
+        found = _TopicCollector(replica, options, watch)
         for documents in read_documents(chunk, BLOCK_BYTES, not options.text.has_default_pattern):
             local = local_bags(documents, options.text, options.device)
             bags = local.in_vocabulary(replica.index)
@@ -185,7 +185,7 @@ def infer_bags(bags: Bags, unknown_D: np.ndarray, options: InferOptions) -> Infe
     replica = replica_of(options)
     watch.lap("load")
     with memory_guard("finding topics", options.device, LESS_MEMORY):
-        found = _Found(replica, options, watch)
+        found = _TopicCollector(replica, options, watch)
         found.add(bags, unknown_D, None, None)
         return found.result()
 
@@ -214,7 +214,7 @@ def _teller(documents: Documents) -> Callable[[int], str]:
     return lambda d: documents[d].encode("utf-8", "replace").decode()[:SNIPPET]
 
 
-class _Found:
+class _TopicCollector:
     """Collects the topics of blocks of documents."""
 
     def __init__(self, replica: TopicReplica, options: InferOptions, watch: Stopwatch):

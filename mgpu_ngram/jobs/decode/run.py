@@ -101,7 +101,7 @@ def changed_since(config: DecodeConfig, manifest: dict[str, Any]) -> str:
     return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
-class _Opened(NamedTuple):
+class _RunInputs(NamedTuple):
     """The inputs of a run: the text, its size, and what identifies the contents of the other files."""
 
     corpus: Corpus
@@ -109,11 +109,11 @@ class _Opened(NamedTuple):
     identity: dict[str, str]
 
 
-def _opened(config: DecodeConfig, corpus: Corpus) -> _Opened:
-    return _Opened(corpus, measure(corpus), files_of(config).identity())
+def _opened(config: DecodeConfig, corpus: Corpus) -> _RunInputs:
+    return _RunInputs(corpus, measure(corpus), files_of(config).identity())
 
 
-def _made_of(config: DecodeConfig, opened: _Opened) -> dict[str, Any]:
+def _made_of(config: DecodeConfig, opened: _RunInputs) -> dict[str, Any]:
     """Return what an output depends on."""
     beside = {
         name: measure(open_corpus([path])).crc32 for name in ("prefixes", "targets") if (path := getattr(config, name))
@@ -183,7 +183,7 @@ def _result(
 
 
 def _decode(
-    config: DecodeConfig, context: RunContext, opened: _Opened, take: Take, checkpoint: Checkpoint | None = None
+    config: DecodeConfig, context: RunContext, opened: _RunInputs, take: Take, checkpoint: Checkpoint | None = None
 ) -> DecodedLines:
     """Decode a text; call `take` with the lines of each task, in order. Return the totals, without the text."""
     executor, progress = limited_to(context.executor, context.memory), context.progress

@@ -72,7 +72,7 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _DeviceModel:
     """A model on a device, its nodes, and the lines of a text."""
 
     nodes: Nodes
@@ -153,16 +153,16 @@ def write_lines(source: _Source, first: int, last: int, folder: str) -> tuple[in
     return ngrams, size_bytes, watch.seconds
 
 
-def _opened(source: _Source) -> _Opened:
+def _opened(source: _Source) -> _DeviceModel:
     config, device = source.config, source.device
     key = ("multiple", source.text, config.phrases)
     make = partial(_open, config, device)
     return held_replica(key, make, config.model, source.identity, device, source.threads, True, LESS_MEMORY)
 
 
-def _open(config: PruneConfig, device: str, model: BackoffModel) -> _Opened:
+def _open(config: PruneConfig, device: str, model: BackoffModel) -> _DeviceModel:
     model.check_scores(config.model)
     _ = model.words.offsets_V  # refuses hashes of words
     trie = model.trie.map_arrays(partial(to_device_fast, device=device)).decoded()
     allowed = read_allowed(str(config.vocabulary), model.words, config.phrases)
-    return _Opened(nodes_of(trie), trie, model.words, allowed)
+    return _DeviceModel(nodes_of(trie), trie, model.words, allowed)
