@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,9 +26,9 @@ from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions
 from mgpu_ngram.engine.states import signed_backoffs
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution.scale_values import LN_10
 from mgpu_ngram.kernels.score.step_states import EMPTY, StateTable, make_states, step_states
 
-LN_10 = math.log(10)
 MAX_ARCS = 50_000_000  # composed arcs of a task, about 2 GB
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ from mgpu_ngram.engine.score import LESS_TO_SCORE, ScoreOptions, replica_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.compile import read_only
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution.scale_values import LN_10
 
 MIN_PIECE_BYTES = 1 << 20  # of a thread: about 5 ms
-LN_10 = math.log(10)
 
 T = TypeVar("T")
 R = TypeVar("R")

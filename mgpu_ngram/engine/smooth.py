@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
 
 
-def known_counts(tables: dict[int, Table], smoothing: Smoothing) -> dict[int, list[int]]:
+def plain_counts_of_counts(tables: dict[int, Table], smoothing: Smoothing) -> dict[int, list[int]]:
     """Return the counts of counts of each order. In a closed vocabulary, drop n-grams with <unk> from `tables`.
 
     tables  of orders 2 to N; counts of marked text
@@ -46,7 +46,7 @@ def plain_counts(part: Part, counts_of_counts: dict[int, list[int]]) -> Part:
     """Return a part with plain counts.
 
     part              of `part_of` or `with_suffixes`
-    counts_of_counts  of `known_counts`
+    counts_of_counts  of `plain_counts_of_counts`
     """
     orders = {n: replace(order, count_R=order.raw_R) for n, order in part.orders.items()}
     sizes = {n: order.sizes() for n, order in orders.items()}

@@ -42,7 +42,7 @@ from mgpu_ngram.engine.device import (
 from mgpu_ngram.engine.estimate import estimate_part, estimate_unigrams, split_probs
 from mgpu_ngram.engine.part import START_ID, UNK_ID, Estimated, EstimateOptions, Part, Unigrams
 from mgpu_ngram.engine.side_by_side import side_by_side
-from mgpu_ngram.engine.smooth import known_counts, plain_counts, plain_unigrams, smooth_unigrams
+from mgpu_ngram.engine.smooth import plain_counts, plain_counts_of_counts, plain_unigrams, smooth_unigrams
 from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
@@ -340,7 +340,7 @@ def adjusted(
 def _one_part(symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int], *of_orders: Table) -> Part:
     """Return one of several parts with its counts, on the device of the tables."""
     tables = {table.order: table for table in of_orders}
-    counted = known_counts(tables, options.smoothing) if options.smoothing else None
+    counted = plain_counts_of_counts(tables, options.smoothing) if options.smoothing else None
     bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[2].keys))
     part = part_of(tables, symbols, options, bad_here_V, split)
     return adjust_counts(part, symbols, options, split) if counted is None else plain_counts(part, counted)
@@ -348,7 +348,7 @@ def _one_part(symbols: int, options: EstimateOptions, bad_V: Any, split: Sequenc
 
 def _whole_part(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, threads: int) -> Part:
     """Return the part that is the whole model with its counts, in host memory if the device is full."""
-    counted = known_counts(tables, options.smoothing) if options.smoothing else None
+    counted = plain_counts_of_counts(tables, options.smoothing) if options.smoothing else None
     linked = linked_part(tables, symbols, options, bad_V, threads)
 
     def adjust(device: str) -> Part:
