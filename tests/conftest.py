@@ -4,17 +4,21 @@ import errno
 import functools
 import gc
 import importlib.util
+import multiprocessing
 import os
 import signal
 import time
 from collections import Counter
+from multiprocessing import forkserver
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from mgpu_ngram import cli
+from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core import output
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
@@ -37,10 +41,23 @@ def gpus_or_reason():
     return count, f"CuPy finds {count} NVIDIA GPU{'s' * (count != 1)}"
 
 
+START_METHOD = "distributed.worker.multiprocessing-method"
+WORKER_MODULES = ["distributed.nanny", "numba", "mgpu_ngram.cluster.dask"]  # no module that tests replace
+
+
 def pytest_configure():
-    """Undo an ignored SIGINT, as background jobs have it: processes that tests start would inherit it."""
+    """Undo an ignored SIGINT, as background jobs have it: processes that tests start would inherit it.
+
+    Fork the workers of the clusters of this process from one process that has imported their modules: a worker starts
+    in 0.05 s of CPU time, not in 0.5 s. It gets variables of the environment from Dask's settings only. Workers of
+    commands are started as users start them. GPUs are left alone: CUDA does not survive a fork.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not visible_gpus():
+        dask.config.set({START_METHOD: "forkserver"})
+        multiprocessing.set_forkserver_preload(WORKER_MODULES)
+        forkserver.ensure_running()
 
 
 def pytest_make_parametrize_id(config, val, argname):
@@ -342,6 +359,13 @@ def plain_texts():
 def plain_ctc():
     """Return the class PlainSearch: a slow search over the outputs of CTC."""
     return module_here("plain_ctc").PlainSearch
+
+
+@pytest.fixture
+def spawned():
+    """Start workers as users do: they inherit blocked signals and standard error from this process."""
+    with dask.config.set({START_METHOD: "spawn"}):
+        yield
 
 
 @pytest.fixture(scope="session")

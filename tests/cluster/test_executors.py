@@ -12,6 +12,7 @@ import types
 import warnings
 import weakref
 from concurrent.futures import CancelledError
+from contextlib import closing
 
 import cloudpickle
 import dask
@@ -598,13 +599,19 @@ def test_tasks_of_a_lost_worker_run_again(cluster, tmp_path):
     assert cluster.gather(before) == [0, 1, 4, 9, 16, 25]
 
 
-def test_only_the_driver_handles_ctrl_c(cluster):
-    """A terminal sends SIGINT to every process; a worker that handled it would print its own traceback."""
-    pids = set(cluster.client.run(os.getpid).values())
-    for pid in pids:
-        os.kill(pid, signal.SIGINT)
-    assert cluster.gather(map_tasks(cluster, square, range(3))) == [0, 1, 4]
-    assert set(cluster.client.run(os.getpid).values()) == pids
+def test_only_the_driver_handles_ctrl_c(spawned, wait_for_workers, tmp_path):
+    """A terminal sends SIGINT to every process; a worker that handled it would print its own traceback.
+
+    One of the workers was restarted.
+    """
+    with closing(start_cluster("cpu", 2)) as cluster:
+        cluster.gather([cluster.call(kill_worker_once, str(tmp_path / "died"))])
+        wait_for_workers(cluster.client, 2)
+        pids = set(cluster.client.run(os.getpid).values())
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)
+        assert cluster.gather(map_tasks(cluster, square, range(3))) == [0, 1, 4]
+        assert len(pids) == 2 and set(cluster.client.run(os.getpid).values()) == pids
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 

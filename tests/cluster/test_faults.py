@@ -295,7 +295,7 @@ def gpu_workers(tmp_path):
         executor.close()
 
 
-def test_a_worker_that_lost_its_gpu_restarts(tmp_path, capfd, wait_for_workers):
+def test_a_worker_that_lost_its_gpu_restarts(spawned, tmp_path, capfd, wait_for_workers):
     with gpu_workers(tmp_path) as executor:
         pids = set(executor.client.run(os.getpid).values())
         redone = executor.call(break_gpu, str(tmp_path / "broken"), label="chunk 3")

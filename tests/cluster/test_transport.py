@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import cloudpickle
+import dask
 import distributed.comm.utils
 import distributed.utils
 import numpy as np
@@ -22,6 +23,7 @@ from distributed import Client, LocalCluster
 from distributed.protocol import deserialize, serialize
 
 from mgpu_ngram.cluster import gpu, transport
+from mgpu_ngram.cluster.dask_config import ENVIRONMENT
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.transport import FILES, OFFER, Parcel
 from mgpu_ngram.cluster.worker import run_task
@@ -97,16 +99,15 @@ EXPECTED = {
 def executor(tmp_path_factory):
     """An executor with two workers with fake GPUs on one host; a third, late worker reports another host."""
     folder = tmp_path_factory.mktemp("device")
-    os.environ["FAKE_GPU_FOLDER"] = str(folder)
     options = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
     with (
+        dask.config.set({f"{ENVIRONMENT}.FAKE_GPU_FOLDER": str(folder)}),
         LocalCluster(n_workers=2, preload=[str(FAKE)], memory_limit=None, **options) as cluster,
         Client(cluster) as client,
     ):
         made = DaskExecutor(client, "gpu", ours=True)
         yield made
         made.close()
-    del os.environ["FAKE_GPU_FOLDER"]
 
 
 def set_everywhere(executor, name, value):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.dask_config import ENVIRONMENT
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
@@ -22,6 +23,7 @@ from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
 HOOKS = Path(__file__).with_name("hooks.py")
+HOOKS_FOLDER = f"{ENVIRONMENT}.NGRAM_TEST_HOOKS"
 SHARD_TOKENS = 6000
 
 
@@ -151,7 +153,8 @@ def start(hooks_folder):
     with ExitStack() as closing:
 
         def make(workers, device="cpu"):
-            executor = start_cluster(device, workers, {"distributed.worker.preload": [str(HOOKS)]})
+            settings = {"distributed.worker.preload": [str(HOOKS)], HOOKS_FOLDER: str(hooks_folder)}
+            executor = start_cluster(device, workers, settings)
             closing.callback(executor.close)
             return executor
 
