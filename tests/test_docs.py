@@ -13,6 +13,7 @@ import importlib.util
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -73,6 +74,13 @@ def commands(code):
     return [(command, "\n".join(output)) for command, output in found]
 
 
+def arguments(command):
+    """Return the arguments of a command that is mgpu-ngram and needs no shell, else None."""
+    if not command.startswith("mgpu-ngram ") or set(command.partition(" #")[0]) & set("|<>&;$*?`\n"):
+        return None
+    return shlex.split(command, comments=True)[1:]
+
+
 def shows(expected, output):
     """Return whether the output holds the expected lines; `...` matches anything, and further lines may follow."""
     pattern = r".*".join(re.escape(part.strip("\n")) for part in re.split(r"^\.\.\.$", expected, flags=re.MULTILINE))
@@ -106,7 +114,8 @@ def taken_for_granted(tmp_path_factory):
 
 @pytest.mark.timeout(900)  # a page has many commands
 @pytest.mark.parametrize(("path", "found"), runnable())
-def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch):
+def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch, mgpu_ngram):
+    """A shell runs console blocks, except commands of this program alone: these run here, which is 0.4 s faster."""
     granted, same_text = taken_for_granted
     shutil.copytree(granted, tmp_path, dirs_exist_ok=True)
     console = "".join(block.code for block in found if block.language == "console" and not block.reason)
@@ -126,10 +135,14 @@ def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch):
             printed = out.getvalue()
         elif block.language == "console":
             for command, expected in commands(block.code):
-                bash = ["bash", "-euo", "pipefail", "-c", command]
-                done = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=600)
-                assert done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
-                assert not same_text or shows(expected, done.stdout), f"{where}: {command} prints\n{done.stdout}"
+                if (words := arguments(command)) is not None:
+                    status, out, err = mgpu_ngram(*words)
+                else:
+                    bash = ["bash", "-euo", "pipefail", "-c", command]
+                    done = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=600)
+                    status, out, err = done.returncode, done.stdout, done.stderr
+                assert status == 0, f"{where}: {command}\n{out}{err}"
+                assert not same_text or shows(expected, out), f"{where}: {command} prints\n{out}"
             printed = None
         elif printed is not None:  # the output of a python block
             assert not same_text or shows(block.code, printed), f"{where}: printed\n{printed}"
@@ -157,6 +170,8 @@ def test_blocks_by_hand():
     assert commands(first.code) == [("a \\\nb", "out"), ("c", "")] and (first.line, first.reason) == (3, None)
     assert (second.language, second.code, second.reason) == ("python", "x\n", "no GPU")
     assert (third.language, third.code) == ("text", "1\n")
+    assert arguments("mgpu-ngram plan 'a b' c=1  # as it is | here") == ["plan", "a b", "c=1"]
+    assert all(arguments(c) is None for c in ("mgpu-ngram info a | head", "mgpu-ngram count *.txt", "python a.py"))
     assert shows("a\n...\nc", "a\nb\nc\nd\n") and shows("", "x") and shows("a", "a\n")
     assert not shows("a\n...\nc", "a\nb\n") and not shows("b", "a\nb\n")
 
