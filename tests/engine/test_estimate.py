@@ -60,18 +60,18 @@ def cut(counts, order, bits, parts, to_device, split):
 
     Keys are slices of longer columns, as after a merge.
     """
-    made = []
-    for p in range(parts):
-        tables = {}
-        for n in range(2, order + 1):
-            of_order = (g for g in counts if len(g) == n)
-            rows = sorted(g for g in of_order if g[-3 if n > 2 and g[-2] in split else -2] % parts == p)
-            codes = np.array(rows, np.uint32).reshape(-1, n) + 1
-            keys = pack_codes([np.ascontiguousarray(codes[:, i]) for i in range(n)], bits)
+    made = [{} for _ in range(parts)]
+    for n in range(2, order + 1):
+        ngrams = [g for g in counts if len(g) == n]
+        ids = np.array(ngrams, np.uint32).reshape(-1, n)
+        place = np.lexsort(ids.T[::-1])
+        ids, counts_G = ids[place], np.array([counts[g] for g in ngrams], np.int64)[place]
+        context = np.where(np.isin(ids[:, -2], split), ids[:, -3], ids[:, -2]) if n > 2 else ids[:, -2]
+        for p, tables in enumerate(made):
+            rows = context % parts == p
+            keys = pack_codes([np.ascontiguousarray(ids[rows, i] + 1) for i in range(n)], bits)
             longer = to_device(np.pad(keys, ((0, 0), (0, 5)), constant_values=1))
-            counts_G = to_device(np.array([counts[g] for g in rows], np.int64))
-            tables[n] = Table(longer[:, : len(rows)], counts_G, n, bits)
-        made.append(tables)
+            tables[n] = Table(longer[:, : rows.sum()], to_device(counts_G[rows]), n, bits)
     return made
 
 
