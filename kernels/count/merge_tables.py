@@ -145,9 +145,16 @@ def _append(from_keys, from_counts, rows, keys, counts, g):
     begin, end = rows
     after = g + end - begin
     for c in range(len(keys)):
-        keys[c, g:after] = from_keys[c, begin:end]
-    counts[g:after] = from_counts[begin:end]
+        _copy(from_keys[c, begin:end], keys[c, g:after])
+    _copy(from_counts[begin:end], counts[g:after])
     return after
+
+
+@njit(nogil=True, cache=True)
+def _copy(source, target):
+    """Copy an array of one dimension. An assignment of slices takes Numba 2 s to compile."""
+    for i in range(len(source)):
+        target[i] = source[i]
 
 
 @njit(nogil=True, cache=True)

@@ -41,8 +41,10 @@ def _cpu(first_R, end_R, word_G, value_G):
         offsets[r + 1] = offsets[r] + np.int64(end_R[r]) - np.int64(first_R[r])
     word_C, value_C = np.empty(offsets[R], np.uint32), np.empty(offsets[R], np.float32)
     for r in range(R):
-        word_C[offsets[r] : offsets[r + 1]] = word_G[first_R[r] : end_R[r]]
-        value_C[offsets[r] : offsets[r + 1]] = value_G[first_R[r] : end_R[r]]
+        first, offset = np.int64(first_R[r]), offsets[r]
+        for i in range(offsets[r + 1] - offset):  # a copy of slices takes Numba 2 s to compile
+            word_C[offset + i] = word_G[first + i]
+            value_C[offset + i] = value_G[first + i]
     return offsets, word_C, value_C
 
 
