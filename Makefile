@@ -72,8 +72,18 @@ $(BIN)/python:
 	$(PYTHON) -m pip --python $@ $(INSTALL) pip setuptools 2>/dev/null || \
 	  { $@ -m ensurepip && $@ -m pip $(INSTALL) --upgrade pip setuptools; } || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/.base: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
-	$(PIP) --editable .
+# The compilation of C++ takes as long as all other packages: with --jobs, both run at once.
+$(VENV)/.base: $(VENV)/.dependencies $(VENV)/.package
+	@touch $@
+
+$(VENV)/.dependencies: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], \
+	  sep='\n')" >$@.txt
+	$(PIP) --requirement $@.txt
+	@touch $@
+
+$(VENV)/.package: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+	$(PIP) --no-deps --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.base
@@ -91,4 +101,4 @@ $(VENV)/.docs: $(VENV)/.base
 # One run of pip builds the metadata once, not once for each of the above.
 $(VENV)/.all: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --editable '.[test,bench,lint,docs]'
-	@touch $(VENV)/.base $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $@
+	@touch $(VENV)/.dependencies $(VENV)/.package $(VENV)/.base $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $@
