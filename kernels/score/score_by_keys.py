@@ -185,4 +185,5 @@ def _fill(words_G, value_G, table):
         while table[slot, 0] | table[slot, 1]:
             slot = slot + 1 if slot + 1 < len(table) else 0
         table[slot, 0], table[slot, 1] = key & uint64(0xFFFFFFFF), key >> uint64(32)
-        table[slot, 2:] = value_G[g]
+        for i in range(value_G.shape[1]):  # a copy of slices takes Numba 2 s to compile
+            table[slot, 2 + i] = value_G[g, i]
