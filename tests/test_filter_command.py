@@ -76,11 +76,13 @@ def test_a_job_with_two_models(folder, mgpu_ngram):
         (["-m", "none.arpa"], "none.arpa: cannot be read (No such file or directory)"),
         (["-m", "none.{language}.arpa"], "the model 'none.{language}.arpa' matches no file"),
         (["-m", "model.arpa", "--tokenizer", "none.model"], "none.model: cannot be read"),
+        (["-m", "model.arpa", "--text", "body", "--tokenizer", "empty"], "empty: cannot be read (it is no"),
         (["-m", "model.arpa"], "lacks the key 'text'; name one with text_column: body"),
         (["-m", "model.arpa", "--text", "body", "--only", "head"], "only has 'head' but there are no buckets"),
         (["-m", "model.arpa", "--text", "body", "--buckets", "a:30", "--cutoffs", "none.csv"], "none.csv: cannot be"),
     ],
 )
 def test_errors_of_one_line(flags, wanted, folder, mgpu_ngram):
+    (folder / "empty").touch()
     status, _, err = mgpu_ngram("filter", "docs.jsonl", "-o", "out", *flags, *HERE)
     assert status == 2 and wanted in err and err.count("\n") == 1 and not (folder / "out").exists(), err

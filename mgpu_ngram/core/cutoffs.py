@@ -116,7 +116,7 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
     """Return the cut-offs of each language from a CSV file as CCNet's cutoff.csv.
 
     The first column holds percentiles, each other column the perplexities of a language. Raises InputError for a file
-    of another kind, and for a percentile that it lacks.
+    of another kind, for a percentile that it lacks, and for cut-offs that fall.
     """
     try:
         rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
@@ -126,14 +126,21 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
     try:
         table = {float(row[0]): [float(value) if value else math.nan for value in row[1:]] for row in rows[1:] if row}
         lines = [table[percentile] for percentile in percentiles]
-        found = {name: tuple(line[i] for line in lines) for i, name in enumerate(rows[0][1:])}
+        columns = {name: tuple(line[i] for line in lines) for i, name in enumerate(rows[0][1:])}
     except KeyError as error:
         raise InputError(f"{path}: there is no row of percentile {error}; give buckets that the table has") from None
     except (ValueError, IndexError):
         raise InputError(
             f"{path}: is no table of percentiles by language; give a CSV file as CCNet's cutoff.csv"
         ) from None
-    return {name: values for name, values in found.items() if not any(map(math.isnan, values))}
+    found: dict[str | None, tuple[float, ...]] = {}
+    for name, values in columns.items():
+        if any(map(math.isnan, values)):
+            continue
+        if list(values) != sorted(values):
+            raise InputError(f"{path}: the cut-offs of {name!r} fall, {values}; give rising ones")
+        found[name] = values
+    return found
 
 
 def percentile_cutoffs(figure_D: Any, percentiles: Sequence[float]) -> tuple[float, ...]:

@@ -114,7 +114,8 @@ def open_shards(paths: list[str], text_column: str) -> Corpus:
     paths        files, globs, directories or URLs: JSON lines and WET files, plain or compressed, and Parquet
     text_column  key or column of the text
 
-    Raises InputError for files of another format. A key that the first line lacks is an error, too.
+    Raises InputError for files of another format, for a key that the first lines lack, and for Parquet with two columns
+    of one name.
     """
     return Corpus(tuple(_shard(name, location, text_column) for name, location in find_files(paths)), "word")
 
@@ -122,6 +123,7 @@ def open_shards(paths: list[str], text_column: str) -> Corpus:
 def _shard(name: str, location: str, text_column: str) -> Source:
     source = stored_source(name, location)
     if source.format == "parquet":
+        _check_names(source)
         return parquet_source(source, text_column)
     head = first_text(source)
     if head.startswith(MAGIC):
@@ -132,9 +134,17 @@ def _shard(name: str, location: str, text_column: str) -> Source:
         what = what_begins(head[:HEAD_BYTES]) or "text"
         raise InputError(f"{name!r} is {what}, no JSON lines; give a JSON object with the key {text_column!r} a line")
     keys = json_keys(head.removeprefix(BOM))
-    if keys and text_column not in keys:
+    if keys and not any(text_column in json_keys(line) for line in lines):
         raise InputError(f"{name!r} lacks the key {text_column!r}; name one with text_column: {', '.join(keys)}")
     return replace(source, column=text_column)
+
+
+def _check_names(source: Source) -> None:
+    """Raise InputError for a Parquet file with two columns of one name."""
+    with parquet_file(source) as file:
+        names = file.schema_arrow.names
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"{source.name!r} has two columns {twice!r}; rename one of them or leave it out")
 
 
 def read_shard(
@@ -300,8 +310,16 @@ class _ParquetWriter:
     def render(self, block: DocumentBlock, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
         table, kinds = block.records, self._kinds
         arrays = [fields[name].arrow(kinds[name]) if name in fields else table[name] for name in self._schema.names]
-        return pa.Table.from_arrays(arrays, schema=self._schema).filter(pa.array(kept_D, pa.bool_()))
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        plain, kept = _without_views(self._schema), pa.array(kept_D, pa.bool_())
+        return table.filter(kept) if plain == self._schema else table.cast(plain).filter(kept).cast(self._schema)
 
     def write(self, rendered: Any) -> None:
         if len(rendered):
             self._file.write_table(rendered, row_group_size=len(rendered))
+
+
+def _without_views(schema: Any) -> Any:
+    """Return the schema with plain columns in place of views of strings, which Arrow does not filter."""
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema], schema.metadata)

@@ -58,6 +58,8 @@ class _SentencePiece:
             raise InputError(f"{path}: a SentencePiece model needs the library sentencepiece; {INSTALL}") from None
         try:
             data = Path(path).read_bytes()
+            if not data:  # the library takes it and fails at its first use
+                raise RuntimeError
             self._model = SentencePieceProcessor(model_proto=data)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or "it is no SentencePiece model"

@@ -87,5 +87,8 @@ def test_a_table(tmp_path):
         table.write_text(text)
         with pytest.raises(InputError, match=wanted):
             read_cutoffs(str(table), [30])
+    table.write_text(",en,de\n30,300,100\n60,200,100\n")
+    with pytest.raises(InputError, match=re.escape("the cut-offs of 'en' fall, (300.0, 200.0); give rising ones")):
+        read_cutoffs(str(table), [30, 60])
     with pytest.raises(InputError, match=re.escape("none.csv: cannot be read (No such file or directory)")):
         read_cutoffs("none.csv", [30])

@@ -77,6 +77,34 @@ def test_parquet(arpa, here, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_types_of_parquet(kind, arpa, here, tmp_path):
+    """Texts of each type of Arrow are read, dropped and written as this type."""
+    texts = pa.array(TEXTS).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(TEXTS).cast(kind)
+    pq.write_table(pa.table({"text": texts}), tmp_path / "docs.parquet")
+    filtered(here, arpa, tmp_path / "docs.parquet", tmp_path / "out", max_perplexity=10, keep=["words"])
+    found = pq.read_table(tmp_path / "out/documents/docs.parquet")
+    assert found.schema.field("text").type == kind
+    assert found.to_pydict() == {"text": ["a b", "a b\nc", "a  b"], "words": [3, 5, 3]}
+
+
+def test_two_columns_of_one_name(arpa, here, tmp_path):
+    table = pa.Table.from_arrays([pa.array(["a b"]), pa.array([1]), pa.array([2])], ["text", "n", "n"])
+    pq.write_table(table, tmp_path / "docs.parquet")
+    with pytest.raises(InputError, match="has two columns 'n'; rename one of them or leave it out"):
+        filtered(here, arpa, tmp_path / "docs.parquet", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_first_record_without_text(arpa, here, tmp_path):
+    """It is a reject like any other; only a key that all first lines lack is an error."""
+    (tmp_path / "docs.jsonl").write_text('{"id": 9}\n' + LINES[0] + "\n")
+    with pytest.warns(InputWarning, match="1 of 2 records could not be read"):
+        filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out")
+    assert new_fields(tmp_path / "out/documents/docs.jsonl") == BY_HAND[:1]
+    assert json.loads((tmp_path / "out/rejects.jsonl").read_text())["reason"] == "no key 'text'"
+
+
 def test_records_that_cannot_be_read(arpa, here, tmp_path):
     """They are told with file, line and reason; all else is filtered."""
     docs = tmp_path / "docs.jsonl"
