@@ -73,6 +73,7 @@ def stored_head(name: str, location: str) -> tuple[bytes, int]:
             with open(location, "rb") as file:
                 return file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size
         except OSError as error:
+            error.filename = location  # a read that fails names no file
             raise unreadable(error) from None
     with remote_errors(name):
         fs, path = filesystem(location)

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import os
 import sys
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import zstandard
 
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.sources import stored_head
 
 TEXT = b"of the\nin the\n"
 
@@ -61,3 +63,9 @@ def test_zstandard_is_required_only_for_zstd_files(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"\x28\xb5\x2f\xfd")
     with pytest.raises(InputError, match="pip install zstandard"):
         open_corpus(tmp_path / "a")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs Linux")
+def test_a_failing_read_names_the_file():
+    with pytest.raises(InputError, match="cannot read '/proc/self/mem': Input/output error"):
+        stored_head("memory", "/proc/self/mem")
