@@ -127,6 +127,14 @@ def test_a_filter_is_picklable_and_small(arpa):
     assert pickle.loads(pickle.dumps(documents))(["a b", "c"]).kept_D == [True, False]
 
 
+def test_a_worker_with_another_model(arpa):
+    documents = DocumentFilter(arpa)
+    documents.check_files()
+    arpa.write_text(arpa.read_text() + "\n")
+    with pytest.raises(ng.InputError, match="model.arpa is another file on a worker; give all workers the same one"):
+        documents.check_files()
+
+
 def test_any_blocks_have_the_same_figures(arpa, monkeypatch):
     from mgpu_ngram import document_filter
 

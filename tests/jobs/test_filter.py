@@ -14,6 +14,7 @@ import zstandard
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, InputWarning
+from mgpu_ngram.core.output import find_manifest
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.filter import run as filter_job
 from mgpu_ngram.jobs.filter.config import FilterConfig
@@ -559,6 +560,17 @@ def test_a_contrast_model_of_pieces(swapped, here, tmp_path):
     alone, both = (new_fields(tmp_path / name / "documents/docs.jsonl") for name in ("alone", "both"))
     assert [d.get("contrast_perplexity") for d in both] == [d.get("perplexity") for d in alone]
     assert both[1]["perplexity"] != both[1]["contrast_perplexity"]
+
+
+def test_another_tokeniser_is_a_change(arpa, here, tmp_path):
+    train_pieces(tmp_path)
+    (tmp_path / "docs.jsonl").write_text(LINES[0])
+    config = FilterConfig([str(tmp_path / "docs.jsonl")], str(arpa), tokenizer=str(tmp_path / "m.model"))
+    run(config, RunContext(here, tmp_path / "out"))
+    manifest = find_manifest(tmp_path / "out")
+    assert not filter_job.changed_since(config, manifest)
+    (tmp_path / "m.model").write_bytes((tmp_path / "m.model").read_bytes() + b" ")
+    assert "tokenizer" in filter_job.changed_since(config, manifest)
 
 
 def test_halves_of_surrogate_pairs(arpa, here, tmp_path):
