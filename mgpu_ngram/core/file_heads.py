@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import shlex
+import unicodedata
 
 from mgpu_ngram.core.errors import InputError
 
@@ -31,6 +33,7 @@ UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+NOT_IN_TEXT = ("Cc", "Cn", "Co")  # categories of Unicode: controls, no characters, private ones
 MAGIC = {
     b"mmap lm http://kheafield.com/code": KENLM,
     b"KenLM intermediate binary file\n": INTERMEDIATE,
@@ -59,8 +62,9 @@ MAGIC = {
     b"\x80\x05": "a pickle",
 }
 NOT_ARPA = {  # formats that hold a model or may hold one, and the way out
-    "UTF-16 text": "convert it: iconv -f UTF-16 -t UTF-8",
-    "UTF-32 text": "convert it: iconv -f UTF-32 -t UTF-8",
+    **{
+        f"{code} text": f"convert it: iconv -f {code} -t UTF-8" for code in ("UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32")
+    },
     IARPA: "convert it with compile-lm --text yes",
     IRSTLM: "convert it with compile-lm --text yes",
     **{f"{format} data": "unpack or export the ARPA file in it" for format in COMPRESSION.values()},
@@ -105,12 +109,45 @@ def what_begins(head: bytes) -> str:
         return "a tar archive"
     if head[:4] == b"RIFF" and head[8:12] in (b"WAVE", b"WEBP", b"AVI "):
         return "a RIFF file (sound, image or video)"
+    if encoding := unmarked_utf16(head):
+        return f"{encoding} text"
     first = next((line for line in head.splitlines() if line.strip() and not line.startswith(b"#")), b"")
     if first.rstrip() == b"\\data\\":
         return ARPA
     if first.startswith(b"iARPA"):
         return IARPA
     return JSON_LINES if _is_json_line(head) else ""
+
+
+def unmarked_utf16(head: bytes) -> str:
+    """Return "UTF-16LE" or "UTF-16BE" for text in UTF-16 that has no byte order mark; "" for all else.
+
+    Such text has NULs in the high bytes of its characters alone, and neither controls nor undefined characters. UTF-8
+    with NULs between words may look so, but most of its other bytes are not NUL.
+    """
+    if len(head) % 2 or b"\0" not in head:
+        return ""
+    for encoding, high in ("UTF-16LE", head[1::2]), ("UTF-16BE", head[::2]):
+        if b"\0" not in high:
+            continue
+        if 2 * high.count(0) <= len(high) and is_utf8(head):
+            continue
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(head)  # a head may end inside a pair of surrogates
+        except UnicodeDecodeError:
+            continue
+        if all(char.isspace() or unicodedata.category(char) not in NOT_IN_TEXT for char in text):
+            return encoding
+    return ""
+
+
+def is_utf8(head: bytes) -> bool:
+    """Return whether bytes are UTF-8; the last character may be cut off."""
+    try:
+        codecs.getincrementaldecoder("UTF-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def json_keys(head: bytes) -> list[str]:

@@ -11,7 +11,7 @@ from mgpu_ngram.core import file_heads as heads
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.decompress import first_text
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, json_keys, what_begins
+from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, is_utf8, json_keys, what_begins
 from mgpu_ngram.core.kenlm_file import TYPES, read_header
 from mgpu_ngram.core.kenlm_intermediate import intermediate_counts, intermediate_files
 from mgpu_ngram.core.model_file import FORMAT, describe_model
@@ -70,7 +70,7 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     elif what == heads.JSON_LINES:
         found |= {"keys": json_keys(head)}
     elif not what:
-        found = {"format": ("text" if _is_utf8(head) else "unknown") if head else "empty file"}
+        found = {"format": ("text" if is_utf8(head) and b"\0" not in head else "unknown") if head else "empty file"}
     return found | {"compression": compressed or None, "size_bytes": size_bytes}
 
 
@@ -95,12 +95,3 @@ def _parquet_schema(source: Source) -> dict[str, Any]:
     with parquet_file(source) as file:
         columns = {column.name: str(column.type) for column in file.schema_arrow}
         return {"rows": file.metadata.num_rows, "columns": columns}
-
-
-def _is_utf8(head: bytes) -> bool:
-    """Return whether bytes are UTF-8 text; the last character may be cut off. A NUL byte is not text."""
-    try:
-        head.decode()
-    except UnicodeDecodeError as error:
-        return error.start >= len(head) - 3 and error.reason == "unexpected end of data" and b"\0" not in head
-    return b"\0" not in head

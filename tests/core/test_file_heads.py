@@ -64,6 +64,11 @@ TEXT = [
     b"BZhurst\n",
     b"\xef\xbb\xbfof the\n",
     "\u00ff\u00fe in Latin\n".encode(),
+    b"of\0the\n",  # a NUL ends a word
+    b"of\0the\0value\0of\0this\n\n",
+    "καὶ\0ὁ λόγος\n".encode(),
+    b"a\0b",
+    "caf\u00e9\0the value of it\n".encode("latin-1"),
 ]
 
 
@@ -114,6 +119,36 @@ def test_wide_text_is_refused(tmp_path, encoding, order):
     path.write_bytes(("\ufeff" * bool(order) + "of the\n").encode(encoding + order))
     with pytest.raises(InputError, match=f"is {encoding} text, .* UTF-8; convert it: iconv -f {encoding} -t UTF-8 /"):
         open_corpus(path)
+
+
+SENTENCES = {
+    "English": "the value of the \u201cexpression\u201d\n",
+    "German": "über größere Wörter fällt es schwer\n",
+    "Greek": "Ἐν ἀρχῇ ἦν ὁ λόγος, καὶ ὁ λόγος ἦν πρὸς τὸν θεόν\n",
+    "Chinese": "太初有道,道与神同在\n",
+    "JSON": json.dumps({"text": "of the"}) + "\n",
+}
+
+
+@pytest.mark.parametrize("text", SENTENCES.values(), ids=SENTENCES)
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_wide_text_without_a_mark_is_refused(tmp_path, text, encoding):
+    path = tmp_path / "wide"
+    for copies in 1, 500:  # a short file, and one that is longer than a head
+        path.write_text(text * copies, encoding)
+        name = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
+        with pytest.raises(InputError) as error:
+            open_corpus(path)
+        assert str(error.value) == (
+            f"{str(path)!r} is {name} text, but text must be UTF-8; convert it: iconv -f {name} -t UTF-8 {path}"
+        )
+    assert what_begins(text.encode()) in ("", "JSON lines")
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "float32"])
+def test_numbers_are_no_wide_text(dtype):
+    for numbers in np.arange(2000), np.arange(65, 2065) % 256, np.r_[0, 50000:52000]:
+        assert what_begins(numbers.astype(dtype).tobytes()) == ""
 
 
 @pytest.mark.parametrize(
