@@ -35,7 +35,7 @@ from mgpu_ngram.engine.word_order import rows_in_order
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.take_words import take_words
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -210,7 +210,8 @@ def join_symbols(
     lexicon = Lexicon(unit, V, tokens, hash_H, ids_H, S, arrays.get("shard_V", shard_V), split)
     words, are_ids = SPECIALS[:K], _are_words(unit, lmplz)
     if are_ids or len(ordered) > 1 or V > rows_at_once(ordered[0].words.counts_V):
-        symbols = _symbols_in_pieces(ordered, V, words, are_ids, new_arrays)
+        in_host = partial(_new_arrays, np) if on_gpu(made["counts_V"]) else new_arrays
+        symbols = _symbols_in_pieces(ordered, V, words, are_ids, in_host)
     else:
         symbols = _symbols_at_once(ordered[0], words)
     return lexicon, Vocabulary("word" if are_ids else unit, *symbols, *map(to_host, made.values()))
@@ -273,7 +274,7 @@ def _symbols_at_once(ordered: Ordered, words: Sequence[bytes]) -> tuple[np.ndarr
 def _symbols_in_pieces(
     ordered: Sequence[Ordered], V: int, words: Sequence[bytes], are_ids: bool, new_arrays: NewArrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same, with little memory beside the result. Token ids become decimals."""
+    """Return the same, with little memory beside the result. Token ids become decimals. new_arrays: in host memory."""
     head = np.frombuffer(b"".join(words), np.uint8)
     symbol_bytes = DECIMALS * V if are_ids else sum(len(piece.words.data) for piece in ordered)
     made = new_arrays({"offsets_V": (V + 1, np.int64), "data": (len(head) + symbol_bytes, np.uint8)})
