@@ -289,5 +289,5 @@ def test_bad_options(options, message, tmp_path):
 def test_whole_suite_on_a_gpu(tmp_path):
     found = estimate.bench(BenchOptions("gpu", tmp_path, tokens=300_000, workers="1", folder=str(tmp_path)))
     rows = {row["kernel"]: row for row in found}
-    assert rows["estimate/ids to model"]["target"] == 300e6 and rows["estimate/text to model"]["target"] == 120e6
-    assert rows["estimate/ids memory"]["target"] == 120 and rows["estimate/ids memory"]["rate"] > 0
+    assert rows["estimate/ids to model"]["target"] == 1.3e9 and rows["estimate/text to model"]["target"] == 750e6
+    assert rows["estimate/ids memory"]["target"] == 70 and rows["estimate/ids memory"]["rate"] > 0
