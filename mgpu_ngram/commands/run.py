@@ -151,10 +151,7 @@ def run_jobs(
 def check_settings(jobs: Sequence[Job]) -> None:
     """Raise InputError for settings that cannot work. Files that an earlier job makes do not exist yet."""
     for i, job in enumerate(jobs):
-        if made := [path for earlier in jobs[:i] for path in _made_by(earlier, job)]:
-            job.stage.check_without(job.settings, made)
-        else:
-            job.stage.check(job.settings)
+        job.stage.check(job.settings, [path for earlier in jobs[:i] for path in _made_by(earlier, job)])
 
 
 def _made_by(earlier: Job, job: Job) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -229,6 +230,13 @@ def identify(path: str | Path) -> str:
     elif not compression(head):
         refuse_as_arpa(str(path), head)
     return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
+
+
+def check_models(paths: Iterable[str], made: Collection[str] = ()) -> None:
+    """Raise InputError for a path that is no model, except the paths `made`, which an earlier job makes."""
+    for path in paths:
+        if path not in made:
+            identify(path)
 
 
 def is_model_file(path: str | Path) -> bool:

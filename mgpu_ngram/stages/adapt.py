@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
@@ -78,10 +78,11 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output)
 
-    def check(self, config: AdaptConfig) -> None:
+    def check(self, config: AdaptConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.adapt.run import settings
 
-        settings(config)
+        if config.earlier not in made:
+            settings(config)
 
     def open_inputs(self, config: AdaptConfig) -> Corpus:
         from mgpu_ngram.jobs.adapt.run import open_inputs

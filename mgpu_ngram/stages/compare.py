@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
@@ -83,11 +83,10 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output or None)
 
-    def check(self, config: CompareConfig) -> None:
-        from mgpu_ngram.core.model_file import identify
+    def check(self, config: CompareConfig, made: Collection[str] = ()) -> None:
+        from mgpu_ngram.core.model_file import check_models
 
-        for model in config.models:
-            identify(model)
+        check_models(config.models, made)
 
     def open_inputs(self, config: CompareConfig) -> Corpus:
         from mgpu_ngram.jobs.compare.run import open_inputs

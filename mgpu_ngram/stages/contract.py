@@ -101,11 +101,11 @@ class Stage(ABC, Generic[C, R]):
         if target.path is not None:
             check_free(target.path, overwrite)
 
-    def check(self, config: C) -> None:
-        """Raise InputError if a file named in the settings contradicts them. Called when all files exist."""
+    def check(self, config: C, made: Collection[str] = ()) -> None:
+        """Raise InputError for a file named in the settings that does not exist or contradicts them.
 
-    def check_without(self, config: C, made: Collection[str]) -> None:
-        """Do what `check` can do before an earlier job makes the files `made`, paths in the settings."""
+        made  paths in the settings that an earlier job will make: not checked
+        """
 
     def open_inputs(self, config: C) -> Corpus | None:
         """Return the text that the settings name; None when the stage reads no text."""

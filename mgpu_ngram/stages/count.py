@@ -6,7 +6,8 @@ import argparse
 import itertools
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.count.config import CountConfig
@@ -92,10 +93,10 @@ class CountStage(Stage[CountConfig, "CountResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output)
 
-    def check(self, config: CountConfig) -> None:
+    def check(self, config: CountConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.count.earlier import open_earlier
 
-        open_earlier(config)
+        open_earlier(replace(config, add=[path for path in config.add if path not in made]))
 
     def open_inputs(self, config: CountConfig) -> Corpus:
         from mgpu_ngram.jobs.count.run import open_inputs

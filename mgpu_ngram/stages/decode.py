@@ -102,12 +102,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
 
         check_file(config, target.path, overwrite)
 
-    def check(self, config: DecodeConfig) -> None:
-        from mgpu_ngram.jobs.decode.options import check
-
-        check(config)
-
-    def check_without(self, config: DecodeConfig, made: Collection[str]) -> None:
+    def check(self, config: DecodeConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.decode.options import check
 
         check(config, made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
@@ -78,12 +78,13 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output)
 
-    def check(self, config: DistributionConfig) -> None:
-        from mgpu_ngram.core.model_file import identify
+    def check(self, config: DistributionConfig, made: Collection[str] = ()) -> None:
+        from mgpu_ngram.core.model_file import check_models
         from mgpu_ngram.jobs.distribution.sizes import known_facts
 
-        identify(config.model)
-        known_facts(config)
+        check_models([config.model], made)
+        if config.model not in made:
+            known_facts(config)
 
     def open_inputs(self, config: DistributionConfig) -> Corpus:
         from mgpu_ngram.jobs.distribution.run import open_inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.filter.config import FilterConfig
@@ -103,10 +103,10 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output)
 
-    def check(self, config: FilterConfig) -> None:
+    def check(self, config: FilterConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.filter.run import check
 
-        check(config)
+        check(config, made)
 
     def open_inputs(self, config: FilterConfig) -> Corpus:
         from mgpu_ngram.jobs.filter.run import open_inputs

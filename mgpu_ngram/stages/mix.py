@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.mix.config import MixConfig
@@ -65,12 +65,11 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
         found = given(arguments, ["models", "weights", "tune", "log_linear", "bayes", "bayes_scale"])
         return fill(MixConfig, found | {"format": model_format(arguments.output)}, "mix")
 
-    def check(self, config: MixConfig) -> None:
+    def check(self, config: MixConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.corpus import open_corpus
-        from mgpu_ngram.core.model_file import identify
+        from mgpu_ngram.core.model_file import check_models
 
-        for model in config.models:
-            identify(model)
+        check_models(config.models, made)
         if config.tune is not None:
             open_corpus([config.tune])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
@@ -107,15 +107,15 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
         print(f"{path}: models of {lines} of {described['options']['vocabulary']}, {ngrams:,} n-grams in all")
         show_options(described)
 
-    def check(self, config: PruneConfig) -> None:
+    def check(self, config: PruneConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.corpus import open_corpus
         from mgpu_ngram.core.counts import read_counts
-        from mgpu_ngram.core.model_file import identify
+        from mgpu_ngram.core.model_file import check_models
 
-        identify(config.model)
+        check_models([config.model], made)
         if config.vocabulary is not None:
             open_corpus([config.vocabulary])
-        if config.counts is not None:
+        if config.counts is not None and config.counts not in made:
             read_counts(config.counts)
 
     def cpu_seconds(self, config: PruneConfig, inputs: Corpus | None) -> float:

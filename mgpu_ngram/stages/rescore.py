@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -76,10 +76,10 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
 
         check_file(config, target.path, overwrite)
 
-    def check(self, config: RescoreConfig) -> None:
+    def check(self, config: RescoreConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.rescore.run import check_inputs
 
-        check_inputs(config)
+        check_inputs(config, made)
 
     def open_inputs(self, config: RescoreConfig) -> Corpus:
         from mgpu_ngram.jobs.rescore.run import open_inputs

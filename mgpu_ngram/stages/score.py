@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -102,10 +102,10 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
 
         check_file(target.path, overwrite)
 
-    def check(self, config: ScoreConfig) -> None:
-        from mgpu_ngram.core.model_file import identify
+    def check(self, config: ScoreConfig, made: Collection[str] = ()) -> None:
+        from mgpu_ngram.core.model_file import check_models
 
-        identify(config.model)
+        check_models([config.model], made)
 
     def open_inputs(self, config: ScoreConfig) -> Corpus:
         from mgpu_ngram.jobs.score.run import open_inputs

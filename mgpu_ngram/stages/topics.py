@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -135,10 +135,12 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         if isinstance(config, TopicsCommand) and config.export:
             check_free(config.export, overwrite)
 
-    def check(self, config: TopicsConfig) -> None:
+    def check(self, config: TopicsConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.topic_model import describe_topic_model, find_topic_model
         from mgpu_ngram.jobs.topics.run import check_topic
 
+        if config.model in made:
+            return
         described = describe_topic_model(find_topic_model(config.model))
         if isinstance(config, TopicsCommand):
             check_topic(config.topic, described["topics"])

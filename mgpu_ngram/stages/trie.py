@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
@@ -100,11 +100,10 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
             raise InputError(f"-o - writes an ARPA file, not {KINDS[config.format]}; name a file")
         return config
 
-    def check(self, config: TrieConfig) -> None:
-        from mgpu_ngram.core.model_file import identify
+    def check(self, config: TrieConfig, made: Collection[str] = ()) -> None:
+        from mgpu_ngram.core.model_file import check_models
 
-        for path in (config.model, *config.rest):
-            identify(path)
+        check_models([config.model, *config.rest], made)
 
     def cpu_seconds(self, config: TrieConfig, inputs: Corpus | None) -> float:
         if not os.path.isfile(config.model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.tune.config import TuneConfig
@@ -79,10 +79,10 @@ class TuneStage(Stage[TuneConfig, "TuneResult"]):
 
         check_file(config, target.path, overwrite)
 
-    def check(self, config: TuneConfig) -> None:
+    def check(self, config: TuneConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.tune.run import check
 
-        check(config)
+        check(config, made)
 
     def open_inputs(self, config: TuneConfig) -> Corpus:
         from mgpu_ngram.jobs.rescore.run import open_inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.cutoffs import Rules, read_cutoffs
 from mgpu_ngram.core.errors import warn
-from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.model_file import check_models, identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
@@ -81,12 +81,13 @@ def open_inputs(config: FilterConfig) -> Corpus:
     return open_shards(config.text, config.text_column)
 
 
-def check(config: FilterConfig) -> None:
-    """Raise InputError unless the model, the tokeniser and the table of cut-offs can be used."""
+def check(config: FilterConfig, made: Collection[str] = ()) -> None:
+    """Raise InputError unless the models, the tokeniser and the table of cut-offs can be used.
+
+    made  models that an earlier job makes
+    """
     for paths in model_paths(config).values():
-        identify(paths.model)
-        if paths.contrast_model:
-            identify(paths.contrast_model)
+        check_models([path for path in (paths.model, paths.contrast_model) if path], made)
         if paths.tokenizer:
             open_subwords(os.path.abspath(paths.tokenizer))
     if config.cutoffs:

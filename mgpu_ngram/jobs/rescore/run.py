@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.model_file import check_models, identify
 from mgpu_ngram.core.nbest_files import kaldi_lists, open_lists
 from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -83,13 +83,16 @@ def open_inputs(config: ListsConfig) -> Corpus:
     return open_lists(config.text, config.text_column)
 
 
-def check_inputs(config: ListsConfig) -> None:
-    """Raise InputError for a file of models, costs or weights that cannot be used."""
-    for path in config.lm:
-        identify(path)
+def check_inputs(config: ListsConfig, made: Collection[str] = ()) -> None:
+    """Raise InputError for a file of models, costs or weights that cannot be used.
+
+    made  models and weights that an earlier job makes
+    """
+    check_models(config.lm, made)
     for path in config.costs.values():
         find_files([path])
-    with_weights(config)
+    if config.weights not in made:
+        with_weights(config)
 
 
 def with_weights(config: L) -> L:

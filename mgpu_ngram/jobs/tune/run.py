@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -80,10 +80,13 @@ def plan(config: TuneConfig, context: PlanContext) -> dict[str, Any]:
     return {"job": config.name} | lists_plan(config, context) | more
 
 
-def check(config: TuneConfig) -> None:
-    """Raise InputError for a file that cannot be used, and for a metric whose package is not installed."""
+def check(config: TuneConfig, made: Collection[str] = ()) -> None:
+    """Raise InputError for a file that cannot be used, and for a metric whose package is not installed.
+
+    made  models and weights that an earlier job makes
+    """
     import_package(config.metric)
-    check_inputs(config)
+    check_inputs(config, made)
     open_corpus(config.references)
 
 
