@@ -12,7 +12,9 @@ from typing import Literal
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import Checkpoint, save_entry, what_changed
+from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.typed_config import fill

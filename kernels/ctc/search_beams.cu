@@ -6,6 +6,7 @@
 #include "ranks.cuh"
 #include "powers.cuh"
 #include "logs.cuh"
+#include "word_parts.cuh"
 // Shapes as in search_beams.py. A block searches for an utterance, frame by frame; any grid. A frame has `n` beams and
 // some tokens, and each pair of them is a candidate. Candidates of equal keys are one: a hash table in shared memory
 // adds their probabilities as integers, so their order does not matter. The best K are sorted; they are the next beams.
@@ -22,42 +23,17 @@
 #define CLOSED 1  // flags of a beam: its word has ended
 #define SCORED 2  // the end of its word has been scored
 #define HOT 4     // its word is a hot word
-#define ROOT (-1)
-#define OFF (-2)
 #define LOG10_E 0.4342944819032518
 #define UNIT 4503599627370496.0  // 2^52
 #define SMALLEST (-40.0)
 #define MIN_LOG_PROB (-34.538776394910684f)  // ln 1e-15
 #define MAX_LOG_PROB 1e-3f
-#define USUAL_LENGTH 6
 #define LEADER 0x8000
 
 struct Beam {
   u64 text, part;
   double logit, raw, part_score, end_raw;
   int state, end_state, node, hot, length, last, hot_words, flags;
-};
-struct Part {
-  u64 hash;
-  double score;
-  int node, hot, length;
-};
-struct Trie {
-  Edges edges;
-  const ulonglong2* words_V;
-};
-struct Search {
-  const u8* kind_V;
-  const int *first_V, *symbols_S;
-  const ulonglong2* hash_V;
-  Trie lexicon, hot_words;
-  const int* word_G;
-  const double* score_G;
-  const u8* whole_G;
-  States states;
-  i64 end;
-  double weight, alpha, beta, unknown, unit;
-  bool has_model;
 };
 
 __device__ __forceinline__ u64 ordered(double x) {
@@ -66,64 +42,6 @@ __device__ __forceinline__ u64 ordered(double x) {
 }
 __device__ __forceinline__ double value_of(u64 key) {
   return __longlong_as_double((i64)(key >> 63 ? key ^ 1ULL << 63 : ~key));
-}
-__device__ __forceinline__ u64 with_word(u64 text, u64 part) { return mix64(text ^ mix64(part + 1)); }
-__device__ __forceinline__ u64 key_of(u64 text, u64 part, bool closed, int last) {
-  const u64 key = mix64(with_word(text, part + (closed ? 0x632BE59BD9B4E019ULL : 0)) + (u64)(last + 2));
-  return key ? key : 1;
-}
-
-__device__ int follow(const Trie& trie, int node, int symbol, bool& marked) {
-  marked = false;
-  if (node == OFF) return OFF;
-  ulonglong2 found = trie.words_V[symbol];
-  if (node != ROOT) {
-    found = find_edge(trie.edges, node, symbol);
-    if (!found.x) return OFF;
-    symbol = (int)(found.x & ((1ULL << trie.edges.node_bits) - 1));
-  }
-  marked = edge_values(found).x != 0;
-  return symbol;
-}
-
-__device__ Part extended(const Search& search, Part part, int token) {
-  const int end = search.first_V[token + 1];
-  bool known = false, is_hot;
-  for (int s = search.first_V[token]; s < end; ++s) {
-    const int symbol = search.symbols_S[s];
-    part.node = follow(search.lexicon, part.node, symbol, known);
-    part.hot = follow(search.hot_words, part.hot, symbol, is_hot);
-    if (!is_hot) part.hot = OFF;
-    ++part.length;
-  }
-  const ulonglong2 hash = search.hash_V[token];
-  part.hash = part.hash * hash.y + hash.x;
-  part.score = 0;
-  if (part.hot >= 0) {
-    part.score = search.score_G[part.hot];
-  } else if (part.length && search.has_model && !known) {
-    part.score = search.unknown;
-    if (part.length > USUAL_LENGTH) part.score = __ddiv_rn(__dmul_rn(part.score, part.length), USUAL_LENGTH);
-  }
-  return part;
-}
-
-// Return the score of a word after a state, and set the state after it; at the end of a text, with that of </s>.
-__device__ double word_score(const Search& search, int state, int node, bool is_last, int& next) {
-  const int code = node >= 0 ? search.word_G[node] : -1;
-  double score = to_double(step(search.states, state, code >= 0 ? code : ~code, next));
-  if (code < 0) score = __dadd_rn(score, search.unknown);
-  if (is_last && search.end >= 0) {
-    int after;
-    score = __dadd_rn(score, to_double(step(search.states, next, search.end, after)));
-  }
-  return __dadd_rn(__dmul_rn(__dmul_rn(search.alpha, score), search.unit), search.beta);
-}
-
-__device__ double total_of(const Search& search, double logit, double raw, int hot_words, double part_score) {
-  const double hot = __dmul_rn(search.weight, hot_words);
-  if (search.has_model) return __dadd_rn(logit, __dadd_rn(__dadd_rn(raw, hot), part_score));
-  return __dadd_rn(__dadd_rn(logit, hot), part_score);
 }
 
 // Return how many threads before this one have `mine`, counting each as often as it says; `total` becomes that of all.

@@ -19,18 +19,16 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
-from mgpu_ngram.core.arrays import load_arrays, save_arrays
-from mgpu_ngram.core.errors import InputError, warn
+from mgpu_ngram.core.changes import plain_values, what_changed
+from mgpu_ngram.core.checkpoint_entries import ENTRY, Entry, damage_found, damage_of, delete_entry, disjoint, read_entry
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import TEMPORARY, clear_leftovers, new_file, run_mark
 from mgpu_ngram.core.scratch import is_running
 
@@ -38,91 +36,8 @@ FORMAT = "mgpu_ngram checkpoint"
 FORMAT_VERSION = 1
 IDENTITY = "identity.json"
 OWNER = "owner.json"
-ENTRY = ".safetensors"  # the suffix of an entry's file name
-NOTHING = "[]", "{}", "null"
-NAMED_CHANGES = 3  # at most so many differences are listed in an error
 
 _tokens: set[str] = set()  # of the owner.json files that this process wrote
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file of arrays (`load_arrays` opens it) and which items of the run it covers.
-
-    generation  which save of these items it is; of several the highest counts
-    """
-
-    path: str
-    items: tuple[int, ...]
-    generation: int
-    metadata: dict[str, Any]
-
-
-def save_entry(
-    folder: str,
-    kind: str,
-    items: Sequence[int],
-    arrays: Mapping[str, np.ndarray],
-    metadata: Mapping[str, Any] | None = None,
-    durable: bool = True,
-    generation: int = 0,
-    keep_older: bool = False,
-) -> str:
-    """Write one entry to the `entries_folder` of a checkpoint; return its path.
-
-    kind        the kind of result, in letters, digits and _
-    items       numbers of the items (such as chunks) whose results the entry holds
-    metadata    JSON values, returned with the entry
-    durable     as in `save_arrays`; a resumed run finds entries that a crash of the host damaged, and deletes them
-    generation  0 or more: which save of these items this is, such as the iteration. Once a durable entry is written,
-                the entries of this kind with lower generations, all of whose items it covers, are deleted
-    keep_older  do not delete them: `delete_older` does when all items have an entry of this generation
-
-    Raises RunError when the disk is full or the folder is gone.
-    """
-    if not re.fullmatch(r"\w+", kind):
-        raise ValueError(f"kind is {kind!r} but must be of letters, digits and _")
-    if generation < 0:
-        raise ValueError(f"generation is {generation} but must be 0 or more")
-    path = f"{folder}/{kind}-{secrets.token_hex(8)}{ENTRY}"
-    numbers = [int(i) for i in items]
-    own = {"kind": kind, "items": numbers, "generation": int(generation)}
-    save_arrays(path, arrays, {**(metadata or {}), **own}, durable)
-    if durable and generation > 0 and not keep_older:
-        _delete_superseded(folder, kind, set(numbers), generation)
-    return path
-
-
-def _delete_superseded(folder: str, kind: str, items: set[int], generation: int) -> None:
-    """Delete the entries of a kind with lower generations, all of whose items are among `items`."""
-    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY}")):
-        try:
-            entry = _read_entry(path)
-        except InputError:  # damaged, or another process has just deleted it
-            continue
-        if entry.generation < generation and items.issuperset(entry.items):
-            with suppress(OSError):
-                os.unlink(path)
-
-
-def delete_older(folder: str, kind: str, generation: int) -> None:
-    """Delete the entries of a kind with lower generations: all items have durable entries of this generation."""
-    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY}")):
-        with suppress(InputError, OSError):
-            if _read_entry(path).generation < generation:
-                os.unlink(path)
-
-
-def damage_of(path: str) -> str | None:
-    """Read every byte of an entry. Return a description of its damage, or None when it is whole.
-
-    Raises InputError when the file cannot be read now, so that it may still be whole.
-    """
-    try:
-        load_arrays(path)
-    except InputError as error:
-        return _damage(error)
-    return None
 
 
 class Checkpoint:
@@ -213,7 +128,7 @@ class Checkpoint:
         entries = f"entries-{secrets.token_hex(8)}"
         if entries_folder is not None:
             entries = os.path.join(os.path.realpath(entries_folder), entries)
-        state = {"identity": _plain(identity), "chosen": _plain(chosen or {}), "entries": entries}
+        state = {"identity": plain_values(identity), "chosen": plain_values(chosen or {}), "entries": entries}
         partial = folder.with_name(f"{folder.name}.partial-{run_mark()}")
         try:
             partial.mkdir()
@@ -241,18 +156,18 @@ class Checkpoint:
         found = []
         for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY}")):
             try:
-                found.append(_read_entry(path))
+                found.append(read_entry(path))
             except InputError as error:
-                _delete(path, _damage(error))
+                delete_entry(path, damage_found(error))
         found.sort(key=lambda entry: (-entry.generation, -len(entry.items), entry.path))
         damages: dict[str, str | None] = {}  # of those verified so far
-        while unsure := [entry.path for entry in _disjoint(found) if entry.path not in damages]:
+        while unsure := [entry.path for entry in disjoint(found) if entry.path not in damages]:
             damages.update(zip(unsure, verify(unsure), strict=True))
             for path in unsure:
                 if damage := damages[path]:
-                    _delete(path, damage)
+                    delete_entry(path, damage)
             found = [entry for entry in found if not damages.get(entry.path)]
-        return _disjoint(found)
+        return disjoint(found)
 
     def newest_generation(self, kind: str, items: Iterable[int]) -> list[Entry]:
         """Return the entries of the highest generation whose whole entries cover all items; [] if none does.
@@ -262,19 +177,19 @@ class Checkpoint:
         needed, by_generation = set(items), dict[int, list[Entry]]()
         for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY}")):
             try:
-                entry = _read_entry(path)
+                entry = read_entry(path)
             except InputError as error:
-                _delete(path, _damage(error))
+                delete_entry(path, damage_found(error))
                 continue
             by_generation.setdefault(entry.generation, []).append(entry)
         for generation in sorted(by_generation, reverse=True):
             whole = []
             for entry in sorted(by_generation[generation], key=lambda entry: entry.path):
                 if damage := damage_of(entry.path):
-                    _delete(entry.path, damage)
+                    delete_entry(entry.path, damage)
                 else:
                     whole.append(entry)
-            found = _disjoint(whole)
+            found = disjoint(whole)
             if needed == {item for entry in found for item in entry.items}:
                 return found
         return []
@@ -309,37 +224,6 @@ class Checkpoint:
         self.keep()
 
 
-def _read_entry(path: str) -> Entry:
-    """Read the header of an entry. An entry without a generation, as earlier releases wrote it, has generation 0."""
-    metadata = load_arrays(path, verify=False)[1]
-    return Entry(path, tuple(metadata["items"]), metadata.get("generation", 0), metadata)
-
-
-def _damage(error: InputError) -> str:
-    """Return the damage that `load_arrays` found. Raise the error of an unreadable entry: it may be whole."""
-    if isinstance(error.__context__, OSError):
-        raise error
-    return str(error)
-
-
-def _delete(path: str, damage: str) -> None:
-    """Delete a damaged entry, with a warning to the caller of `entries`."""
-    warn(f"{damage} (what it covers is done again)")
-    with suppress(OSError):
-        os.unlink(path)
-
-
-def _disjoint(entries: Iterable[Entry]) -> list[Entry]:
-    """Return each entry that shares no item with the entries returned before it."""
-    covered: set[int] = set()
-    taken = []
-    for entry in entries:
-        if covered.isdisjoint(entry.items):
-            covered.update(entry.items)
-            taken.append(entry)
-    return taken
-
-
 def _read_state(folder: Path) -> dict[str, Any]:
     """Return the contents of identity.json; InputError when the folder is not a checkpoint that we can read."""
     try:
@@ -357,38 +241,6 @@ def _read_state(folder: Path) -> dict[str, Any]:
             "upgrade mgpu_ngram"
         )
     return state
-
-
-def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return the differences of two identities in words; "" when they are equal."""
-    before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
-    changes = []
-    for path in {**after, **before}:
-        name = ".".join(path)
-        side, other_side = (before, after) if path in before else (after, before)
-        if side[path] in NOTHING and any(other[: len(path)] == path != other for other in other_side):
-            continue  # the values inside it are listed as new or gone
-        if path not in before:
-            changes.append((path[0], f"{name} was not there, is {after[path]}"))
-        elif path not in after:
-            changes.append((path[0], f"{name} was {before[path]}, is gone"))
-        elif before[path] != after[path]:
-            changes.append((path[0], f"{name} was {before[path]}, is {after[path]}"))
-    if not changes:
-        return ""
-    what = " and the ".join(dict.fromkeys(top for top, _ in changes))
-    more = f" and {len(changes) - NAMED_CHANGES:,} more" if len(changes) > NAMED_CHANGES else ""
-    return f"the {what} changed: {'; '.join(text for _, text in changes[:NAMED_CHANGES])}{more}"
-
-
-def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield (path of keys, JSON) of each leaf of nested mappings and lists; an empty one is a leaf."""
-    for key, value in values.items() if isinstance(values, dict) else enumerate(values):
-        here = (*path, str(key))
-        if isinstance(value, dict | list) and value:
-            yield from _leaves(value, here)
-        else:
-            yield here, json.dumps(value)
 
 
 def _check_owner(folder: Path, insists: bool) -> None:
@@ -430,11 +282,6 @@ def _remove(folder: Path, entries: Path) -> None:
     aside = folder.with_name(f"{folder.name}.partial-{run_mark()}")
     os.rename(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON gives them back: tuples become lists, and NumPy scalars Python numbers."""
-    return json.loads(json.dumps(values, default=lambda scalar: scalar.item()))
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -33,6 +33,8 @@ UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")  # other than NUL and white space
+MIN_UTF16_BYTES = 32  # shorter UTF-8 may be words of one letter, each before a NUL, which ends a word
 NOT_IN_TEXT = ("Cc", "Cn", "Co")  # categories of Unicode: controls, no characters, private ones
 MAGIC = {
     b"mmap lm http://kheafield.com/code": KENLM,
@@ -122,23 +124,24 @@ def what_begins(head: bytes) -> str:
 def unmarked_utf16(head: bytes) -> str:
     """Return "UTF-16LE" or "UTF-16BE" for text in UTF-16 that has no byte order mark; "" for all else.
 
-    Such text has NULs in the high bytes of its characters alone, and neither controls nor undefined characters. UTF-8
-    with NULs between words may look so, but most of its other bytes are not NUL.
+    Such text has NULs in the high bytes of its characters, and neither controls nor undefined characters. Text of
+    UTF-8 or Latin-1 with NULs between words may look so, but most of its other bytes are not NUL. If both orders of
+    bytes make text, it is the one with more characters of ASCII.
     """
-    if len(head) % 2 or b"\0" not in head:
+    is_valid = is_utf8(head)
+    if len(head) % 2 or b"\0" not in head or (is_valid and len(head) < MIN_UTF16_BYTES):
         return ""
+    is_narrow, found = is_valid or not CONTROLS.search(head), {}
     for encoding, high in ("UTF-16LE", head[1::2]), ("UTF-16BE", head[::2]):
-        if b"\0" not in high:
-            continue
-        if 2 * high.count(0) <= len(high) and is_utf8(head):
+        if b"\0" not in high or (is_narrow and 2 * high.count(0) <= len(high)):
             continue
         try:
             text = codecs.getincrementaldecoder(encoding)().decode(head)  # a head may end inside a pair of surrogates
         except UnicodeDecodeError:
             continue
         if all(char.isspace() or unicodedata.category(char) not in NOT_IN_TEXT for char in text):
-            return encoding
-    return ""
+            found[encoding] = sum(map(str.isascii, text))
+    return max(found, key=lambda encoding: found[encoding], default="")
 
 
 def is_utf8(head: bytes) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.core.checkpoint import save_entry
+from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.compact import save_compact
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.distributions import ArrayFile, array_files, compact_file, parquet_file, save_words

@@ -16,7 +16,7 @@ import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.bags import Bags, join_bags
-from mgpu_ngram.core.checkpoint import delete_older, save_entry
+from mgpu_ngram.core.checkpoint_entries import delete_older, save_entry
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.scratch import PREFIX

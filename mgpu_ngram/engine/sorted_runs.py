@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import save_entry
+from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import (

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import ENTRY, save_entry
+from mgpu_ngram.core.checkpoint_entries import ENTRY, save_entry
 from mgpu_ngram.core.mapped import map_file, place_of
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.engine.budget import Budget, hold

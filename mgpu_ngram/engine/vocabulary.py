@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import save_entry
+from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.shards import MAX_SHARDS, PartLimits
 from mgpu_ngram.core.vocabulary import (
     ARRAYS,

@@ -60,6 +60,7 @@ def test_only_the_task_that_kills_is_blamed(cluster):
     )
     with pytest.raises(RunError, match="chunk 40"):
         cluster.call(work, 1)
+    assert {cluster._watch._tasks[str(task.key)].deaths for task in innocent} == {0}
     cluster._watch.error = None  # other tests share these workers
 
 

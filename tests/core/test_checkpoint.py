@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgpu_ngram.core.checkpoint as checkpoint_module
+import mgpu_ngram.core.checkpoint_entries as entries_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
-from mgpu_ngram.core.checkpoint import Checkpoint, damage_of, delete_older, save_entry, what_changed
+from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint_entries import damage_of, delete_older, save_entry
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, _host
 
@@ -313,12 +316,12 @@ def test_damage_of_an_entry_is_described(tmp_path):
 def test_an_entry_that_cannot_be_read_now_is_kept(when, tmp_path, monkeypatch):
     checkpoint = open_checkpoint(tmp_path)
     path = save(checkpoint, [1])
-    load = checkpoint_module.load_arrays
+    load = entries_module.load_arrays
 
     def fail(path, verify=True):
         return load(os.path.dirname(path) if verify == (when == "verified") else path, verify)
 
-    monkeypatch.setattr(checkpoint_module, "load_arrays", fail)
+    monkeypatch.setattr(entries_module, "load_arrays", fail)
     with pytest.raises(InputError, match="cannot read"):
         checkpoint.entries("run")
     assert os.path.exists(path)
@@ -478,7 +481,8 @@ def test_killed_runs_leave_a_whole_checkpoint(tmp_path):
     code = (
         "import os, sys\n"
         "import numpy as np\n"
-        "from mgpu_ngram.core.checkpoint import Checkpoint, save_entry\n"
+        "from mgpu_ngram.core.checkpoint import Checkpoint\n"
+        "from mgpu_ngram.core.checkpoint_entries import save_entry\n"
         "checkpoint = Checkpoint.open(sys.argv[1], {'corpus': 1}, False, False)\n"
         "save_entry(str(checkpoint.entries_folder), 'run', [3], {'a': np.zeros(2)})\n"
         "os.kill(os.getpid(), 9)\n"

@@ -37,7 +37,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.compare": ["compare_chunk"],
     "mgpu_ngram.engine.rescore": ["rescore_chunk"],
     "mgpu_ngram.engine.distribution_tasks": ["write_distributions", "save_done"],
-    "mgpu_ngram.jobs.estimate.passes": ["make_part", "estimate_of"],
+    "mgpu_ngram.jobs.estimate.tasks": ["make_part", "estimate_of"],
     "mgpu_ngram.jobs.estimate.assemble": ["make_stretch", "link_stretch", "join", "save"],
     "mgpu_ngram.jobs.trie.run": ["build"],
     "mgpu_ngram.jobs.prune.run": ["build"],

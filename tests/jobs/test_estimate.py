@@ -33,8 +33,8 @@ from mgpu_ngram.engine.part import Estimated, Unigrams, Weights
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
-from mgpu_ngram.jobs.estimate import passes
 from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate import tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 
@@ -398,13 +398,13 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, monkeypatch):
 
 @pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 3)])
 def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, make, monkeypatch):
-    found, estimate_part = [], passes.estimate_part
+    found, estimate_part = [], tasks.estimate_part
 
     def note(part, *args):
         found.append((part.orders[2].links is not None, args[-1]))
         return estimate_part(part, *args)
 
-    monkeypatch.setattr(passes, "estimate_part", note)
+    monkeypatch.setattr(tasks, "estimate_part", note)
     executor = LocalExecutor(workers=workers)
     try:
         assert make(text, executor=executor, **whole[1])[0] == whole[0]["arpa"]

@@ -16,8 +16,9 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate
-from mgpu_ngram.jobs.estimate.passes import PartResources
+from mgpu_ngram.jobs.estimate import tasks as estimate_tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
+from mgpu_ngram.jobs.estimate.tasks import PartResources
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 
@@ -55,7 +56,7 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
     """Work that does not fit moves to host memory: the same model."""
     text, options = random_text(400), {"order": 3, "prune": [0, 1]}
     expected = estimated(text, 3, **options)
-    page = estimate_model if full == "assemble" else estimate_passes
+    page = estimate_model if full == "assemble" else estimate_tasks
     real, calls = getattr(page, full), []
 
     def fails_on_a_gpu(first, *more):
@@ -103,7 +104,7 @@ def test_the_only_part_takes_the_tables_of_its_runs(alone, device, to_device, tm
     freed = weakref.ref(keys)
     del keys
     resources = PartResources(Budget(device, 1 << 30, 1 << 30), str(tmp_path), alone=alone)
-    part = estimate_passes.make_part([run], 0, 3, EstimateOptions(2, (0, 0)), None, (), resources)
+    part = estimate_tasks.make_part([run], 0, 3, EstimateOptions(2, (0, 0)), None, (), resources)
     assert to_host(part.orders[2].raw_R).tolist() == [3, 4]
     assert (freed() is None, not run.tables) == (alone, alone)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.output import Output, find_manifest, write_manifest

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
-from mgpu_ngram.core.checkpoint import Checkpoint, damage_of
+from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint_entries import damage_of
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.streams import place_in

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import FORMAT, Counts
 from mgpu_ngram.core.crc import combine_crc32

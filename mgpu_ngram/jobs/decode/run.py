@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
-from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import Output, new_file, write_manifest

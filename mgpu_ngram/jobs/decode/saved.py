@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import Checkpoint, save_entry
+from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines
 

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.distributions import FORMAT
 from mgpu_ngram.core.model_file import identify

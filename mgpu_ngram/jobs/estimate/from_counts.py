@@ -25,7 +25,8 @@ from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
 from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.estimate.passes import Estimation, PartResources, adjusted, read_words
+from mgpu_ngram.jobs.estimate.passes import Estimation, read_words
+from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted
 
 
 def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle
-from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError

@@ -16,7 +16,8 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, in_order
 from mgpu_ngram.core.bags import empty_corpus
-from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.memory_config import free_host_bytes

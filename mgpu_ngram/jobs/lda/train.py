@@ -17,7 +17,7 @@ from mgpu_ngram.cluster.executor import MAX_DEATHS, Executor, Handle
 from mgpu_ngram.cluster.gang import GangError
 from mgpu_ngram.core.bag_files import save_bags
 from mgpu_ngram.core.bags import Bags
-from mgpu_ngram.core.checkpoint import Entry
+from mgpu_ngram.core.checkpoint_entries import Entry
 from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.scratch import scratch_folder

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.model_file import BackoffModel, identify
 from mgpu_ngram.core.trie import Trie

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.model_file import identify

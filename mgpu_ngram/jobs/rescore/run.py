@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files

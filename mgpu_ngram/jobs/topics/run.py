@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.document_columns import check_column
 from mgpu_ngram.core.errors import InputError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.arpa import Arpa, read_arpa, write_arpa
-from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.kenlm_trie import Packing
 from mgpu_ngram.core.model_file import BackoffModel, identify, save_model

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
-from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
