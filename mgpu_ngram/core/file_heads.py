@@ -34,7 +34,7 @@ UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that
     b"\xfe\xff": "UTF-16",
 }
 CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")  # other than NUL and white space
-MIN_UTF16_BYTES = 32  # shorter UTF-8 may be words of one letter, each before a NUL, which ends a word
+MIN_UTF16_BYTES = 32  # a shorter text may be words of one letter, each before a NUL, which ends a word
 NOT_IN_TEXT = ("Cc", "Cn", "Co")  # categories of Unicode: controls, no characters, private ones
 MAGIC = {
     b"mmap lm http://kheafield.com/code": KENLM,
@@ -128,10 +128,9 @@ def unmarked_utf16(head: bytes) -> str:
     UTF-8 or Latin-1 with NULs between words may look so, but most of its other bytes are not NUL. If both orders of
     bytes make text, it is the one with more characters of ASCII.
     """
-    is_valid = is_utf8(head)
-    if len(head) % 2 or b"\0" not in head or (is_valid and len(head) < MIN_UTF16_BYTES):
+    is_narrow, found = is_utf8(head) or not CONTROLS.search(head), {}
+    if len(head) % 2 or b"\0" not in head or (is_narrow and len(head) < MIN_UTF16_BYTES):
         return ""
-    is_narrow, found = is_valid or not CONTROLS.search(head), {}
     for encoding, high in ("UTF-16LE", head[1::2]), ("UTF-16BE", head[::2]):
         if b"\0" not in high or (is_narrow and 2 * high.count(0) <= len(high)):
             continue

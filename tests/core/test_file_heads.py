@@ -69,6 +69,7 @@ TEXT = [
     "καὶ\0ὁ λόγος\n".encode(),
     b"a\0b",
     b"a\0b\0",
+    b"\0\xff",
     "caf\u00e9\0the value of it\n".encode("latin-1"),
     "caf\u00e9\0the values of this\n".encode("latin-1"),
     "\u201ccaf\u00e9\u201d\0the values\0of it\n".encode("cp1252"),
@@ -129,7 +130,7 @@ SENTENCES = {
     "German": "über größere Wörter fällt es schwer\n",
     "Greek": "Ἐν ἀρχῇ ἦν ὁ λόγος, καὶ ὁ λόγος ἦν πρὸς τὸν θεόν\n",
     "Chinese": "太初有道,道与神同在\n",
-    "emoji": "\U0001f600 \U0001f600 of the\n",
+    "emoji": "\U0001f600 \U0001f600 of the value\n",
     "JSON": json.dumps({"text": "of the"}) + "\n",
 }
 
