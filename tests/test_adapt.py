@@ -38,6 +38,8 @@ def test_yaml(here, mgpu_ngram):
         "- adapt: {earlier: count, corpus: new.txt, estimate: {discount_fallback: []}}\n"
         "- score: {model: adapt, text: new.txt}\n"
     )
+    status, out, err = mgpu_ngram("plan", "run.yaml")
+    assert (status, err) == (0, "") and "added to " in out  # counts that do not exist yet
     assert mgpu_ngram("run", "run.yaml")[0] == 0
     status, _, err = mgpu_ngram("run", "run.yaml", "--resume")
     assert status == 0 and err.count("finished before") == 3

@@ -133,6 +133,12 @@ def test_sizes(text, size):
         parse_size(text + "x")
 
 
+@pytest.mark.parametrize("text", ["inf", "-infG", "nan%", "nanK"])
+def test_sizes_that_are_no_numbers(text):
+    with pytest.raises(InputError, match="is not a number with one of the units"):
+        parse_size(text)
+
+
 def test_query_prints_what_kenlm_prints(run, arpa):
     words, totals = SCORES, TOTALS
     for flags, expected in {
@@ -241,9 +247,12 @@ trie     642 assuming -a 255 -q 4 -b 3 array pointer compression and quantizatio
         (["-r", "a b", "trie"], "-r is given, but KenLM's tries have no rest costs"),
         (["-r", "nowhere"], "nowhere"),
         (["-u", "5"], "unk_log10 is 5 but must be 0 or less"),
-        (["-p", "1"], "multiplier is 1 but must be over 1"),
+        (["-p", "1"], "multiplier is 1 but must be a number over 1"),
         (["-w", "x"], "-w is 'x'"),
         (["-m", "x"], "-m is 'x'"),
+        (["-p", "inf"], "multiplier is inf but must be a number over 1"),
+        (["-S", "inf"], "the size 'inf' is not a number"),
+        (["tree"], "'tree' is neither probing nor trie; usage"),
         (["-h"], "usage"),
         (["-z"], "-z not recognized"),
     ],
@@ -384,6 +393,18 @@ def test_golden_filtered_models(run, tmp_path, filter_goldens, words, text, expe
     done = run("filter", *words.split(), model, tmp_path / "made", stdin=(filter_goldens / text).read_bytes())
     assert (done.status, done.out) == (0, b"")
     assert entries(tmp_path / "made") == entries(filter_goldens / expected)
+
+
+@pytest.mark.parametrize("kind", ["raw", "arpa"])
+def test_a_folder_in_place_of_an_output(kind, run, arpa, tmp_path):
+    """Nothing is written."""
+    folder = tmp_path / "made"
+    (folder / "o1").mkdir(parents=True)
+    (tmp_path / "text").write_bytes(FILTER_TEXT)
+    words = ["raw", f"vocab:{tmp_path / 'text'}"] if kind == "raw" else [f"model:{arpa}"]
+    done = run("filter", "multiple", *words, folder / "o", stdin=COUNTS if kind == "raw" else FILTER_TEXT)
+    assert done.status == 2 and done.err.endswith("o1 is a folder; remove it or give another path\n")
+    assert [path.name for path in folder.iterdir()] == ["o1"]
 
 
 def test_a_model_of_each_line_of_a_golden_text(run, tmp_path, filter_goldens):

@@ -162,6 +162,8 @@ def build_binary(argv: list[str]) -> None:
     """ARPA file in, KenLM binary model out."""
     flags, words = _parse(argv, "q:b:a:u:p:t:T:m:S:w:sir:vh", BUILD_BINARY)
     kind = words.pop(0) if len(words) == 3 else "probing"
+    if kind not in ("probing", "trie"):
+        raise InputError(f"{kind!r} is neither probing nor trie; {BUILD_BINARY}")
     settings: dict[str, Any] = {}
     for flag, value in flags:
         if flag == "-h":
@@ -184,7 +186,7 @@ def build_binary(argv: list[str]) -> None:
     if len(words) == 1:
         _show_sizes(words[0], settings)
         return
-    if len(words) != 2 or kind not in ("probing", "trie"):
+    if len(words) != 2:
         raise InputError(BUILD_BINARY)
     source, output = words
     if kind == "probing" and "quantize" in settings:
@@ -279,7 +281,7 @@ def parse_size(text: str) -> int:
     """Return the bytes of a size as KenLM and GNU sort write it: 80% of the memory, 10G, or kibibytes."""
     digits = text.rstrip("%" + UNITS + UNITS.lower())
     unit = text[len(digits) :] or "K"
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):  # nan and inf
         number = float(digits)
         if unit == "%":
             import psutil

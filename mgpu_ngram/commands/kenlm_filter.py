@@ -73,8 +73,7 @@ def filter(argv: list[str]) -> None:
             return
         with redirect_stdout(sys.stderr):
             run_stage("prune", settings, Target(scratch / "models", single_file=False), MemoryConfig())
-        for k in range(len(lines)):
-            os.replace(scratch / "models" / f"{k}.arpa", f"{wanted.output}{k}")
+        _move([scratch / "models" / f"{k}.arpa" for k in range(len(lines))], wanted.output)
 
 
 def _parsed(argv: list[str]) -> Filter:
@@ -111,6 +110,15 @@ def _as_file(path: str, kept: Path) -> str:
     return str(kept)
 
 
+def _move(files: list[Path], output: str) -> None:
+    """Move files to OUTPUT0, OUTPUT1 and so on. Raises InputError before the first one if one of these is a folder."""
+    targets = [f"{output}{k}" for k in range(len(files))]
+    if folder := next((target for target in targets if os.path.isdir(target)), None):
+        raise InputError(f"output {folder} is a folder; remove it or give another path")
+    for file, target in zip(files, targets, strict=True):
+        os.replace(file, target)
+
+
 def _filter_raw(wanted: Filter, model: str, text: bytes, scratch: Path) -> None:
     words = LineWords.of(text, wanted.mode != "single", wanted.phrase)
     if wanted.mode == "multiple":
@@ -130,8 +138,7 @@ def _filter_raw(wanted: Filter, model: str, text: bytes, scratch: Path) -> None:
                 _append(held, scratch)
                 size = 0
         _append(held, scratch)
-        for k in range(words.lines):
-            os.replace(scratch / str(k), f"{wanted.output}{k}")
+        _move([scratch / str(k) for k in range(words.lines)], wanted.output)
         return
     with file_for(wanted.output, "ngrams", None) as path, open(path, "wb") as file:
         lines = _lines(model)

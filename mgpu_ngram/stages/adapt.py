@@ -125,7 +125,8 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         show_text_plan(plan, f"; added to {plan['earlier']}")
-        show_count_plan(plan)
+        if "orders" in plan:
+            show_count_plan(plan)
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         show_estimated(path, described)

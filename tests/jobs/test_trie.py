@@ -253,7 +253,7 @@ def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, conte
         ({"index": "edge", "backoff": False}, "index edge holds backoffs but backoff is false; make index btree, or"),
         ({"index": "both", "backoff": False}, "index both holds backoffs"),
         ({"index": "trie"}, "index is 'trie'"),
-        ({"format": "kenlm-probing", "multiplier": 1}, "multiplier is 1 but must be over 1"),
+        ({"format": "kenlm-probing", "multiplier": 1}, "multiplier is 1 but must be a number over 1"),
         ({"format": "arpa", "multiplier": 2}, "multiplier is 2 but format arpa has no tables; leave it out"),
         ({"format": "kenlm-trie", "quantize": 26}, "quantize is 26 bits but must be 1 to 25; leave it out for floats"),
         ({"format": "kenlm-trie", "quantize": 1}, "quantize_backoff is 1 bits but must be 2 to 25: KenLM keeps two"),

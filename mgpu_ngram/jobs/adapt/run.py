@@ -24,6 +24,7 @@ from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, 
 
 FORMAT = "mgpu_ngram adapted model"
 COUNTS = "counts"
+BY_ORDER = ("orders", "device_bytes", "host_bytes", "spill_bytes")  # of a plan
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,18 @@ def open_inputs(config: AdaptConfig) -> Corpus:
 
 
 def plan(config: AdaptConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do: how it would count, and the model."""
-    _, counting, estimating = settings(config)
-    return count_plan(counting, context) | {
-        "job": config.name, "earlier": config.earlier, "model": model_file(estimating)
-    }  # fmt: skip
+    """Return what `run` would do: how it would count, and the model. Counts that an earlier job makes may have any
+    order: then the plan does not say how each order is counted, nor in what memory.
+    """
+    if os.path.exists(config.earlier):
+        _, counting, estimating = settings(config)
+        counted_by = count_plan(counting, context)
+    else:
+        estimating = config.estimating(config.earlier, {})
+        order = estimating.order or CountConfig.order
+        counting = replace(config.counting(config.earlier, order, False), add=[])
+        counted_by = {key: value for key, value in count_plan(counting, context).items() if key not in BY_ORDER}
+    return counted_by | {"job": config.name, "earlier": config.earlier, "model": model_file(estimating)}
 
 
 def changed_since(config: AdaptConfig, manifest: dict[str, Any]) -> str:

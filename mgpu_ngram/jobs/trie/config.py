@@ -75,7 +75,7 @@ class TrieConfig:
         if not kenlm and not self.need_markers:
             raise InputError(f"need_markers is false but format {self.format} needs <s> and </s>; leave it out")
         if not 1 < self.multiplier < math.inf:
-            raise InputError(f"multiplier is {self.multiplier:g} but must be over 1")
+            raise InputError(f"multiplier is {self.multiplier:g} but must be a number over 1")
         if not kenlm and self.multiplier != 1.5:
             raise InputError(f"multiplier is {self.multiplier:g} but format {self.format} has no tables; leave it out")
         if not -math.inf <= self.unk_log10 <= 0:
