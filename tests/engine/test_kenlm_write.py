@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram import kenlm
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.kenlm_file import slots_of
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import Words
@@ -111,3 +112,9 @@ def test_models_that_kenlm_has_no_file_for(tmp_path):
     with pytest.raises(InputError, match="the model has order 1, but KenLM's binary models have order 2 or more"):
         write_kenlm(tmp_path / "m.binary", model, "kenlm-trie")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("ngrams", "multiplier", "slots"), [(3, 1.5, 4), (1, 1.5, 2), (20_000_001, 1.5, 30_000_000)])
+def test_slots_of_hash_tables_by_hand(ngrams, multiplier, slots):
+    """KenLM multiplies in float32, in which 20,000,001 is 20,000,000; one slot more than n-grams is the least."""
+    assert slots_of(ngrams, multiplier) == slots
