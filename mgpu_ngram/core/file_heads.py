@@ -128,8 +128,10 @@ def unmarked_utf16(head: bytes) -> str:
     UTF-8 or Latin-1 with NULs between words may look so, but most of its other bytes are not NUL. If both orders of
     bytes make text, it is the one with more characters of ASCII.
     """
+    if len(head) % 2 or b"\0" not in head:
+        return ""
     is_narrow, found = is_utf8(head) or not CONTROLS.search(head), {}
-    if len(head) % 2 or b"\0" not in head or (is_narrow and len(head) < MIN_UTF16_BYTES):
+    if is_narrow and len(head) < MIN_UTF16_BYTES:
         return ""
     for encoding, high in ("UTF-16LE", head[1::2]), ("UTF-16BE", head[::2]):
         if b"\0" not in high or (is_narrow and 2 * high.count(0) <= len(high)):
