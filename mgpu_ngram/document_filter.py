@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.cluster.devices import resolve_device
-from mgpu_ngram.core.cutoffs import read_cutoffs
+from mgpu_ngram.core.buckets import read_cutoffs
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.model_file import identify, is_probing_file

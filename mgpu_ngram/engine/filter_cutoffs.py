@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mgpu_ngram.core.cutoffs import percentile_cutoffs
+from mgpu_ngram.core.buckets import percentile_cutoffs
 from mgpu_ngram.engine.device import memory_guard, move_to
 from mgpu_ngram.engine.filter_shard import load_scores
 

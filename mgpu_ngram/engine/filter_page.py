@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 
-from mgpu_ngram.core.cutoffs import LAST, NO_BUCKET, shown_cutoff
+from mgpu_ngram.core.buckets import LAST, NO_BUCKET, shown_cutoff
 from mgpu_ngram.engine.filter_stats import BINS_PER_DECADE, BucketStats, FilterStats
 from mgpu_ngram.engine.topic_table import shown
 

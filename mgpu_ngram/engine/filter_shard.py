@@ -14,8 +14,8 @@ import numpy as np
 
 from mgpu_ngram.core.ahead import map_ahead
 from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.buckets import Rules
 from mgpu_ngram.core.checkpoint_entries import save_entry
-from mgpu_ngram.core.cutoffs import Rules
 from mgpu_ngram.core.new_fields import NewField
 from mgpu_ngram.core.normalize import Normalizer
 from mgpu_ngram.core.output import new_file

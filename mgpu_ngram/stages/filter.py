@@ -177,7 +177,7 @@ STAGE = FilterStage()
 
 
 def _show_buckets(buckets: dict[str, dict[str, int]], cutoffs: Mapping[str, Any], by: str) -> None:
-    from mgpu_ngram.core.cutoffs import shown_cutoff
+    from mgpu_ngram.core.buckets import shown_cutoff
 
     if not cutoffs:
         return

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
+from mgpu_ngram.core.buckets import Rules, read_cutoffs
 from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus
-from mgpu_ngram.core.cutoffs import Rules, read_cutoffs
 from mgpu_ngram.core.errors import warn
 from mgpu_ngram.core.model_file import check_models, identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.cutoffs import Rules, parse_buckets, percentile_cutoffs, read_cutoffs
+from mgpu_ngram.core.buckets import Rules, parse_buckets, percentile_cutoffs, read_cutoffs
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import move_to
 
