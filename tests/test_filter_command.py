@@ -70,6 +70,17 @@ def test_a_job_with_two_models(folder, mgpu_ngram):
     assert "cut-offs: 0.0000" in mgpu_ngram("info", "runs/filter")[1]
 
 
+def test_an_output_that_would_replace_its_input(folder, mgpu_ngram):
+    flags = ["-m", "model.arpa", "--text", "body", *HERE]
+    assert mgpu_ngram("filter", "docs.jsonl", "-o", "out", *flags)[0] == 0
+    whole = (folder / "out/documents/docs.jsonl").read_bytes()
+    status, _, err = mgpu_ngram("filter", "out/documents", "-o", "out", "--overwrite", *flags)
+    assert status == 2 and err.count("\n") == 1 and err.rstrip().endswith(
+        "output out would replace out/documents/docs.jsonl, which this run reads; give another output path"
+    ), err  # fmt: skip
+    assert (folder / "out/documents/docs.jsonl").read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import reprlib
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from mgpu_ngram.core.file_heads import (
     PARQUET,
     compression,
     json_keys,
+    refuse_array,
     refuse_as_text,
     what_begins,
 )
@@ -103,22 +103,14 @@ def _source(name: str, location: str, text_column: str) -> Source:
         return parquet_source(source, text_column, lambda kind: is_text(kind) or _is_text_list(kind))
     head = first_text(source)
     if what_begins(head) != JSON_LINES:
-        _refuse_array(name, head)
+        if name.removesuffix(".gz").endswith(".json"):  # else a text that begins with a bracket
+            refuse_array(name, head, source.format)
         refuse_as_text(name, head[:HEAD_BYTES], text_column)
         return source
     keys = json_keys(head)
     if keys and text_column not in keys:
         raise InputError(f"{name!r} lacks the key {text_column!r}; name one with text_column: {', '.join(keys)}")
     return replace(source, column=text_column)
-
-
-def _refuse_array(name: str, head: bytes) -> None:
-    """Raise InputError for a .json file with an array, which would be read as text."""
-    if name.removesuffix(".gz").endswith(".json") and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        raise InputError(
-            f"{name!r} holds a JSON array, which is not read; give JSON lines, an object a line: "
-            f"jq -c '.[]' {shlex.quote(name)} > documents.jsonl"
-        )
 
 
 def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> Iterator[Documents]:

@@ -25,6 +25,7 @@ COMPRESSION = {
     b"\x28\xb5\x2f\xfd": "zstd",
     **{bytes([b]) + b"\x2a\x4d\x18": "zstd" for b in range(0x50, 0x60)},  # a skippable frame, as pzstd writes first
 }
+UNPACK = {"gzip": "gzip -dc", "bz2": "bzip2 -dc", "xz": "xz -dc", "zstd": "zstd -dc"}  # to standard output
 PARQUET = b"PAR1"
 BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # a block follows the four bytes of a bz2 header, or its end
 UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that of UTF-16
@@ -196,6 +197,30 @@ def refuse_as_arpa(name: str, head: bytes) -> None:
         raise InputError(f"{name!r} is {what}, which is read here, but not compressed or remote; unpack or copy it")
     if what and what != ARPA:
         raise InputError(f"{name!r} is {what}; {NOT_ARPA.get(what, 'give an ARPA file or a model file')}")
+
+
+def refuse_array(name: str, head: bytes, format: str = "plain") -> None:
+    """Raise InputError for a file that holds one JSON array in place of JSON lines.
+
+    head    its first bytes, decompressed, HEAD_BYTES or more where it has as many
+    format  of the file as stored, "plain" or as `compression` returns it
+    """
+    first, _, others = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
+    if not first.startswith(b"[") or (others.strip() and _is_json(first)):
+        return
+    file = shlex.quote(name)
+    jq = f"jq -c '.[]' {file}" if format == "plain" else f"{UNPACK[format]} {file} | jq -c '.[]'"
+    raise InputError(
+        f"{name!r} holds a JSON array, which is not read; give JSON lines, an object a line: {jq} > documents.jsonl"
+    )
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_json_line(head: bytes) -> bool:

@@ -248,6 +248,14 @@ def check_suffix(path: str | Path, format: str, suffix: str) -> None:
         raise InputError(f"output {path} would be {format}, but its name ends with {found}; name it {name}")
 
 
+def check_outside(path: str | Path, read: Iterable[str]) -> None:
+    """Raise InputError for an output folder that holds a file that the run reads: the new output would replace it."""
+    folder = os.path.realpath(path)
+    for file in read:
+        if os.path.realpath(file).startswith(folder + os.sep):
+            raise InputError(f"output {path} would replace {file}, which this run reads; give another output path")
+
+
 def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
     """Raise InputError unless a text file may be written there, which is none of the files that the run reads.
 

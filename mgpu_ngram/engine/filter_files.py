@@ -15,7 +15,7 @@ from mgpu_ngram.core.compress import compressing_in_threads
 from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.documents import first_text, stored_source
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import HEAD_BYTES, json_keys, what_begins
+from mgpu_ngram.core.file_heads import HEAD_BYTES, json_keys, refuse_array, what_begins
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.json_lines import KIND, NUMBER, ODD, TEXT_END, JsonLines, join_lines, scan_lines
 from mgpu_ngram.core.json_records import BOM, RecordError, parse_record, with_fields
@@ -108,27 +108,30 @@ class Writer(Protocol):
         """Write it."""
 
 
-def open_shards(paths: list[str], text_column: str) -> Corpus:
+def open_shards(paths: list[str], text_column: str, language_column: str = "") -> Corpus:
     """Return the corpus of some files of documents, a shard each; `read_shard` reads them.
 
-    paths        files, globs, directories or URLs: JSON lines and WET files, plain or compressed, and Parquet
-    text_column  key or column of the text
+    paths            files, globs, directories or URLs: JSON lines and WET files, plain or compressed, and Parquet
+    text_column      key or column of the text
+    language_column  column of the language; "": none. In JSON lines any record may lack it
 
-    Raises InputError for files of another format, for a key that the first lines lack, and for Parquet with two columns
-    of one name.
+    Raises InputError for files of another format, for a key that the first lines lack, and for Parquet without a column
+    or with two columns of one name.
     """
-    return Corpus(tuple(_shard(name, location, text_column) for name, location in find_files(paths)), "word")
+    files = find_files(paths)
+    return Corpus(tuple(_shard(name, location, text_column, language_column) for name, location in files), "word")
 
 
-def _shard(name: str, location: str, text_column: str) -> Source:
+def _shard(name: str, location: str, text_column: str, language_column: str) -> Source:
     source = stored_source(name, location)
     if source.format == "parquet":
-        _check_names(source)
+        _check_names(source, language_column)
         return parquet_source(source, text_column)
     head = first_text(source)
     if head.startswith(MAGIC):
         check_wet(name, head, text_column)
         return replace(source, column=text_column, warc=True)
+    refuse_array(name, head, source.format)
     lines = head.removeprefix(BOM).split(b"\n")
     if head.strip() and not any(line.lstrip().startswith(b"{") for line in lines):
         what = what_begins(head[:HEAD_BYTES]) or "text"
@@ -139,12 +142,17 @@ def _shard(name: str, location: str, text_column: str) -> Source:
     return replace(source, column=text_column)
 
 
-def _check_names(source: Source) -> None:
-    """Raise InputError for a Parquet file with two columns of one name."""
+def _check_names(source: Source, language_column: str) -> None:
+    """Raise InputError for a Parquet file without a column of the language, or with two columns of one name."""
     with parquet_file(source) as file:
         names = file.schema_arrow.names
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"{source.name!r} has two columns {twice!r}; rename one of them or leave it out")
+    if language_column and language_column not in names:
+        known = ", ".join(names)
+        raise InputError(
+            f"{source.name!r} lacks the column {language_column!r}; name one with language_column: {known}"
+        )
 
 
 def read_shard(
@@ -303,6 +311,8 @@ class _ParquetWriter:
         for name in fields:
             new, at = pa.field(name, kinds[name]), schema.get_field_index(name)
             schema = schema.append(new) if at < 0 else schema.set(at, new)
+        written = [field if _is_view(field.type) else field.with_type(_without_views(field.type)) for field in schema]
+        schema = pa.schema(written, schema.metadata)
         compression = "none" if codec == "UNCOMPRESSED" else codec.lower()
         with pq.ParquetWriter(sink, schema, compression=compression) as file:
             yield cls(file, schema, kinds)
@@ -310,16 +320,37 @@ class _ParquetWriter:
     def render(self, block: DocumentBlock, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
         table, kinds = block.records, self._kinds
         arrays = [fields[name].arrow(kinds[name]) if name in fields else table[name] for name in self._schema.names]
-        table = pa.Table.from_arrays(arrays, schema=self._schema)
-        plain, kept = _without_views(self._schema), pa.array(kept_D, pa.bool_())
-        return table.filter(kept) if plain == self._schema else table.cast(plain).filter(kept).cast(self._schema)
+        plain = [_cast(array, _without_views(array.type)) for array in arrays]
+        kept = pa.Table.from_arrays(plain, self._schema.names).filter(pa.array(kept_D, pa.bool_()))
+        return pa.Table.from_arrays(list(map(_cast, kept.columns, self._schema.types)), schema=self._schema)
 
     def write(self, rendered: Any) -> None:
         if len(rendered):
             self._file.write_table(rendered, row_group_size=len(rendered))
 
 
-def _without_views(schema: Any) -> Any:
-    """Return the schema with plain columns in place of views of strings, which Arrow does not filter."""
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema], schema.metadata)
+def _is_view(kind: Any) -> bool:
+    return kind in (pa.string_view(), pa.binary_view())
+
+
+def _cast(array: Any, kind: Any) -> Any:
+    return array if array.type == kind else array.cast(kind)
+
+
+def _without_views(kind: Any) -> Any:
+    """Return the type with plain strings in place of views of strings, which Arrow neither filters nor cuts."""
+    if _is_view(kind):
+        return pa.large_string() if kind == pa.string_view() else pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return (pa.list_ if pa.types.is_list(kind) else pa.large_list)(_plain_field(kind.value_field))
+    return kind
+
+
+def _plain_field(field: Any) -> Any:
+    return field.with_type(_without_views(field.type))

@@ -159,14 +159,16 @@ def write_shard(
 
         def filtered(first: int, block: DocumentBlock) -> tuple[DocumentBlock, Any, FilterStats, Stopwatch]:
             own = Stopwatch(options.device)
+            languages = block.column(options.language)
             if scorer:
-                part = scorer.score(block.texts, block.column(options.language), own)
+                part = scorer.score(block.texts, languages, own)
             elif saved:
                 part = saved.part(first, first + len(block.texts))
             render = Stopwatch("cpu")  # without a wait for the device, which scores another block meanwhile
-            judged = judge(part, block.column(rules.language), rules)
+            judged = judge(part, languages, rules)
             rendered = writer.render(block, new_columns(part, judged, options.fields), judged.kept_D)
             stats = _stats(number, first, block, judged)
+            stats.languages = sum(isinstance(language, str) for language in languages)
             render.lap("render")
             own.add(render.seconds)
             return block, rendered, stats, own

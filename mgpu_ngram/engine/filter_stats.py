@@ -44,13 +44,17 @@ class BucketStats:
 
 @dataclass
 class FilterStats:
-    """What happened to some documents. Their files have `size_bytes`, those of the rejects `rejects_bytes`."""
+    """What happened to some documents. Their files have `size_bytes`, those of the rejects `rejects_bytes`.
+
+    languages  documents with a text in the field of the language
+    """
 
     documents: int = 0
     kept: int = 0
     rejects: int = 0
     words: int = 0
     oovs: int = 0
+    languages: int = 0
     size_bytes: int = 0
     rejects_bytes: int = 0
     buckets: dict[str, BucketStats] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Whole runs of the filter: figures worked by hand and those of CCNet, all formats, resumed runs, dead workers."""
 
+import base64
 import bz2
 import gzip
 import json
@@ -89,6 +90,39 @@ def test_types_of_parquet(kind, arpa, here, tmp_path):
     assert found.to_pydict() == {"text": ["a b", "a b\nc", "a  b"], "words": [3, 5, 3]}
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.string_view()), [["a"], None, [], ["b", "c"]]),
+        (pa.large_list(pa.binary_view()), [[b"a"], None, [], [b"b", None]]),
+        (pa.list_(pa.string_view(), 2), [["a", "b"], None, ["c", "d"], ["e", "f"]]),
+        (pa.map_(pa.string(), pa.string_view()), [[("a", "b")], None, [], [("c", "d")]]),
+        (pa.struct([("x", pa.struct([("y", pa.list_(pa.string_view()))]))]), [{"x": {"y": ["a"]}}, None] * 2),
+    ],
+)
+def test_views_inside_lists_and_records(kind, values, arpa, here, tmp_path):
+    pq.write_table(
+        pa.table({"text": ["a b", "c", "a b", "c"], "inside": pa.array(values, kind)}), tmp_path / "d.parquet"
+    )
+    filtered(here, arpa, tmp_path / "d.parquet", tmp_path / "out", max_perplexity=10, keep=["words"])
+    wanted = {"text": ["a b", "a b"], "inside": [values[0], values[2]], "words": [3, 3]}
+    assert pq.read_table(tmp_path / "out/documents/d.parquet").to_pydict() == wanted
+
+
+def test_views_in_lists_of_records(arpa, here, tmp_path):
+    """Arrow reads these columns as their stored schema says, and cannot write them."""
+    views, plain = (pa.schema([("text", pa.string()), ("a", pa.list_(pa.struct([("b", kind)])))]) for kind in
+                    (pa.string_view(), pa.string()))  # fmt: skip
+    table = pa.table({"text": ["a b", "c"], "a": [[{"b": "x"}], [{"b": "y"}, {"b": None}]]}, plain)
+    with pq.ParquetWriter(tmp_path / "d.parquet", plain, store_schema=False) as file:
+        file.add_key_value_metadata({"ARROW:schema": base64.b64encode(views.serialize())})
+        file.write_table(table)
+    assert pq.read_schema(tmp_path / "d.parquet").field("a").type.value_type.field("b").type == pa.string_view()
+    filtered(here, arpa, tmp_path / "d.parquet", tmp_path / "out", min_perplexity=10, keep=["oovs"])
+    found = pq.read_table(tmp_path / "out/documents/d.parquet").to_pydict()
+    assert found == {"text": ["c"], "a": [[{"b": "y"}, {"b": None}]], "oovs": [1]}
+
+
 def test_two_columns_of_one_name(arpa, here, tmp_path):
     table = pa.Table.from_arrays([pa.array(["a b"]), pa.array([1]), pa.array([2])], ["text", "n", "n"])
     pq.write_table(table, tmp_path / "docs.parquet")
@@ -146,11 +180,10 @@ def test_wet(name, pack, wanted, arpa, here, tmp_path):
     parts.insert(3, wet_record("a \xff b"))
     (tmp_path / name).write_bytes(pack([*parts, wet_record("cut short")[:-9]]))
     with pytest.warns(InputWarning, match="2 of 8 records could not be read"):
-        filtered(here, arpa, tmp_path / name, tmp_path / "out", language_column="language", buckets=["head:30"])
+        filtered(here, arpa, tmp_path / name, tmp_path / "out")
     data = (tmp_path / "out/documents" / wanted).read_bytes()
     suffix = "." + name.rpartition(".")[2] if name.endswith("z") else ""
     found = [json.loads(line) for line in UNPACKERS[suffix](data).splitlines()]
-    assert [d.pop("bucket") for d in found] == ["all"] * 6, "no language is known"
     for document, text, values in zip(found, TEXTS, BY_HAND, strict=True):
         text = text or ""
         fields = {"url": "http://a.org/", "date": "2024-03-01T00:00:00Z", "length": len(text) + 1, "text": text}
@@ -265,6 +298,65 @@ def test_buckets_by_difference(buckets, arpa, contrast, here, tmp_path):
     assert [d["id"] for d in found] == [d["id"] for d in everything if d.get("cross_entropy_difference", -9) < cutoff]
     page = (tmp_path / "out/report.html").read_text()
     assert "Cut-offs by difference" in page and f"<td>{cutoff:.4f}</td>" in page
+
+
+@pytest.mark.parametrize("settings", [{"buckets": ["low:50"]}, {"model": "{language}.arpa"}, {"cutoffs": "cutoff.csv"}])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "wet"])
+def test_a_field_of_the_language_that_no_document_has(kind, settings, arpa, here, tmp_path, monkeypatch):
+    """It is an error, after which a run with the right name needs no --overwrite; one document with it is enough."""
+    monkeypatch.chdir(tmp_path)
+    arpa.rename("en.arpa")
+    (tmp_path / "cutoff.csv").write_text(",en\n50,9.0\n")
+    settings = {"model": "en.arpa", "buckets": ["low:50"] * ("cutoffs" in settings)} | settings
+    records = [{"text": "a b", "lang": None, "n": 3}, {"text": "c", "lang": "en", "n": 4}]
+    if kind == "jsonl":
+        (tmp_path / "docs").write_text("".join(json.dumps(record) + "\n" for record in records))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), tmp_path / "docs")
+    else:
+        (tmp_path / "docs").write_bytes(
+            wet_record("a b") + wet_record("c", **{"WARC-Identified-Content-Language": "en"})
+        )
+    names = ("id", "language") if kind == "wet" else ("lnag", "lang") if kind == "parquet" else ("n", "lang")
+    what = "lacks the column 'lnag'; name one with language_column: text, lang, n" if kind == "parquet" else (
+        f"no document, of 2, has a text in the field '{names[0]}'; name the field of the language with language_column"
+    )  # fmt: skip
+    with pytest.raises(InputError, match=what):
+        run(FilterConfig(["docs"], language_column=names[0], **settings), RunContext(here, "out"))
+    assert not [*tmp_path.glob("out*")]
+    run(FilterConfig(["docs"], language_column=names[1], keep=["words"], **settings), RunContext(here, "out"))
+    assert len([*(tmp_path / "out/documents").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("lines", ["", '{"text": "", "lang": "en"}\n'])
+@pytest.mark.parametrize("language", [None, "lang"])
+@pytest.mark.parametrize("more", [{}, {"sample": 9}])
+def test_percentiles_of_no_words(lines, language, more, arpa, here, tmp_path):
+    (tmp_path / "docs.jsonl").write_text(lines)
+    with pytest.warns(InputWarning, match="no document has a perplexity.*, so there are no percentiles; all documents"):
+        result = filtered(
+            here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", buckets=["head:30"], language_column=language, **more
+        )
+    assert result.cutoffs == {} and set(result.stats.buckets) == ({"all"} if lines else set())
+
+
+@pytest.mark.parametrize("read", ["documents", "model", "cutoffs"])
+def test_an_output_that_would_replace_an_input(read, arpa, here, tmp_path):
+    """The files stay, also where a link leads to the folder."""
+    (tmp_path / "docs.jsonl").write_text('{"text": "a b", "language": "en"}\n')
+    filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out")
+    (tmp_path / "link").symlink_to("out")
+    (tmp_path / "out/m.arpa").write_text(arpa.read_text())
+    (tmp_path / "out/cutoff.csv").write_text(",en\n50,9.0\n")
+    before = contents(tmp_path / "out")
+    docs = tmp_path / ("out/documents" if read == "documents" else "docs.jsonl")
+    model = tmp_path / "out/m.arpa" if read == "model" else arpa
+    more = {"cutoffs": str(tmp_path / "out/cutoff.csv"), "buckets": ["low:50"]} if read == "cutoffs" else {}
+    for out in "out", "link":
+        with pytest.raises(InputError, match=f"{out} would replace .*, which this run reads; give another output path"):
+            filtered(here, model, docs, tmp_path / out, context={"overwrite": True}, **more)
+    assert contents(tmp_path / "out") == before
+    filtered(here, model, docs, tmp_path / "out2", **more)
 
 
 def test_fixed_buckets(arpa, here, tmp_path):
@@ -450,6 +542,11 @@ def test_inputs_of_one_name(arpa, here, tmp_path):
 
 def test_files_that_are_no_documents(arpa, here, tmp_path):
     for data, wanted in [
+        (b'[{"text": "a"},\n{"text": "b"}]\n', "jq -c '.\\[\\]' .*docs > documents.jsonl"),
+        (b'[\n  {\n    "text": "a"\n  }\n]\n', "holds a JSON array, which is not read; give JSON lines, an object a"),
+        (b"[" + b'{"text": "a"}, ' * 500 + b"{}]", "holds a JSON array"),
+        (gzip.compress(b'[{"text": "a"}]\n'), "gzip -dc .*docs | jq -c '.\\[\\]' > documents.jsonl"),
+        (b"[1, 2]\nplain text\n", "is text, no JSON lines"),
         (b"plain text\n", "is text, no JSON lines; give a JSON object with the key 'text' a line"),
         (wet_record("<html>", "response"), "is a WARC file of response records, which hold no text"),
         (b'{"body": "a"}\n', "lacks the key 'text'; name one with text_column: body"),

@@ -14,9 +14,9 @@ from mgpu_ngram.core.buckets import Rules, read_cutoffs
 from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus
-from mgpu_ngram.core.errors import warn
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.model_file import check_models, identify
-from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.output import Output, check_outside, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.filter_cutoffs import find_cutoffs
@@ -79,7 +79,7 @@ class FilterResult:
 
 def open_inputs(config: FilterConfig) -> Corpus:
     """Return the documents that a config names. Raises InputError if they cannot be used."""
-    return open_shards(config.text, config.text_column)
+    return open_shards(config.text, config.text_column, config.language)
 
 
 def check(config: FilterConfig, made: Collection[str] = ()) -> None:
@@ -140,6 +140,12 @@ def _made_of(config: FilterConfig, corpus: Corpus) -> dict[str, Any]:
     }
 
 
+def _files_of(config: FilterConfig, corpus: Corpus) -> list[str]:
+    """Return the local files that a run reads."""
+    models = [path for paths in model_paths(config).values() for path in vars(paths).values() if path]
+    return [*(source.name for source in corpus.sources if source.is_local), *models, *filter(None, [config.cutoffs])]
+
+
 def _has_contrast(paths: dict[str, ModelPaths]) -> bool:
     return any(some.contrast_model for some in paths.values())
 
@@ -160,6 +166,7 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
     start = time.perf_counter()
     corpus = inputs or open_inputs(config)
     check(config)
+    check_outside(context.target, _files_of(config, corpus))
     made_of = _made_of(config, corpus)
     identity = made_of | {"inputs": corpus.states, "versions": {"mgpu-ngram": VERSION}}
     with (
@@ -169,6 +176,12 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
         job = _Shards(config, context, corpus, checkpoint)
         job.write()
         job.collect(out.folder)
+        if config.language and job.stats.documents and not job.stats.languages:
+            checkpoint.discard()  # of no use for another field
+            raise InputError(
+                f"no document, of {job.stats.documents:,}, has a text in the field {config.language!r}; "
+                "name the field of the language with language_column"
+            )
         names = {key or "": values for key, values in job.rules.cutoffs.items()}
         if config.report:
             title = f"{config.name}: {config.model}"
@@ -183,6 +196,9 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
     if job.stats.rejects:
         records = job.stats.rejects + job.stats.documents
         warn(f"{job.stats.rejects:,} of {records:,} records could not be read; {out.path / REJECTS} has the reasons")
+    if _from_documents(config) and not names:
+        figure = f"a {config.bucket_by}" + " and a language" * bool(config.language)
+        warn(f"no document has {figure}, so there are no percentiles; all documents have the bucket 'all'")
     executor = context.executor
     return FilterResult(
         out.path, job.stats, names, corpus.size_bytes, job.seconds, time.perf_counter() - start, executor.workers,
