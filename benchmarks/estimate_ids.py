@@ -77,6 +77,7 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     discounts = {n: discounts_of(n, of_order, FALLBACK)[0] for n, of_order in counts.items()}
     unigrams = estimate_unigrams(count_V, kept_V, discounts[1], options)
     read_bytes = sum(order.count_R.nbytes + order.suffix_R.nbytes for order in part.orders.values())
+    part.drop_raw_counts()
     estimated = estimate_part(part, discounts, unigrams.prob_V)
     del part
     # Keys are read, too, and become those of the result as they are.

@@ -49,7 +49,7 @@ class Order:
     """The n-grams of one order n, 2 or more, of a part; uint32 becomes int64 for values from 2**32 on.
 
     keys      (C, R) uint64 of words of `bits` bits, rising; None in a part that is the whole model
-    raw_R     (R,) uint32, count of each n-gram in the text
+    raw_R     (R,) uint32, count of each n-gram in the text; count_R itself after `Part.drop_raw_counts`
     suffix_R  (R,) uint32: the row in the order below of each n-gram without its first word. Order 2: a word id. Order
               3: may be a number past all rows, the place of a split bigram. None: not found yet
     count_R   (R,) uint32, adjusted counts; raw_R itself in the highest order
@@ -96,6 +96,11 @@ class Part:
     counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def drop_raw_counts(self) -> None:
+        """Free the raw counts of the orders below the highest: only `engine.adjust` reads them."""
+        for order in self.orders.values():
+            order.raw_R = order.count_R
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name, each once."""

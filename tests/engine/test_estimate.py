@@ -132,6 +132,9 @@ def estimated(
     for part in adjusted if split else ():
         places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
         split_L[places] = probs
+    for part in adjusted:
+        part.drop_raw_counts()
+        assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
     made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L, threads) for part in adjusted]
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits)

@@ -250,8 +250,9 @@ def estimate_of(
     part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
     resources: PartResources,
 ) -> Estimated:  # fmt: skip
-    """Return the probabilities and backoffs of a part; spill them."""
+    """Return the probabilities and backoffs of a part; spill them. Drops the part's raw counts."""
     budget, folder, threads, _ = resources
+    part.drop_raw_counts()
     watch = Stopwatch(budget.device)
 
     def estimate(device: str) -> Estimated:
