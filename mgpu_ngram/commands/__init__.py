@@ -9,11 +9,14 @@ def commands() -> dict[str, tuple[str, str]]:
     """Return (module, what it does) of every command by its name."""
     return {
         "run": ("mgpu_ngram.commands.run", "run the jobs of a YAML file"),
-        "plan": ("mgpu_ngram.commands.plan", "show what a YAML file would do; computes nothing"),
+        "plan": ("mgpu_ngram.commands.plan", "show what the jobs of a YAML file would do, without running them"),
         **{entry.verbs[0]: ("mgpu_ngram.commands.stage", entry.help) for entry in ENTRIES.values()},
-        "export": ("mgpu_ngram.commands.export", "print n-grams as text, ngram TAB count"),
+        "export": ("mgpu_ngram.commands.export", "print n-grams and counts as text, separated by a tab"),
         "info": ("mgpu_ngram.commands.info", "describe counts, distributions, a model file or the output of a job"),
-        "bench": ("mgpu_ngram.commands.bench", "measure a stage beside its limits"),
+        "bench": (
+            "mgpu_ngram.commands.bench",
+            "measure a stage and compare it with hardware limits and other programs",
+        ),
     }
 
 

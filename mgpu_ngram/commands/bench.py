@@ -41,39 +41,46 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE, PAPER], help="stage to measure, or an action")
     bench.add_argument(
         "of", nargs="*", metavar="OF",
-        help="of bench check: the bench to run again; of bench quote: the pages (default: README.md and docs/*.md); "
-        f"of bench paper: {', '.join(PAPERS)}",
+        help="for bench check: the bench to run again; for bench quote: the pages (default: README.md and docs/*.md); "
+        f"for bench paper: {', '.join(PAPERS)}",
     )  # fmt: skip
     bench.add_argument("--device", default="auto", choices=DEVICES, help="auto (default): a GPU if the host has one")
     bench.add_argument(
         "--text",
         metavar="FILE",
-        help="real text: of bench count, to draw lines from; of bench estimate, to compare with lmplz; of bench lda, "
-        "a docword file or a sparse matrix, with .train. in its name and one with .test. beside it, or to be split "
-        "(default: a generated text)",
+        help="real text: for bench count, to draw lines from; for bench estimate, to compare with lmplz; for "
+        "bench lda, a docword file or a sparse matrix: with .train. in its name, and one with .test. beside it, or one "
+        "file that the bench splits (default: a generated text)",
     )
     bench.add_argument(
         "--size",
         metavar="BYTES",
-        help="text to count, such as '1 GiB'; of bench cluster, tables that a worker shuffles; of bench distribution, "
-        "rows that are made at once (default: by device)",
+        help="text to count, such as '1 GiB'; for bench cluster, tables that a worker shuffles; for bench "
+        "distribution, rows made at once (default: by device)",
     )
     bench.add_argument(
-        "--tokens", type=int, metavar="N", help="words of the generated text, training text or sentences (by device)"
+        "--tokens",
+        type=int,
+        metavar="N",
+        help="words of the generated text, training text or sentences (default: by device)",
     )
     bench.add_argument(
-        "--results", metavar="FOLDER", help=f"of rows and figures (default: {RESULTS}; of bench paper: {PAPER_RESULTS})"
+        "--results",
+        metavar="FOLDER",
+        help=f"folder for rows and figures (default: {RESULTS}; for bench paper: {PAPER_RESULTS})",
     )
-    bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: by the GPUs of the host)")
+    bench.add_argument(
+        "--workers", metavar="G,G", help="numbers of workers, such as 1,2,4 (default: by the GPUs of the host)"
+    )
     bench.add_argument(
         "--only",
         metavar="PART,PART",
-        help="parts of the bench, such as 1,shuffle; of bench paper, tables and figures, such as T3,F9 (default: all)",
+        help="parts of the bench, such as 1,shuffle; for bench paper, tables and figures, such as T3,F9 (default: all)",
     )
-    bench.add_argument("--folder", metavar="FOLDER", help="for texts and models (default: a temporary one)")
-    bench.add_argument("--new", metavar="FOLDER", help="of bench check: results to compare with the ones in --results")
+    bench.add_argument("--folder", metavar="FOLDER", help="folder for texts and models (default: a temporary one)")
+    bench.add_argument("--new", metavar="FOLDER", help="for bench check: results to compare with the ones in --results")
     bench.add_argument(
-        "--tolerance", type=float, metavar="SHARE", help="of bench check: rates may fall by this share (default: 0.1)"
+        "--tolerance", type=float, metavar="SHARE", help="for bench check: rates may fall by this share (default: 0.1)"
     )
     bench.set_defaults(verb=_bench)
 

@@ -21,15 +21,18 @@ EXAMPLES = """examples:
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
-    parser.description = "Print n-grams, ngram TAB count. Bytes other than printable ASCII appear as \\n, \\t or \\xff."
+    parser.description = (
+        "Print n-grams and counts, separated by a tab. "
+        "Bytes other than printable ASCII are printed as \\n, \\t or \\xff."
+    )
     parser.add_argument("path", metavar="OUT", help="folder that count wrote")
-    parser.add_argument("--order", type=int, metavar="N", help="n-gram order; of --format srilm the highest")
-    parser.add_argument("--top", type=int, metavar="K", help="only the K most frequent n-grams")
+    parser.add_argument("--order", type=int, metavar="N", help="n-gram order; with --format srilm, the highest order")
+    parser.add_argument("--top", type=int, metavar="K", help="print only the K most frequent n-grams")
     parser.add_argument(
         "--format",
         choices=["lines", "srilm"],
         default="lines",
-        help="srilm: orders 1 to N, for ngram-count -read (default N: all; default format: lines, of one order)",
+        help="lines (default): one order; srilm: orders 1 to N (default: all), for ngram-count -read",
     )
     parser.set_defaults(verb=_export)
 

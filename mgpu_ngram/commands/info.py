@@ -28,7 +28,9 @@ def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "path", metavar="PATH", help="output folder, model file, topic model, translation model or ARPA file"
     )
-    parser.add_argument("--verify", action="store_true", help="compare the inputs of an output with its checksums")
+    parser.add_argument(
+        "--verify", action="store_true", help="check whether the inputs of an output still have the recorded checksums"
+    )
     parser.set_defaults(verb=_info)
 
 

@@ -86,29 +86,32 @@ def _is_read_again(path: str) -> bool:
 
 
 def _lmplz_parser() -> argparse.ArgumentParser:
-    parser = _Usage(prog="kenlm-lmplz", description="Text on stdin to an ARPA file on stdout, as KenLM's lmplz.")
+    parser = _Usage(
+        prog="kenlm-lmplz",
+        description="Estimate a model from text on stdin and write an ARPA file to stdout, as KenLM's lmplz.",
+    )
     add = parser.add_argument
     # fmt: off
     add("-o", "--order", type=int, required=True, metavar="N", help="order of the model")
     add("--interpolate_unigrams", type=_bool, nargs="?", const=True, default=True, metavar="BOOL",
         help="0: <unk> gets all mass that order 1 leaves, as in SRILM (default 1)")
     add("--skip_symbols", "--skip-symbols", action="store_true",
-        help="drop <s>, </s> and <unk> from the text (else errors)")
+        help="drop <s>, </s> and <unk> from the text (default: they are errors)")
     add("-T", "--temp_prefix", metavar="PREFIX", help="folder of temporary files (default: the system's)")
-    add("-S", "--memory", metavar="SIZE", help="host memory, as 80%% or 10G, at least 64M (default: half of the free)")
-    add("--minimum_block", default="8K", metavar="SIZE", help="no effect")
-    add("--sort_block", default="64M", metavar="SIZE", help="no effect")
-    add("--block_count", type=int, metavar="N", help="no effect")
-    add("--vocab_estimate", type=int, metavar="N", help="no effect")
+    add("-S", "--memory", metavar="SIZE", help="host memory, as 80%% or 10G, at least 64M (default: half of it)")
+    add("--minimum_block", default="8K", metavar="SIZE", help="accepted without effect")
+    add("--sort_block", default="64M", metavar="SIZE", help="accepted without effect")
+    add("--block_count", type=int, metavar="N", help="accepted without effect")
+    add("--vocab_estimate", type=int, metavar="N", help="accepted without effect")
     add("--vocab_pad", type=int, default=0, metavar="V", help="least vocabulary size for the uniform distribution")
-    add("--verbose_header", action="store_true", help="comments at the head of the ARPA file")
+    add("--verbose_header", action="store_true", help="write comments at the head of the ARPA file")
     add("--text", metavar="FILE", help="text (default: stdin)")
     add("--arpa", metavar="FILE", help="file to write (default: stdout)")
-    add("--intermediate", metavar="PREFIX", help="refused")
-    add("--renumber", action="store_true", help="refused")
-    add("--collapse_values", action="store_true", help="one value for probability and backoff")
+    add("--intermediate", metavar="PREFIX", help="not supported")
+    add("--renumber", action="store_true", help="not supported")
+    add("--collapse_values", action="store_true", help="write one value for probability and backoff")
     add("--prune", type=int, nargs="+", default=[], metavar="K",
-        help="drop n-grams that occur at most K times, by order; the last K also holds for all higher orders")
+        help="drop n-grams that occur at most K times: one K for each order, the last also for all higher orders")
     add("--limit_vocab_file", metavar="FILE", help="drop n-grams with words that are not in this file")
     add("--discount_fallback", "--discount-fallback", type=float, nargs="*", metavar="D",
         help="discounts of counts 1, 2, 3 and more for orders without computable discounts (default 0.5 1 1.5)")

@@ -76,9 +76,9 @@ def add(parser: argparse.ArgumentParser, verb: str) -> None:
     add_scheduler_flags(parser)
     parser.add_argument("--resume", action="store_true", help="continue a run that ended early")
     parser.add_argument(
-        "--resume-or-start", action="store_true", help="the same; start the run if there is nothing to resume"
+        "--resume-or-start", action="store_true", help="resume, or start the run if there is nothing to resume"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing outputs")
     parser.set_defaults(verb=_run, many="overrides")
 
 

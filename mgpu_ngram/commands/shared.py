@@ -41,19 +41,23 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="auto",
         choices=DEVICES,
-        help="auto (default): a GPU, if there is one and it pays to open it",
+        help="auto (default): a GPU if there is one and the work is large enough to gain",
     )
     parser.add_argument(
         "--workers", type=int, metavar="N",
-        help="Dask workers; 0: this process (default: this process, or for large inputs a worker per GPU or core)",
+        help="number of Dask workers; 0: work in this process (default: 0, or for large inputs one per GPU or core)",
     )  # fmt: skip
     add_scheduler_flags(parser)
 
 
 MEMORY_FLAGS = {
-    "device_bytes": ("--device-bytes", "SIZE", "of each GPU that the run may take (default: most of it)"),
-    "host_bytes": ("--host-bytes", "SIZE", "of each host's memory (default: half of what is free)"),
-    "spill_dir": ("--spill-dir", "FOLDER", "where results go that do not fit (default: beside OUT)"),
+    "device_bytes": ("--device-bytes", "SIZE", "memory limit for each GPU (default: nine tenths of the free memory)"),
+    "host_bytes": (
+        "--host-bytes",
+        "SIZE",
+        "memory limit for each host, all workers together (default: half of the free memory)",
+    ),
+    "spill_dir": ("--spill-dir", "FOLDER", "folder for results that do not fit memory (default: beside OUT)"),
 }
 
 
@@ -69,7 +73,7 @@ def add_resume_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue a run that ended early")
     parser.add_argument(
         "--checkpoint-seconds", type=float, metavar="S", default=CHECKPOINT_SECONDS,
-        help=f"how often finished work is saved (default {CHECKPOINT_SECONDS:.0f})",
+        help=f"save finished work every S seconds (default {CHECKPOINT_SECONDS:.0f})",
     )  # fmt: skip
 
 
@@ -80,7 +84,9 @@ def memory_config(arguments: argparse.Namespace) -> MemoryConfig:
 
 def add_scheduler_flags(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--scheduler", metavar="ADDRESS", help="use the Dask cluster there, as tcp://10.0.0.1:8786")
+    which.add_argument(
+        "--scheduler", metavar="ADDRESS", help="use the Dask cluster at this address, such as tcp://10.0.0.1:8786"
+    )
     which.add_argument("--scheduler-file", metavar="F", help="use the Dask cluster whose scheduler wrote this file")
 
 

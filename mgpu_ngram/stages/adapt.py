@@ -43,7 +43,7 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "inputs", nargs="+", metavar="DIR|TEXT",
-            help="a folder that count wrote with --sentence-markers, or one that adapt wrote; then the new text",
+            help="an output folder of count --sentence-markers or of adapt; then the new text",
         )  # fmt: skip
         parser.set_defaults(many="inputs")
         parser.add_argument(
@@ -54,7 +54,9 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
             help="folder to write: the model, and the counts of all text",
         )
         add_overwrite(parser)
-        parser.add_argument("--format", choices=["safetensors", "arpa"], help="of the model (default safetensors)")
+        parser.add_argument(
+            "--format", choices=["safetensors", "arpa"], help="format of the model (default safetensors)"
+        )
         for setting, how in FLAGS.items():
             if setting not in OWN:
                 parser.add_argument("--" + setting.replace("_", "-"), **how)

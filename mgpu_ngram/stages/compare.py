@@ -45,20 +45,20 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
         )  # fmt: skip
         parser.set_defaults(many="inputs")
         parser.add_argument(
-            "--text", nargs="+", metavar="TEXT", help="held-out texts; then all other inputs are models"
+            "--text", nargs="+", metavar="TEXT", help="held-out texts; all other arguments are then models"
         )
         parser.add_argument(
             "-o",
             "--output",
             metavar="OUT",
-            help="a folder to write: a table of all sentences, a picture, a manifest (not resumable)",
+            help="folder to write: a table of all sentences, a plot, a manifest (not resumable)",
         )
         add_overwrite(parser)
         parser.add_argument(
-            "-n", dest="bare", action="store_true", help="no <s> before a sentence and no </s> after it"
+            "-n", dest="bare", action="store_true", help="score without <s> before and </s> after a sentence"
         )
         parser.add_argument(
-            "--shown", type=int, metavar="K", help="show K sentences with the largest gains, and losses (default 10)"
+            "--shown", type=int, metavar="K", help="show the K sentences with the largest gains and losses (default 10)"
         )
         add_no_verify(parser)
         add_text_flags(parser, "8 MiB")

@@ -39,25 +39,29 @@ EXAMPLES = """examples:
   mgpu-ngram count crawl/*.zst -o counts --columns ids
   mgpu-ngram count 2026.txt -o both --add counts --order 5"""
 FLAGS: dict[str, dict[str, Any]] = {
-    "order": {"type": int, "metavar": "N", "help": "highest n-gram order; all from 1 are counted (default 5)"},
+    "order": {"type": int, "metavar": "N", "help": "highest n-gram order; all orders from 1 are counted (default 5)"},
     "unit": {"choices": ["word", "byte", "id"], "help": "symbols of the n-grams (default word)"},
     "dtype": {"choices": ["uint16", "uint32"], "help": "type of raw token ids (default uint16)"},
-    "separator_id": {"type": int, "metavar": "ID", "help": "token id that no n-gram crosses"},
-    "sentence_markers": {"action": "store_true", "help": "one <s> and one </s> per line"},
-    "lowercase": {"action": "store_true", "help": "turn A-Z into a-z (ASCII only: other letters stay as they are)"},
+    "separator_id": {"type": int, "metavar": "ID", "help": "token id between texts, which no n-gram crosses"},
+    "sentence_markers": {"action": "store_true", "help": "add one <s> and one </s> per line"},
+    "lowercase": {"action": "store_true", "help": "change A-Z to a-z (ASCII only: other letters do not change)"},
     "min_count": {"type": int, "metavar": "K", "help": "write only n-grams that occur at least K times"},
     "columns": {
         "choices": ["text", "ids"],
-        "help": "n-grams in files: text (default), or a column of vocabulary ids for each word, written much faster",
+        "help": "write n-grams as text (default), or as a column of vocabulary ids for each word, which is much faster",
     },
     "strategy": {
         "choices": ["auto", "global", "private", "sort", "hash"],
-        "help": "how to count (default auto); all give the same counts",
+        "help": "counting strategy (default auto); all give the same counts",
     },
-    "histograms": {"type": int, "metavar": "K", "help": "copies of the histogram, strategy private (default 1)"},
-    "add": {"nargs": "+", "metavar": "DIR", "help": "output folders of count: add the counts of TEXT to theirs"},
+    "histograms": {
+        "type": int,
+        "metavar": "K",
+        "help": "strategy private: number of partial histograms (default 1)",
+    },
+    "add": {"nargs": "+", "metavar": "DIR", "help": "output folders of count, whose counts are added to those of TEXT"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
-    "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
+    "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }
 UNITS = {"word": "tokens", "byte": "bytes", "id": "ids"}
 MAX_SHOWN = 60  # characters of an n-gram

@@ -9,60 +9,74 @@ from mgpu_ngram.stages.flags import add_overwrite
 
 AMUN: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
     "input-file": {"short": "-i", "metavar": "FILE", "help": "text to decode (default: standard input)"},
-    "model": {"short": "-m", "nargs": "+", "metavar": "FILE", "help": "models, as MODEL"},
-    "source-vocab": {"short": "-s", "nargs": "+", "metavar": "FILE", "help": "of each column, or factor of a word"},
-    "target-vocab": {"short": "-t", "metavar": "FILE", "help": "JSON, YAML or a word a line, plain or gzipped"},
-    "bpe": {"nargs": "+", "metavar": "FILE", "help": "byte pair codes of each column; also joins split words"},
-    "no-debpe": {"action": "store_true", "help": "leave split words of the output split"},
-    "load-weights": {"metavar": "FILE", "help": "weights of a config file's scorers, lines 'NAME= weight'"},
-    "show-weights": {"action": "store_true", "help": "print these lines and end"},
-    "dump-config": {"action": "store_true", "help": "print all settings as the job of a YAML file and end"},
-    "relative-paths": {"action": "store_true", "help": "paths of -c start at its folder"},
-    "beam-size": {"short": "-b", "type": int, "metavar": "K", "help": "hypotheses of a sentence (default 1)"},
-    "normalize": {"short": "-n", "action": "store_true", "help": "--length-penalty 1"},
-    "allow-unk": {"short": "-u", "action": "store_true", "help": "let results have <unk>"},
-    "max-length": {"type": int, "metavar": "N", "help": "words of a sentence to read; 0: all (default 200)"},
-    "max-length-multiple": {
-        "type": float, "metavar": "X", "help": "most words of a result for each source word (default 2)"
+    "model": {"short": "-m", "nargs": "+", "metavar": "FILE", "help": "models, the same as MODEL"},
+    "source-vocab": {
+        "short": "-s", "nargs": "+", "metavar": "FILE", "help": "vocabulary of each column, or factor of a word"
     },
-    "n-best": {"action": "store_true", "help": "write lists of beam-size results"},
-    "wipo": {"action": "store_true", "help": "lists with their sizes, each line after 'OUT: '"},
-    "return-alignment": {"action": "store_true", "help": "write the source word of each word, target-source"},
-    "return-soft-alignment": {"action": "store_true", "help": "write the attention weights of each word"},
-    "return-nematus-alignment": {"action": "store_true", "help": "write them as a matrix for each sentence"},
+    "target-vocab": {
+        "short": "-t", "metavar": "FILE", "help": "vocabulary: JSON, YAML or a word a line, plain or gzipped"
+    },
+    "bpe": {"nargs": "+", "metavar": "FILE", "help": "BPE codes of each column; the output is joined to words"},
+    "no-debpe": {"action": "store_true", "help": "do not join the BPE pieces of the output"},
+    "load-weights": {"metavar": "FILE", "help": "weights of a config file's scorers, lines 'NAME= weight'"},
+    "show-weights": {"action": "store_true", "help": "print the weights in this format and end"},
+    "dump-config": {"action": "store_true", "help": "print all settings as a job of a YAML file and end"},
+    "relative-paths": {"action": "store_true", "help": "paths in the config file are relative to its folder"},
+    "beam-size": {"short": "-b", "type": int, "metavar": "K", "help": "hypotheses for each sentence (default 1)"},
+    "normalize": {"short": "-n", "action": "store_true", "help": "the same as --length-penalty 1"},
+    "allow-unk": {"short": "-u", "action": "store_true", "help": "allow <unk> in results"},
+    "max-length": {"type": int, "metavar": "N", "help": "read at most N words of a sentence; 0: all (default 200)"},
+    "max-length-multiple": {
+        "type": float, "metavar": "X", "help": "maximum words of a result for each source word (default 2)"
+    },
+    "n-best": {"action": "store_true", "help": "write n-best lists of beam-size results"},
+    "wipo": {"action": "store_true", "help": "n-best lists with their sizes, 'OUT: ' before each line"},
+    "return-alignment": {"action": "store_true", "help": "write word alignments as pairs target-source"},
+    "return-soft-alignment": {"action": "store_true", "help": "write the attention weights of each target word"},
+    "return-nematus-alignment": {"action": "store_true", "help": "write attention weights in the format of Nematus"},
     "softmax-filter": {
         "short": "-f", "nargs": "+", "metavar": ("FILE", "N"),
-        "help": "search the N most frequent words (default 10000) and N translations of a source word (default 1000)",
+        "help": "shortlist of N frequent words (default 10000) and N translations of each source word (default 1000)",
     },
-    "mini-batch": {"type": int, "metavar": "N", "help": "sentences searched at once (default: by device and beam)"},
-    "mini-batch-words": {"type": int, "metavar": "N", "help": "most source words searched at once; 0: no limit"},
-    "maxi-batch": {"type": int, "metavar": "N", "help": "sentences sorted by length together; 0: all of a task"},
-    "devices": {"short": "-d", "nargs": "+", "metavar": "N", "help": "GPUs, as 0 1, or all; a worker each"},
-    "cpu-threads": {"type": int, "metavar": "N", "help": "work on the CPU, with N workers"},
+    "mini-batch": {"type": int, "metavar": "N", "help": "sentences decoded at once (default: by device and beam size)"},
+    "mini-batch-words": {"type": int, "metavar": "N", "help": "maximum source words decoded at once; 0: no limit"},
+    "maxi-batch": {"type": int, "metavar": "N", "help": "sort N sentences at a time by length; 0: all of a task"},
+    "devices": {
+        "short": "-d", "nargs": "+", "metavar": "N", "help": "GPU numbers, such as 0 1, or all; one worker for each"
+    },
+    "cpu-threads": {"type": int, "metavar": "N", "help": "decode on the CPU with N workers"},
     "gpu-threads": {"type": int, "metavar": "N", "help": argparse.SUPPRESS},
-    "tensor-cores": {"action": "store_true", "help": "--dtype float16"},
+    "tensor-cores": {"action": "store_true", "help": "the same as --dtype float16"},
     "use-fused-softmax": {"type": "bool", "metavar": "BOOL", "help": argparse.SUPPRESS},
 }  # fmt: skip
 OURS: dict[str, dict[str, Any]] = {  # settings under their own names
-    "lm": {"metavar": "FILE", "help": "n-gram model that takes part: a model file, ARPA file or KenLM binary model"},
-    "lm_weight": {"type": float, "metavar": "W", "help": "of its log-probabilities (default 0.2)"},
+    "lm": {"metavar": "FILE", "help": "n-gram model for the search: a model file, ARPA file or KenLM binary"},
+    "lm_weight": {"type": float, "metavar": "W", "help": "weight of the n-gram model (default 0.2)"},
     "length_penalty": {
-        "type": float, "metavar": "A", "help": "rank results by sum / length^A (default 0; 1: by the mean)"
+        "type": float, "metavar": "A",
+        "help": "rank results by sum / length^A (default 0; 1: by the mean log-probability)"
     },
-    "word_penalty": {"type": float, "metavar": "P", "help": "taken from the sum for each word (default 0)"},
-    "max_steps": {"type": int, "metavar": "N", "help": "most words of any result; 0: no other limit"},
-    "early_stopping": {"choices": ["amun", "first", "bound"], "help": "when a sentence is done (default amun)"},
-    "prefixes": {"metavar": "FILE", "help": "first words of the results, a line for each sentence"},
-    "targets": {"metavar": "FILE", "help": "results to score, a line for each sentence"},
-    "sample": {"action": "store_true", "help": "draw beam-size results at random"},
-    "top_k": {"type": int, "metavar": "K", "help": "draw from the K most probable words"},
-    "top_p": {"type": float, "metavar": "P", "help": "draw from the words that hold the probability P"},
-    "temperature": {"type": float, "metavar": "T", "help": "divides log-probabilities (default 1)"},
-    "seed": {"type": int, "help": "of the random numbers (default 0)"},
-    "batching": {"choices": ["refill", "drain", "naive"], "help": "how a batch goes on (default refill)"},
-    "dtype": {"choices": ["float32", "tf32", "float16", "bfloat16"], "help": "of products (default float32)"},
-    "table_bytes": {"metavar": "SIZE", "help": "of tables of products of words (default '64 MiB'; 0: none)"},
-    "chunk_sentences": {"type": int, "metavar": "N", "help": "sentences of one task"},
+    "word_penalty": {"type": float, "metavar": "P", "help": "penalty for each word of a result (default 0)"},
+    "max_steps": {"type": int, "metavar": "N", "help": "maximum words of a result; 0: only --max-length-multiple"},
+    "early_stopping": {
+        "choices": ["amun", "first", "bound"], "help": "when the search of a sentence ends (default amun)"
+    },
+    "prefixes": {"metavar": "FILE", "help": "force these first words of the results, a line for each sentence"},
+    "targets": {"metavar": "FILE", "help": "score these translations, a line for each sentence"},
+    "sample": {"action": "store_true", "help": "sample beam-size results"},
+    "top_k": {"type": int, "metavar": "K", "help": "sample from the K most probable words"},
+    "top_p": {"type": float, "metavar": "P", "help": "sample from the most probable words with total probability P"},
+    "temperature": {"type": float, "metavar": "T", "help": "divide log-probabilities by T (default 1)"},
+    "seed": {"type": int, "help": "seed of the random numbers (default 0)"},
+    "batching": {
+        "choices": ["refill", "drain", "naive"], "help": "how finished sentences are replaced (default refill)"
+    },
+    "dtype": {
+        "choices": ["float32", "tf32", "float16", "bfloat16"],
+        "help": "number format of matrix products (default float32)"
+    },
+    "table_bytes": {"metavar": "SIZE", "help": "memory for tables of word products (default '64 MiB'; 0: none)"},
+    "chunk_sentences": {"type": int, "metavar": "N", "help": "sentences in one task"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
 }  # fmt: skip
 NOT_USED = {
@@ -75,15 +89,13 @@ NOT_USED = {
 def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "inputs", nargs="*", metavar="MODEL|TEXT", help="models, which end with .npz; texts: files, globs, URLs, -"
+        "inputs", nargs="*", metavar="MODEL|TEXT", help="models: files that end with .npz; texts: files, globs, URLs, -"
     )
     parser.set_defaults(many="inputs")
     parser.add_argument("-o", "--output", metavar="FILE", help="text file to write instead of standard output")
     add_overwrite(parser)
-    parser.add_argument("-c", "--config", metavar="FILE", help="config file of Amun; flags replace its options")
-    parser.add_argument(
-        "--weights", nargs="+", type=float, metavar="W", help="of the models' log-probabilities (default 1 each)"
-    )
+    parser.add_argument("-c", "--config", metavar="FILE", help="config file of Amun; flags override its options")
+    parser.add_argument("--weights", nargs="+", type=float, metavar="W", help="weights of the models (default 1 each)")
     for option, spec in AMUN.items():
         how = dict(spec)
         names = [how.pop("short"), f"--{option}"] if "short" in how else [f"--{option}"]

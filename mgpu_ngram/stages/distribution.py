@@ -27,21 +27,22 @@ EXAMPLES = """examples:
 FLAGS: dict[str, dict[str, Any]] = {
     "orders": {"metavar": "all|max|LIST", "help": "orders of the rows, such as 1,2,5 (default all)"},
     "mode": {
-        "choices": ["smoothed", "stored"], "help": "with backoff (default); or stored n-grams alone, and 0 elsewhere"
+        "choices": ["smoothed", "stored"],
+        "help": "smoothed: with backoff (default); stored: only n-grams of the model, 0 for other words"
     },
-    "top_k": {"type": int, "metavar": "K", "help": "only the K most probable words of each row"},
+    "top_k": {"type": int, "metavar": "K", "help": "write only the K most probable words of each row"},
     "format": {
         "choices": ["zarr", "npy", "compact", "parquet"],
-        "help": "whole rows (zarr, the default, or npy), exact blocks of which rows can be made (compact), or tables",
+        "help": "zarr (default), npy: whole rows; compact: blocks that give the same rows; parquet: a table",
     },
-    "dtype": {"choices": ["float32", "float16", "bfloat16"], "help": "of rows (default float32)"},
-    "scale": {"choices": ["prob", "log10", "ln"], "help": "of values (default prob)"},
+    "dtype": {"choices": ["float32", "float16", "bfloat16"], "help": "type of whole rows (default float32)"},
+    "scale": {"choices": ["prob", "log10", "ln"], "help": "scale of the values (default prob)"},
     "positions": {
         "choices": ["every", "last"],
-        "help": "a history ends before every word and at the end of each line (default); or a line is one",
+        "help": "every: a history ends before each word and at the line end (default); last: a line is one history",
     },
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
-    "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 KiB'"},
+    "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 KiB'"},
 }  # fmt: skip
 
 
@@ -62,7 +63,9 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
         add_model(parser)
         add_text(parser, "text", metavar="TEXT|HISTORIES")
         parser.add_argument("-o", "--output", required=True, metavar="OUT", help="folder to write")
-        parser.add_argument("-n", dest="bare", action="store_true", help="no <s> before a line; its end is no position")
+        parser.add_argument(
+            "-n", dest="bare", action="store_true", help="no <s> before a line, and no history at the end of a line"
+        )
         add_overwrite(parser)
         for setting, how in FLAGS.items():
             parser.add_argument("--" + setting.replace("_", "-"), **how)

@@ -34,23 +34,24 @@ FLAGS: dict[str, dict[str, Any]] = {
     "order": {"type": int, "metavar": "N", "help": "highest n-gram order (default 5, or the order of the counts)"},
     "prune": {
         "type": int, "nargs": "+", "metavar": "K",
-        "help": "drop n-grams that occur at most K times, by order; the last K also holds for all higher orders",
+        "help": "drop n-grams that occur at most K times: one K for each order, the last also for all higher orders",
     },
     "smoothing": {
-        "choices": list(NAMES), "help": "how seen n-grams leave probability to unseen ones (default kneser-ney)",
+        "choices": list(NAMES), "help": "smoothing method (default kneser-ney)",
     },
     "interpolate": {"action": "store_true", "help": "witten-bell, absolute: interpolate with the lower order"},
     "discount": {
         "type": float, "nargs": "+", "metavar": "D",
-        "help": "absolute: what each count loses, by order; the last D also holds for all higher orders (default "
+        "help": "absolute: discount of each order, the last also for all higher orders (default "
         "n1 / (n1 + 2 n2) of each order)",
     },
     "delta": {
-        "type": float, "nargs": "+", "metavar": "D", "help": "additive: added to each count, by order (default 1)",
+        "type": float, "nargs": "+", "metavar": "D",
+        "help": "additive: number added to each count, for each order (default 1)",
     },
     "gt_max": {
         "type": int, "nargs": "+", "metavar": "K",
-        "help": "good-turing: highest count that is discounted, by order (default 1 7)",
+        "help": "good-turing: highest discounted count of each order (default 1 7)",
     },
     "vocabulary": {"metavar": "F", "help": "file of words; other words of the text count as <unk>"},
     "closed": {
@@ -66,15 +67,17 @@ FLAGS: dict[str, dict[str, Any]] = {
         "type": int, "choices": [0, 1], "nargs": "?", "const": 1,
         "help": "0: <unk> gets all mass that order 1 leaves, as in SRILM (default 1)",
     },
-    "skip_symbols": {"action": "store_true", "help": "drop <unk>, <s> and </s> from the text (else errors)"},
-    "collapse_values": {"action": "store_true", "help": "one value for probability and backoff (ARPA file only)"},
-    "exact_discounts": {"action": "store_true", "help": "do not reproduce lmplz's slip in its counts of counts"},
-    "verbose_header": {"action": "store_true", "help": "comments at the head of an ARPA file"},
+    "skip_symbols": {
+        "action": "store_true", "help": "drop <unk>, <s> and </s> from the text (default: they are errors)"
+    },
+    "collapse_values": {"action": "store_true", "help": "write one value for probability and backoff (ARPA file only)"},
+    "exact_discounts": {"action": "store_true", "help": "use exact counts of counts: do not reproduce lmplz's slip"},
+    "verbose_header": {"action": "store_true", "help": "write comments at the head of an ARPA file"},
     "unit": {"choices": ["word", "id"], "help": "symbols of the n-grams (default word)"},
     "dtype": {"choices": ["uint16", "uint32"], "help": "type of raw token ids (default uint16)"},
     "separator_id": {"type": int, "metavar": "ID", "help": "token id that ends a sentence"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
-    "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
+    "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }  # fmt: skip
 BYTES_PER_TOKEN = 6  # of text, about
 DISCOUNTS = {KNESER_NEY: ("D1", "D2", "D3+"), "absolute": ("D",), "additive": ("delta",)}  # columns of statistics
@@ -100,7 +103,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
             "--from-counts",
             dest="counts",
             metavar="PATH",
-            help="output folder of count, or file of counts of SRILM's ngram-count, instead of TEXT",
+            help="output folder of count, or a counts file of SRILM's ngram-count, instead of TEXT",
         )
         add_model_output(parser)
         for setting, how in FLAGS.items():

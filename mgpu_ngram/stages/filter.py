@@ -40,26 +40,42 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         add_text(parser, "text", "DOCUMENTS", stdin=False)
         add = parser.add_argument
-        add("-o", "--output", required=True, metavar="OUT", help="folder to write: documents/, rejects, report")
+        add(
+            "-o",
+            "--output",
+            required=True,
+            metavar="OUT",
+            help="folder to write: documents/, rejects.jsonl, report.html",
+        )
         add_overwrite(parser)
         add(
             "-m", "--model", required=True, metavar="MODEL",
-            help="model file, ARPA file or KenLM binary; with {language} in the path, one of each language; "
-            "a table of models by language (.csv, .yaml)",
+            help="model file, ARPA file or KenLM binary; {language} in the path stands for a document's language; "
+            "or a table of models by language (.csv, .yaml)",
         )  # fmt: skip
         add(
             "--contrast-model", metavar="MODEL",
-            help="model of the text to move away from, for the cross-entropy difference (Moore and Lewis 2010)",
+            help="second model, such as one of general text, for the cross-entropy difference (Moore and Lewis 2010)",
         )  # fmt: skip
-        add("--text-column", "--text", dest="text_column", metavar="NAME", help="key of the text (default text)")
-        add("--tokenizer", metavar="FILE", help="SentencePiece model or tokenizer.json (default: white space)")
-        add("--normalize", choices=["none", "ccnet", "nfc", "nfkc"], help="before tokenising (default none)")
+        add(
+            "--text-column",
+            "--text",
+            dest="text_column",
+            metavar="NAME",
+            help="key or column of the text (default text)",
+        )
+        add("--tokenizer", metavar="FILE", help="SentencePiece model or tokenizer.json (default: split at white space)")
+        add(
+            "--normalize",
+            choices=["none", "ccnet", "nfc", "nfkc"],
+            help="normalise text before tokenising (default none)",
+        )
         add(
             "--sentences", choices=["auto", "line", "document"],
-            help="a sentence is a line, or the whole text (default: the text with ccnet, else a line)",
+            help="score lines or whole documents as sentences (auto, the default: document with ccnet, else line)",
         )  # fmt: skip
-        add("--min-perplexity", type=float, metavar="P", help="drop documents with less")
-        add("--max-perplexity", type=float, metavar="P", help="drop documents with more")
+        add("--min-perplexity", type=float, metavar="P", help="drop documents with a perplexity below P")
+        add("--max-perplexity", type=float, metavar="P", help="drop documents with a perplexity above P")
         add(
             "--min-difference",
             type=float,
@@ -72,21 +88,39 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
             metavar="BITS",
             help="drop documents with a greater cross-entropy difference",
         )
-        add("--buckets", nargs="+", metavar="NAME:PERCENTILE", help="such as head:30,middle:60; the rest is the tail")
         add(
-            "--fixed-buckets", nargs="+", metavar="NAME:PERPLEXITY", help="such as head:340,middle:520, not percentiles"
+            "--buckets",
+            nargs="+",
+            metavar="NAME:PERCENTILE",
+            help="divide documents at percentiles, such as head:30,middle:60; the rest is the tail",
+        )
+        add(
+            "--fixed-buckets",
+            nargs="+",
+            metavar="NAME:PERPLEXITY",
+            help="divide documents at perplexities, such as head:340,middle:520",
         )
         add(
             "--bucket-by", choices=["perplexity", "difference"],
-            help="the figure that buckets divide (default perplexity)",
+            help="figure by which buckets are divided (default perplexity)",
         )  # fmt: skip
-        add("--sample", type=int, metavar="N", help="percentiles of about N documents, evenly from all files")
-        add("--cutoffs", metavar="FILE.csv", help="percentiles by language, as CCNet's cutoff.csv")
-        add("--language-column", metavar="NAME", help="field with the language, each with its own cut-offs")
-        add("--only", nargs="+", metavar="BUCKET", help="keep the documents of these buckets alone")
-        add("--keep", nargs="+", metavar="FIELD", help="new fields, such as perplexity,lines (see the docs)")
+        add(
+            "--sample",
+            type=int,
+            metavar="N",
+            help="compute percentiles from about N documents, equally many from each file",
+        )
+        add("--cutoffs", metavar="FILE.csv", help="table of percentiles by language, such as CCNet's cutoff.csv")
+        add("--language-column", metavar="NAME", help="field with the language; each language has its own cut-offs")
+        add("--only", nargs="+", metavar="BUCKET", help="keep only the documents of these buckets")
+        add(
+            "--keep",
+            nargs="+",
+            metavar="FIELD",
+            help="new fields to write, such as perplexity,lines (default: all but lines)",
+        )
         add("--no-report", action="store_true", help="do not write report.html")
-        add("--block-bytes", metavar="SIZE", help="of a file that are scored at once, such as '4 MiB'")
+        add("--block-bytes", metavar="SIZE", help="bytes of a file to score at once, such as '4 MiB'")
         add_no_verify(parser)
 
     def settings(self, arguments: argparse.Namespace) -> FilterConfig:

@@ -23,16 +23,16 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace an output of the same kind")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output of the same kind")
 
 
 def add_no_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-verify", action="store_true", help="do not compare the checksums of a model file")
+    parser.add_argument("--no-verify", action="store_true", help="do not verify the checksums of a model file")
 
 
 def add_text_flags(parser: argparse.ArgumentParser, chunk_example: str) -> None:
     parser.add_argument("--text-column", metavar="NAME", help="text column of Parquet inputs (default text)")
-    parser.add_argument("--chunk-bytes", metavar="SIZE", help=f"text per task, such as '{chunk_example}'")
+    parser.add_argument("--chunk-bytes", metavar="SIZE", help=f"bytes of text for each task, such as '{chunk_example}'")
 
 
 def add_model_output(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +41,8 @@ def add_model_output(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="OUT",
-        help="OUT.arpa, or compressed OUT.arpa.gz, .bz2, .xz, .zst: an ARPA file; -: an ARPA file on stdout; "
-        "OUT.safetensors: a model file",
+        help="OUT.arpa, or compressed OUT.arpa.gz, .bz2, .xz, .zst: write an ARPA file; -: write it to stdout; "
+        "OUT.safetensors: write a model file",
     )
     add_overwrite(parser)
 

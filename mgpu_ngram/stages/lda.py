@@ -32,26 +32,34 @@ def numbers(text: str) -> float | list[float]:
 FLAGS: dict[str, dict[str, Any]] = {
     "topics": {"type": int, "metavar": "K", "help": "number of topics, 2 to 65,536 (default 100)"},
     "sweeps": {"type": int, "metavar": "N", "help": "sweeps over all tokens (default 200)"},
-    "vocabulary": {"metavar": "FILE", "help": "words of a matrix, one a line; documents need none"},
+    "vocabulary": {"metavar": "FILE", "help": "words of the columns of a matrix, one a line; not needed for documents"},
     "text_column": {"metavar": "NAME", "help": "column of Parquet files, or key of JSON lines (default text)"},
-    "token_pattern": {"metavar": "REGEX", "help": "tokens of documents (default: words of two letters and more)"},
-    "stop_words": {"metavar": "english|FILE", "help": "words to leave out"},
-    "min_df": {"type": float, "metavar": "N", "help": "leave out words in fewer documents: a number, or a share"},
-    "max_df": {"type": float, "metavar": "N", "help": "leave out words in more documents: a number, or a share"},
+    "token_pattern": {
+        "metavar": "REGEX", "help": "regular expression of tokens (default: words of two or more letters)"
+    },
+    "stop_words": {"metavar": "english|FILE", "help": "words to leave out: the English list, or a file"},
+    "min_df": {
+        "type": float, "metavar": "N", "help": "leave out words in fewer than N documents (number, or share below 1)"
+    },
+    "max_df": {"type": float, "metavar": "N", "help": "leave out words in more than N documents (number, or share)"},
     "max_features": {"type": int, "metavar": "N", "help": "keep the N most frequent words"},
     "alpha": {
-        "type": numbers, "metavar": "A[,A...]", "help": "prior of each topic: one number, or K (default 50 / topics)"
+        "type": numbers, "metavar": "A[,A...]",
+        "help": "prior of topics in a document: one number, or one for each topic (default 50 / topics)"
     },
-    "beta": {"type": float, "help": "prior of each word in a topic (default 0.01)"},
-    "seeds": {"metavar": "FILE", "help": "words whose topics are given: YAML such as 3: [decimal, float]"},
+    "beta": {"type": float, "help": "prior of words in a topic (default 0.01)"},
+    "seeds": {"metavar": "FILE", "help": "YAML file of words for given topics, such as 3: [decimal, float]"},
     "optimise_every": {"type": int, "metavar": "N", "help": "estimate the priors every N sweeps (default 0: never)"},
-    "seed": {"type": int, "help": "of the random numbers (default 1)"},
-    "evaluate_every": {"type": int, "metavar": "N", "help": "sweeps between metrics (default 10)"},
-    "held_out": {"type": float, "metavar": "SHARE", "help": "documents left out to measure the perplexity (default 0)"},
-    "tolerance": {
-        "type": float, "metavar": "SHARE", "help": "stop when the perplexity falls by less between two metrics"
+    "seed": {"type": int, "help": "seed of the random numbers (default 1)"},
+    "evaluate_every": {"type": int, "metavar": "N", "help": "compute metrics every N sweeps (default 10)"},
+    "held_out": {
+        "type": float, "metavar": "SHARE", "help": "share of documents held out for the perplexity (default 0)"
     },
-    "block_tokens": {"type": int, "metavar": "N", "help": "tokens of a part of the corpus (default 1,048,576)"},
+    "tolerance": {
+        "type": float, "metavar": "SHARE",
+        "help": "stop when the perplexity falls by less than this share between two evaluations"
+    },
+    "block_tokens": {"type": int, "metavar": "N", "help": "tokens of each part of the corpus (default 1,048,576)"},
 }  # fmt: skip
 
 TOKEN_BYTES = 6  # of text for each token, about
@@ -74,9 +82,11 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
         add_overwrite(parser)
         for setting, how in FLAGS.items():
             parser.add_argument("--" + setting.replace("_", "-"), **how)
-        parser.add_argument("--no-lowercase", action="store_true", help="keep the case of documents")
-        parser.add_argument("--coherence", action="store_true", help="measure the coherence of the topics, too")
-        parser.add_argument("--include-self", action="store_true", help="count the token itself, as CuLDA_CGS does")
+        parser.add_argument("--no-lowercase", action="store_true", help="do not change documents to lower case")
+        parser.add_argument("--coherence", action="store_true", help="also compute the coherence of the topics")
+        parser.add_argument(
+            "--include-self", action="store_true", help="do not exclude the token's own count, as in CuLDA_CGS"
+        )
 
     def settings(self, arguments: argparse.Namespace) -> LdaConfig:
         from mgpu_ngram.core.typed_config import fill

@@ -45,17 +45,20 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
         add_model_output(parser)
         parser.add_argument(
             "--weights", type=float, nargs="+", metavar="W",
-            help="a weight for each model; they sum to 1 unless --log-linear",
+            help="one weight for each model; without --log-linear they must sum to 1",
         )  # fmt: skip
         parser.add_argument(
             "--log-linear", action="store_true",
-            help="multiply the models' probabilities to the power of their weights, as KenLM's interpolate",
+            help="multiply the probabilities of the models, each to the power of its weight, as KenLM's interpolate",
         )  # fmt: skip
         parser.add_argument(
-            "--bayes", type=int, metavar="N", help="weigh models by the last N words of the history, as SRILM's -bayes"
+            "--bayes",
+            type=int,
+            metavar="N",
+            help="adapt the weights to the last N words of the history, as SRILM's -bayes",
         )
         parser.add_argument(
-            "--bayes-scale", type=float, metavar="S", help="power of the probability of these words (default 1)"
+            "--bayes-scale", type=float, metavar="S", help="exponent of the probability of these words (default 1)"
         )
         parser.add_argument("--tune", metavar="TEXT", help="find the best weights for this held-out text")
 

@@ -45,17 +45,22 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
         add_model_output(parser)
         parser.add_argument(
             "--entropy", type=float, metavar="T",
-            help="drop n-grams without which the perplexity changes by a smaller ratio, such as 1e-8 (Stolcke, 1998)",
+            help="drop n-grams whose removal changes the perplexity by a ratio below T, such as 1e-8 (Stolcke, 1998)",
         )  # fmt: skip
         parser.add_argument(
-            "--max-ngrams", type=int, metavar="N", help="keep at most N n-grams of all orders, by the same measure"
+            "--max-ngrams",
+            type=int,
+            metavar="N",
+            help="keep at most N n-grams of all orders: those with the largest changes",
         )
         parser.add_argument(
-            "--vocabulary", metavar="TEXT", help="keep the n-grams whose words occur in this file, as KenLM's filter"
+            "--vocabulary",
+            metavar="TEXT",
+            help="keep the n-grams whose words occur in this file, as KenLM's filter does",
         )
         parser.add_argument(
             "--min-count", type=int, nargs="+", metavar="K",
-            help="drop n-grams with counts below K; of orders 2, 3, ..., the last K also holds for all higher orders",
+            help="drop n-grams that occur fewer than K times: one K for each order from 2, the last also for all above",
         )  # fmt: skip
         parser.add_argument("--counts", metavar="DIR", help="output folder of count, for --min-count")
         parser.add_argument(
@@ -63,13 +68,15 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
             help="single: the words occur anywhere in TEXT (default); union: in one line of it; multiple: OUT is a "
             "folder with a model for each line (not resumable)",
         )  # fmt: skip
-        parser.add_argument("--context", action="store_true", help="with --vocabulary: the last word may be any")
+        parser.add_argument(
+            "--context", action="store_true", help="with --vocabulary: do not check the last word of an n-gram"
+        )
         parser.add_argument(
             "--phrases", action="store_true",
-            help="lines hold phrases, separated by tabs, and n-grams must fit into them (mode union or multiple)",
+            help="lines have phrases separated by tabs, and n-grams must fit into the phrases (mode union or multiple)",
         )  # fmt: skip
         parser.add_argument(
-            "--format", choices=["arpa", "safetensors"], help="of the models of mode multiple (default arpa)"
+            "--format", choices=["arpa", "safetensors"], help="format of the models of mode multiple (default arpa)"
         )
 
     def settings(self, arguments: argparse.Namespace) -> PruneConfig:

@@ -25,8 +25,10 @@ class StageEntry:
 
 ENTRIES: dict[str, StageEntry] = {
     "count": StageEntry("mgpu_ngram.stages.count", "count the n-grams of text", ("count",)),
-    "estimate": StageEntry("mgpu_ngram.stages.estimate", "make a Kneser-Ney model of text", ("estimate",)),
-    "adapt": StageEntry("mgpu_ngram.stages.adapt", "add text to a model whose counts are kept", ("adapt",)),
+    "estimate": StageEntry(
+        "mgpu_ngram.stages.estimate", "estimate a Kneser-Ney (or other) model from text", ("estimate",)
+    ),
+    "adapt": StageEntry("mgpu_ngram.stages.adapt", "add text to a model whose counts were kept", ("adapt",)),
     "trie": StageEntry(
         "mgpu_ngram.stages.trie", "convert a model to another format; a model file loads fast", ("convert", "trie")
     ),
@@ -37,16 +39,16 @@ ENTRIES: dict[str, StageEntry] = {
     "score": StageEntry("mgpu_ngram.stages.score", "score text as KenLM's query does", ("score",)),
     "compare": StageEntry("mgpu_ngram.stages.compare", "compare models on a held-out text", ("compare",)),
     "distribution": StageEntry(
-        "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)
+        "mgpu_ngram.stages.distribution", "write the probabilities of all next words", ("distribution",)
     ),
-    "lda": StageEntry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
+    "lda": StageEntry("mgpu_ngram.stages.lda", "train a topic model on documents", ("lda",)),
     "topics": StageEntry("mgpu_ngram.stages.topics", "describe topics, and find the topics of documents", ("topics",)),
     "rescore": StageEntry(
         "mgpu_ngram.stages.rescore", "add the scores of n-gram models to n-best lists, and sort them", ("rescore",)
     ),
     "tune": StageEntry("mgpu_ngram.stages.tune", "tune the weights of features of n-best lists", ("tune",)),
     "filter": StageEntry(
-        "mgpu_ngram.stages.filter", "add perplexities to documents, and drop some by them", ("filter",)
+        "mgpu_ngram.stages.filter", "add perplexities to documents, and drop documents by perplexity", ("filter",)
     ),
     "decode": StageEntry("mgpu_ngram.stages.decode", "translate text by beam search, as Amun does", ("decode",)),
 }

@@ -54,7 +54,7 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         add_lists_flags(parser)
-        parser.add_argument("--best", action="store_true", help="write the text of the best line of each list alone")
+        parser.add_argument("--best", action="store_true", help="write only the text of the best line of each list")
         parser.add_argument("-o", "--output", metavar="OUT.txt", help="file to write (default: standard output)")
         add_overwrite(parser)
 
@@ -133,22 +133,27 @@ def add_lists_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of commands that score n-best lists."""
     add_text(parser, "text", "NBEST")
     parser.add_argument(
-        "--lm", action="append", metavar="MODEL", help="model file or ARPA file; several times for several models"
+        "--lm",
+        action="append",
+        metavar="MODEL",
+        help="n-gram model: model file or ARPA file; repeat the flag for several models",
     )
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="of the models' features (default: of their files)")
+    parser.add_argument(
+        "--names", nargs="+", metavar="NAME", help="names of the models' features (default: file names)"
+    )
     parser.add_argument(
         "--weights", nargs="+", metavar="NAME=W",
-        help="of features; W,W for several values of one (default: 0; of the old total 1 if no other feature of the "
-        "lists has a weight); or a YAML file of them",
+        help="weights of features, W,W for a feature with several values (default: 0; for the old total 1 if no other "
+        "feature of the lists has a weight); or a YAML file of weights",
     )  # fmt: skip
-    parser.add_argument("--kaldi", action="store_true", help="lists are archives of Kaldi: lines 'ID-N word word'")
+    parser.add_argument("--kaldi", action="store_true", help="NBEST are Kaldi archives: lines 'ID-N word word'")
     parser.add_argument(
-        "--costs", nargs="+", metavar="NAME=ARCHIVE", help="Kaldi's costs of the hypotheses, negated as features"
+        "--costs", nargs="+", metavar="NAME=ARCHIVE", help="Kaldi archives of costs, which become features (negated)"
     )
     parser.add_argument(
-        "--lattices", choices=["kaldi", "slf"], help="texts are lattices: of Kaldi or OpenFst, or HTK's SLF"
+        "--lattices", choices=["kaldi", "slf"], help="NBEST are lattices: kaldi (also OpenFst), or slf (HTK)"
     )
-    parser.add_argument("--n-best", type=int, metavar="N", help="best texts of each lattice (default 1)")
+    parser.add_argument("--n-best", type=int, metavar="N", help="number of best texts of each lattice (default 1)")
     add_no_verify(parser)
     add_text_flags(parser, "8 MiB")
 

@@ -57,17 +57,17 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         add_text(parser, "text")
         parser.add_argument(
             "-v", dest="levels", action="append", choices=LEVELS,
-            help="what to print, several times for several (default: all); or the rows of -o (default: sentence)",
+            help="what to print; repeat the flag for several (default: all); with -o: row unit (default: sentence)",
         )  # fmt: skip
         parser.add_argument(
-            "-n", dest="bare", action="store_true", help="no <s> before a sentence and no </s> after it"
+            "-n", dest="bare", action="store_true", help="score without <s> before and </s> after a sentence"
         )
-        parser.add_argument("-o", "--output", metavar="SCORES.parquet", help="a Parquet file to write instead")
+        parser.add_argument("-o", "--output", metavar="SCORES.parquet", help="write a Parquet file instead of printing")
         add_overwrite(parser)
         parser.add_argument(
             "--index",
             choices=["auto", "edge", "btree"],
-            help="edge table, faster; or the trie alone, smaller and ready at once (default: by the text)",
+            help="edge: hash table, faster; btree: trie alone, smaller, ready at once (default: by text size)",
         )
         add_no_verify(parser)
         add_text_flags(parser, "8 MiB")

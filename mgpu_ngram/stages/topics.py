@@ -30,22 +30,26 @@ EXAMPLES = """examples:
   mgpu-ngram topics topics.lda news.parquet --html topics.html
   mgpu-ngram topics topics.lda --export topics"""
 FLAGS: dict[str, dict[str, Any]] = {
-    "top": {"type": int, "metavar": "N", "help": "words of each topic (default 10)"},
+    "top": {"type": int, "metavar": "N", "help": "print N words of each topic (default 10)"},
     "order": {
-        "choices": ["probability", "relevance", "frex"], "help": "how the words are chosen (default probability)"
+        "choices": ["probability", "relevance", "frex"], "help": "order of the words of a topic (default probability)"
     },
     "relevance_lambda": {
-        "type": float, "metavar": "SHARE", "help": "weight of the probability in relevance (default 0.6)"
+        "type": float, "metavar": "SHARE", "help": "weight of the probability in the relevance (default 0.6)"
     },
     "text_column": {"metavar": "NAME", "help": "column of Parquet files, or key of JSON lines (default: as trained)"},
-    "vocabulary": {"metavar": "FILE", "help": "words of a matrix, one a line (default: the words of the model)"},
-    "dense": {"action": "store_true", "help": "write all shares of a document"},
-    "threshold": {"type": float, "metavar": "SHARE", "help": "the least share that is written (default 0.01)"},
-    "group_by": {"metavar": "COLUMN", "help": "add up the shares of topics by the classes in a column"},
-    "time": {"metavar": "COLUMN", "help": "add up the shares of topics over the dates in a column"},
+    "vocabulary": {
+        "metavar": "FILE", "help": "words of the columns of a matrix, one a line (default: the words of the model)"
+    },
+    "dense": {"action": "store_true", "help": "write the shares of all topics"},
+    "threshold": {"type": float, "metavar": "SHARE", "help": "do not write smaller shares (default 0.01)"},
+    "group_by": {"metavar": "COLUMN", "help": "mean shares of topics for each class in a column"},
+    "time": {"metavar": "COLUMN", "help": "mean shares of topics for each period of the dates in a column"},
     "by": {"choices": ["year", "month", "week", "day"], "help": "periods of --time (default month)"},
-    "examples": {"type": int, "metavar": "N", "help": "representative documents of each topic (default 3)"},
-    "nearest": {"type": int, "metavar": "N", "help": "the N topics nearest to each topic (default 0, with --topic 5)"},
+    "examples": {"type": int, "metavar": "N", "help": "number of representative documents of each topic (default 3)"},
+    "nearest": {
+        "type": int, "metavar": "N", "help": "show the N topics nearest to each topic (default 0; with --topic 5)"
+    },
 }  # fmt: skip
 TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
 SHOWN = 20  # topics of the table after the rows of documents
@@ -88,7 +92,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         parser.add_argument("model", metavar="MODEL", help="topic model file, or the folder that lda wrote")
         add_text(parser, "documents", metavar="DOCUMENTS", required=False, stdin=False)
         parser.add_argument(
-            "-o", "--output", metavar="OUT", help="file of the topics of documents: .parquet, .jsonl, .npy or .npz"
+            "-o", "--output", metavar="OUT", help="file for the topics of DOCUMENTS: .parquet, .jsonl, .npy or .npz"
         )
         add_overwrite(parser)
         parser.add_argument("--topic", type=int, metavar="K", help="show one topic in detail")

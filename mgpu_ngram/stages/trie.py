@@ -69,19 +69,24 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         )  # fmt: skip
         parser.add_argument(
             "--fanout", type=int, metavar="K",
-            help="words that a search compares in one step (default: as a model file has it, 32 of another file)",
+            help="words that a search compares in one step (default: that of the model file, or 32)",
         )  # fmt: skip
         parser.add_argument(
             "--quantize", type=int, metavar="BITS", help="store probabilities and backoffs as codes of this many bits"
         )
         parser.add_argument(
-            "--quantize-backoff", type=int, metavar="BITS", help="bits of backoffs in a KenLM trie (as --quantize)"
+            "--quantize-backoff",
+            type=int,
+            metavar="BITS",
+            help="bits of the backoffs in a KenLM trie (default: as --quantize)",
         )
         parser.add_argument(
             "--pointer-bits", type=int, metavar="BITS",
-            help="bits of pointers that a table in a KenLM trie may hold (build_binary -a)",
+            help="maximum bits of pointers that a KenLM trie stores in a table (build_binary -a)",
         )  # fmt: skip
-        parser.add_argument("--no-backoff", action="store_true", help="leave out backoffs; such a model scores no text")
+        parser.add_argument(
+            "--no-backoff", action="store_true", help="leave out backoffs; the model then cannot score text"
+        )
 
     def settings(self, arguments: argparse.Namespace) -> TrieConfig:
         from mgpu_ngram.core.typed_config import fill

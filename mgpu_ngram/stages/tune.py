@@ -50,14 +50,19 @@ class TuneStage(Stage[TuneConfig, "TuneResult"]):
             "--references",
             nargs="+",
             metavar="FILE",
-            help="correct texts: line i + 1 is that of list i; or 'ID word word'",
+            help="correct texts: line i + 1 for list i; with --kaldi or --lattices 'ID word word'",
         )
-        parser.add_argument("--metric", choices=["bleu", "wer", "cer"], help="what to optimise (default bleu)")
+        parser.add_argument("--metric", choices=["bleu", "wer", "cer"], help="metric to optimise (default bleu)")
         parser.add_argument(
-            "--grid", nargs="+", metavar="NAME=W,W", help="weights to try, all combinations (default: line searches)"
+            "--grid",
+            nargs="+",
+            metavar="NAME=W,W",
+            help="try all combinations of these weights (default: line searches)",
         )
-        parser.add_argument("--restarts", type=int, metavar="N", help="searches from random weights (default 10)")
-        parser.add_argument("--seed", type=int, metavar="N", help="of the random weights (default 1)")
+        parser.add_argument(
+            "--restarts", type=int, metavar="N", help="repeat the search from N random starts (default 10)"
+        )
+        parser.add_argument("--seed", type=int, metavar="N", help="seed of the random starts (default 1)")
         parser.add_argument("-o", "--output", metavar="WEIGHTS.yaml", help="file to write (default: print the weights)")
         add_overwrite(parser)
 
