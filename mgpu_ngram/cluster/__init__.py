@@ -1,1 +1,1 @@
-"""Running tasks, here or on a Dask cluster. Knows nothing of n-grams; the only package that imports Dask."""
+"""Run tasks, in this process or on a Dask cluster. The package knows no n-grams; no other package imports Dask."""

@@ -1,4 +1,4 @@
-"""Dask clusters: start one on this host (dask-cuda on GPUs), or connect to one that runs."""
+"""Start a Dask cluster on this host (with dask-cuda on GPUs), or connect to a running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of Dask: our own, and those that a user passes through."""
+"""Settings of Dask: the defaults of this package, and the settings of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run tasks on a Dask cluster, ours or a user's."""
+"""Run tasks on a Dask cluster, which the run started or the user provides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every name of Dask that its documentation does not promise, with the reason and the public call it replaces.
+"""All private names of Dask that this package uses, with the reason and the public call that each replaces.
 
 No other file uses such names, so a new Dask release can break this file only. pyproject.toml says which releases pass
 the tests.

@@ -1,4 +1,4 @@
-"""Which devices there are, found without touching CUDA in this process."""
+"""Find the devices of this host without initialising CUDA in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface through which jobs run tasks. A handle stands for a result that stays where it was made."""
+"""The interface through which jobs run tasks. A handle stands for a result that stays on its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the task that kills its workers, and whether any worker is left, from the events of the cluster."""
+"""Detect from the events of the cluster which task kills its workers, and whether all workers are lost."""
 
 from __future__ import annotations
 

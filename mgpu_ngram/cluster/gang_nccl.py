@@ -1,4 +1,4 @@
-"""The communicator of ranks on GPUs: NCCL on a stream of its own, which an abort ends from another thread."""
+"""The communicator of ranks on GPUs: NCCL on its own stream; another thread can abort it."""
 
 from __future__ import annotations
 

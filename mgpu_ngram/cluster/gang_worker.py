@@ -1,7 +1,7 @@
 """The ranks of a gang on the workers of a Dask cluster.
 
-Only the driver aborts a gang: it cancels the task of each rank, which each worker hears, busy or not. A lost driver
-does the same, because the scheduler cancels its tasks.
+Only the driver aborts a gang: it cancels the task of each rank, and every worker notices, even a busy one. If the
+driver is lost, the scheduler cancels its tasks, which also aborts the gang.
 """
 
 from __future__ import annotations

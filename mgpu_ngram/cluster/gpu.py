@@ -1,4 +1,4 @@
-"""CUDA calls of the cluster: lend arrays to other processes of this host, and check that the device works.
+"""CUDA calls of the cluster: share arrays with other processes of this host, and check that the device works.
 
 The rest of the cluster does not use CUDA, so tests replace this module.
 """

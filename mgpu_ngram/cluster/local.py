@@ -1,4 +1,4 @@
-"""Run tasks in this process: a thread per core on a CPU, one on a GPU; and one thread for priority tasks."""
+"""Run tasks in threads of this process: one per core on a CPU, one on a GPU, and one more for priority tasks."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Move values between workers: a task's result travels as a `Parcel`.
+"""Send values between workers: the result of a task is sent as a `Parcel`.
 
-Arrays in memory-mapped files travel to processes of the same host as handles: both map the same file. CuPy arrays
-travel in one of three ways:
+Arrays in memory-mapped files are not copied between processes of the same host: both map the same file. CuPy arrays
+are sent in one of three ways:
 
-ipc   between processes of one host that can read each other: the sender names its memory, the receiver copies it
-ucx   the cluster's protocol is ucx: arrays stay in device memory as frames
-tcp   otherwise: arrays are NumPy on the wire, and CuPy again on a GPU worker
+ipc   between processes of one host that can read each other's memory: the receiver copies the sender's memory
+ucx   if the protocol of the cluster is ucx: arrays are sent from device memory as frames
+tcp   otherwise: arrays are sent as NumPy arrays, and a GPU worker makes CuPy arrays of them
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What one device does with one chunk. Knows kernels and core values, no cluster."""
+"""The work of one device on one chunk. The package uses kernels and core values, and knows no cluster."""

@@ -1,4 +1,4 @@
-"""Adjust the counts of a part of a model, from counts of marked text; see `engine.part`."""
+"""Compute the adjusted counts of a part of a model from counts of text with sentence markers; see `engine.part`."""
 
 from __future__ import annotations
 

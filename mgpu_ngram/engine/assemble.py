@@ -1,8 +1,8 @@
 """Assemble estimated parts of the n-grams into one trie.
 
-In each order of a trie, nodes lie by their words, first word first. A stretch is the set of n-grams, of all orders,
-whose first word is in one range of words; it is a contiguous range of each order. Stretches are assembled one by one,
-on any worker, and joined. Only suffixes cross stretches, because they begin with other words.
+In each order of a trie, nodes are sorted by their words, first word first. A stretch is the set of n-grams, of all
+orders, whose first word is in one range of words; it is a contiguous range of each order. Stretches are assembled one
+by one, on any worker, and joined. Only suffixes cross stretches, because they begin with other words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nodes of a backoff model with float64 probabilities: recompute its backoffs, and keep some of its n-grams."""
+"""The nodes of a backoff model with float64 probabilities: recompute backoffs, and keep some of the n-grams."""
 
 from __future__ import annotations
 

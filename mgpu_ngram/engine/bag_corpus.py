@@ -1,4 +1,4 @@
-"""A corpus as bags of words of one vocabulary, whatever it is made of; read in blocks, as often as needed."""
+"""A corpus from any input as bags of words over one vocabulary, which can be read in blocks several times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bags of words of Python values: matrices, texts, lists of tokens, and Dask collections of these."""
+"""Make bags of words from Python values: matrices, texts, lists of tokens, and Dask collections of these."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Beam search over any step function, for many sentences that begin and end at different steps.
 
-Each sentence is searched as if it were alone: its beam shrinks as its hypotheses end, and it leaves when it is done.
-The arrays of a search lie on the device of its model. On a GPU, the host launches a step before it knows what the step
-before has ended: it knows how many hypotheses there can be, and the ended ones are computed for nothing.
+Each sentence is searched as if it were alone: its beam shrinks as its hypotheses end, and it leaves the batch when it
+is finished. The arrays of a search are on the device of its model. On a GPU, the host launches a step before it knows
+which hypotheses ended in the previous step: it knows the greatest possible number, and computes the ended ones in vain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The best next words of each sentence; the drawn ones, for sampling."""
+"""Choose the best next words of each sentence; for sampling, draw the next words."""
 
 from __future__ import annotations
 

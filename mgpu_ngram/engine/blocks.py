@@ -1,4 +1,4 @@
-"""Copy the blocks of a chunk to the device while the block before is processed."""
+"""Copy the blocks of a chunk to the device while the previous block is processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory limits of tasks: for their work, and for results that wait for a later task."""
+"""Memory limits of tasks: for working memory, and for intermediate results."""
 
 from __future__ import annotations
 

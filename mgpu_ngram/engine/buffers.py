@@ -1,4 +1,4 @@
-"""Use buffers of other libraries as arrays that are written in place."""
+"""Use buffers of other libraries as arrays, to write into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of a comparison of models: differences of sentences, and lengths of the matched n-grams."""
+"""Plot a comparison of models: differences of sentences, and lengths of the matched n-grams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tries of words as strings of an alphabet's symbols: the lexicon of an n-gram model, and hot words."""
+"""Tries of words spelled in the characters of the labels: the lexicon of an n-gram model, and hot words."""
 
 from __future__ import annotations
 

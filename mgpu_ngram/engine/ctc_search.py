@@ -1,4 +1,4 @@
-"""Search of the texts of utterances over the outputs of CTC: arrays to a device, and words from its results."""
+"""Search for the texts of utterances in CTC outputs: copy the arrays to a device, and make words of the results."""
 
 from __future__ import annotations
 

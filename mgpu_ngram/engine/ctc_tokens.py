@@ -1,4 +1,4 @@
-"""The labels of an acoustic model: which is the blank, which end or begin words, and what each adds to a text."""
+"""The labels of an acoustic model: the blank, the labels that begin or end words, and the characters of each label."""
 
 from __future__ import annotations
 

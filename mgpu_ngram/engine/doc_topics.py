@@ -1,4 +1,4 @@
-"""Topics of documents: those that represent a topic, and the shares of topics in groups of documents."""
+"""Summaries of the topics of documents: representative documents, and shares of topics in groups of documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts that an earlier run wrote, as pass 1 and pass 2 give those of text: a vocabulary, and sorted runs."""
+"""Read the counts of an earlier run in the form that pass 1 and pass 2 make from text: a vocabulary and sorted runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models, and an n-gram model, as one step function: the weighted sum of their log-probabilities."""
+"""An ensemble of models and an n-gram model as one step function: the weighted sum of their log-probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimate the probabilities and backoffs of a part: modified Kneser-Ney, or by the rules of `engine.smooth`."""
+"""Estimate the probabilities and backoffs of a part, by modified Kneser-Ney or another smoothing of `engine.smooth`."""
 
 from __future__ import annotations
 

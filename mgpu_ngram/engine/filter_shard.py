@@ -1,4 +1,4 @@
-"""Filter one shard of documents: read it, score it, and write the documents that stay, with new fields."""
+"""Filter one shard of documents: read it, score it, and write the kept documents with new fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a filter did: documents, words, histogram and samples of each bucket."""
+"""Statistics of a filter: numbers of documents and words, a histogram, and samples of each bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of documents by a trained model: shares of topics, and how probable the documents are."""
+"""Find the topics of documents with a trained model: shares of topics, and the likelihood of the documents."""
 
 from __future__ import annotations
 

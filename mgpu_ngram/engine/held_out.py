@@ -1,4 +1,4 @@
-"""Documents that are held out of training, to measure how well a model predicts them."""
+"""Documents that are held out of training, to measure the perplexity of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies from a device to the host that nothing waits for until they are read."""
+"""Asynchronous copies from a device to the host: only a read of the copy waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a model as KenLM's binary files: probing tables, or a trie. KenLM scores them as it scores the ARPA file."""
+"""Write a model as a KenLM binary file: probing tables or a trie. KenLM gives it the scores of the ARPA file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents of one device in blocks: all on the device, or in host memory or files and copied there one by one."""
+"""The documents of one device in blocks: all on the device, or in host memory or files and copied block by block."""
 
 from __future__ import annotations
 

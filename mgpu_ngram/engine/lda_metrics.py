@@ -1,4 +1,4 @@
-"""How well topics fit: likelihoods of the training tokens, and the perplexity of held-out documents."""
+"""Metrics of topic models: likelihoods of the training tokens, and the perplexity of held-out documents."""
 
 from __future__ import annotations
 

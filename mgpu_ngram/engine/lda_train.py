@@ -1,4 +1,4 @@
-"""Train a topic model: the sweeps of one device of a group, with metrics, better priors and snapshots."""
+"""Train a topic model: the sweeps of one device of a group, with metrics, estimated priors and snapshots."""
 
 from __future__ import annotations
 

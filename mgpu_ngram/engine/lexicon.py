@@ -1,4 +1,4 @@
-"""The ids of a corpus's symbols, and the codes of a chunk's tokens that workers count."""
+"""The lexicon, which maps hashes of symbols to ids, and the codes of the tokens of a chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From bags of words with vocabularies of their own to bags of one vocabulary.
+"""Convert bags of words with local vocabularies to bags of one vocabulary.
 
 A worker makes `LocalBags` of some documents. Their `Terms` are merged, `choose_words` makes the vocabulary, and every
 worker renumbers its bags.

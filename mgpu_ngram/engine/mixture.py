@@ -1,4 +1,4 @@
-"""Sums and gradients of mixtures of distributions, of PyTorch's tensors."""
+"""Sums and gradients of mixtures of distributions on PyTorch tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An n-gram model over the words of a translation model, whose states advance with the hypotheses."""
+"""An n-gram model on the vocabulary of a translation model; its states advance with the hypotheses."""
 
 from __future__ import annotations
 

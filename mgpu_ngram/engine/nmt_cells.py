@@ -1,4 +1,4 @@
-"""Layers of translation models on NumPy or CuPy arrays, many rows at once. A row's bits do not depend on other rows."""
+"""Layers of translation models on NumPy or CuPy arrays. The bits of a row do not depend on the other rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a translation model: sentences to first states, states and words to scores of the next words."""
+"""Steps of a translation model: from sentences to first states, and from states and words to scores of next words."""
 
 from __future__ import annotations
 

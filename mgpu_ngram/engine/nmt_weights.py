@@ -1,4 +1,4 @@
-"""Translation models made ready for a device: matrices as products need them, and tables of products of words."""
+"""Translation models prepared for a device: weights in the layout of the products, and tables of word products."""
 
 from __future__ import annotations
 

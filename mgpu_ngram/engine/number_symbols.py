@@ -1,4 +1,4 @@
-"""Between the two passes: give every symbol of the merged vocabulary its global id."""
+"""Between the two passes: assign a global id to every symbol of the merged vocabulary."""
 
 from __future__ import annotations
 

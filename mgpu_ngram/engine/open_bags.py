@@ -1,4 +1,4 @@
-"""Open files as bags of words: UCI docword, sparse .npz, files of ours, or documents as text and lists of tokens."""
+"""Open files as bags of words: UCI docword, sparse .npz, our own bag files, or documents as text or lists of tokens."""
 
 from __future__ import annotations
 

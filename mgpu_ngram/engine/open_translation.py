@@ -1,4 +1,4 @@
-"""Open a translation system: models, vocabularies, byte pair codes and an n-gram model that fit each other."""
+"""Open a translation system: check that models, vocabularies, BPE codes and an n-gram model fit each other."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ If a word is split (core.shards.split_words), the word before it selects the par
 Its bigrams ("split bigrams") are all in one part. The other parts send that part the number of words before each
 split bigram, and receive its probability: vectors over the vocabulary for each split word.
 
-A part that is alone is the whole model. Its n-grams become the nodes of a trie at once: they are linked to their
-histories, which are rows of the order below, so that neither suffixes nor contexts are searched in a whole table.
+A single part holds the whole model. Its n-grams become the nodes of a trie at once: they are linked to their histories,
+which are rows of the order below, so that neither suffixes nor contexts are searched in a whole table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads that share the rows of arrays in host memory."""
+"""Divide the rows of arrays in host memory among threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make tables of n-grams and a vocabulary of a counts file of SRILM's ngram-count."""
+"""Read a counts file of SRILM's ngram-count into tables of n-grams and a vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas of models that a process keeps for its next tasks while memory lasts."""
+"""Replicas of models that a process keeps for later tasks as long as memory suffices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of n-best lists with new features and totals: sort lists, write lines, and join the parts of a text."""
+"""Sort n-best lists by new totals, write their lines, and join lists that continue in the next part of a text."""
 
 from __future__ import annotations
 

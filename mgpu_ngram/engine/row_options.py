@@ -1,4 +1,4 @@
-"""Options of rows of distributions, and how many rows fit in memory."""
+"""Options for rows of distributions, and the number of rows that fit memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a search, and what it finds."""
+"""Options and results of a beam search."""
 
 from __future__ import annotations
 

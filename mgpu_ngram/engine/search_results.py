@@ -1,4 +1,4 @@
-"""Results of sentences that are done: their best hypotheses, followed back through all steps."""
+"""Results of finished sentences: the best hypotheses, traced back through all steps."""
 
 from __future__ import annotations
 

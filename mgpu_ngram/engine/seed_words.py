@@ -1,4 +1,4 @@
-"""Priors of seed words, which bring topics that a user has in mind."""
+"""Priors of seed words, by which a user chooses the topics of some words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoder of a translation model: sentences to their contexts and first states."""
+"""The encoder of a translation model: from sentences to contexts and first states."""
 
 from __future__ import annotations
 

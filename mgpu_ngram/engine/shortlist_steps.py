@@ -1,4 +1,4 @@
-"""A model whose words are restricted to those of a lexical shortlist, sentence by sentence."""
+"""A step function that restricts each sentence to the words of its lexical shortlist."""
 
 from __future__ import annotations
 

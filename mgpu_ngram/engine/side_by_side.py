@@ -1,4 +1,4 @@
-"""Run a function for several items side by side, such as for the orders of a model."""
+"""Run a function for several items in parallel, such as the orders of a model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plain counts of one part of a model, and single words: Witten-Bell, absolute, Good-Turing and additive smoothing.
 
-Parts and their rows are those of `engine.estimate`. Plain counts need no vector of the words before each word: parts
-exchange counts of counts, the probabilities of single words, and those of split bigrams.
+Parts and their rows are those of `engine.estimate`. Plain counts need no numbers of left extensions: parts exchange
+only counts of counts, the probabilities of single words, and those of split bigrams.
 """
 
 from __future__ import annotations

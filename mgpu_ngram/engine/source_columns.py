@@ -1,4 +1,4 @@
-"""Input columns of models: their words as ids, and models of an ensemble that read different ones."""
+"""Input columns of translation models: words as ids; the models of an ensemble may read different columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of a model by their spelling: the beginnings of words, and the words that each may become."""
+"""The words of a model by their spelling: a trie of prefixes, and the words that begin with each prefix."""
 
 from __future__ import annotations
 

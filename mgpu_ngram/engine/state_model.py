@@ -1,4 +1,4 @@
-"""Many states of a model at once, on a device: a word after each, or all words."""
+"""Score many states of a model at once on a device: one word after each state, or all words."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """States of a search: any tree of dicts, tuples, lists and arrays whose first axis is the row.
 
-Arrays are NumPy's, CuPy's or tensors of PyTorch.
+Arrays are NumPy or CuPy arrays or PyTorch tensors.
 """
 
 from __future__ import annotations

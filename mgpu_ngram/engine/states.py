@@ -1,4 +1,4 @@
-"""The backoffs of states, as KenLM's programs remember them.
+"""The backoffs of the states of an n-gram model, with the signs of zeros that KenLM gives them.
 
 A state is the longest suffix of the words so far that can be extended or has a backoff; earlier words cannot affect
 later scores. It is stored as its node in the trie, or EMPTY; shorter n-grams have lower nodes.

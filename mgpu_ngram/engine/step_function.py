@@ -1,4 +1,4 @@
-"""What a search needs of a model: a step function."""
+"""The interface between a search and a model: a step function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenisers of other libraries: texts to the ids of pieces, and pieces to the words of an n-gram model."""
+"""Tokenisers of other libraries: from texts to ids of pieces, and from pieces to the words of an n-gram model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of the training of a topic model: perplexity and log-likelihood over sweeps."""
+"""Plot the training of a topic model: perplexity and log-likelihood over sweeps."""
 
 from __future__ import annotations
 

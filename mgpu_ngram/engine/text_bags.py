@@ -1,4 +1,4 @@
-"""Turn documents into bags of words: texts by kernels or by a regular expression, lists of tokens as they are."""
+"""Turn documents into bags of words: split texts by kernels or a regular expression; take lists of tokens unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where texts of tokens end: the state after the last whole word, and the word that may go on."""
+"""The ends of texts of tokens: the state after the last whole word, and the partial word that follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a model whose words are the tokens of another one: rows in the order of its ids."""
+"""States of an n-gram model over the tokens of another model: rows in the order of the ids of that model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token streams and the vocabulary of a chunk while they grow block by block, for all units."""
+"""Build the token streams and the vocabulary of a chunk block by block, for all units."""
 
 from __future__ import annotations
 

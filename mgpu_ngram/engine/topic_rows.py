@@ -1,4 +1,4 @@
-"""The word counts of each topic as a row, and the word probabilities that they give."""
+"""Rows of word counts of each topic, and the word probabilities that follow from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch beside NumPy and CuPy arrays, without a copy. PyTorch is never imported, only found."""
+"""Use PyTorch tensors as NumPy and CuPy arrays without a copy. This module never imports PyTorch itself."""
 
 from __future__ import annotations
 

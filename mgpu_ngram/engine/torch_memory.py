@@ -1,4 +1,4 @@
-"""Memory of PyTorch's for CuPy. PyTorch is never imported, only found."""
+"""Let CuPy allocate its memory from PyTorch. This module never imports PyTorch itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search the weights of features for which the best hypotheses of lists have the best quality.
+"""Search for the weights of features with which the best hypotheses of lists have the best metric.
 
 Och 2003, "Minimum error rate training in statistical machine translation": along a line in the space of weights, the
 best hypothesis of a list changes at a few points only, and all of them are found exactly.

@@ -1,7 +1,7 @@
-"""Vocabularies that are too large for one task: merged in ranges of hashes, and numbered in pieces of the order of ids.
+"""Vocabularies that are too large for one task: merge them in ranges of hashes, and number them in pieces of ids.
 
-Tasks exchange words twice. Each range gets its hashes from all vocabularies of chunks. Each piece gets its words from
-all ranges: those between two limits, which a sample of all words gives. So a piece knows its words in the order of
+Tasks exchange words twice. Each range gets its hashes from all vocabularies of chunks. Each piece gets its words,
+those between two limits from a sample of all words, from all ranges. So a piece knows its words in the order of
 their ids, and a range gets the ids of its hashes from all pieces. All results are in files: other tasks take views of
 them, whose memory no budget would count.
 """

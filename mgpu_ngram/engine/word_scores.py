@@ -1,4 +1,4 @@
-"""The scores of the next words of rows: logits of models and what makes scores of them, read once by `best`."""
+"""Scores of next words: the logits of models with their weights and biases; `best` reads the logits once."""
 
 from __future__ import annotations
 

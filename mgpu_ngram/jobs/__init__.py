@@ -1,1 +1,1 @@
-"""Whole runs. Each stage is a folder; the other files serve every stage."""
+"""Whole runs of stages. Each stage has a folder; all stages share the other files."""

@@ -1,4 +1,4 @@
-"""Make the budget of a run from its `memory` section, and executors whose tasks keep to it."""
+"""Make the memory budget of a run from its `memory` section, and executors that limit their tasks to the budget."""
 
 from __future__ import annotations
 

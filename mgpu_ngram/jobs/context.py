@@ -1,4 +1,4 @@
-"""The context of a job besides its settings, for a run and for a plan."""
+"""The context of a job besides its settings: where a run works and its limits, or the workers that a plan assumes."""
 
 from __future__ import annotations
 

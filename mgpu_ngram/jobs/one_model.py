@@ -1,4 +1,4 @@
-"""Jobs in which one worker makes one model: its result, and the run."""
+"""Jobs in which one worker makes one model: the result of the job, and its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Call tasks for chunks of text, and cut chunks that are too large for one task, such as a large compressed file."""
+"""Call a task for each chunk of text, and cut chunks that are too large for one task, such as compressed files."""
 
 from __future__ import annotations
 

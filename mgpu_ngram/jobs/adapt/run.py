@@ -1,4 +1,4 @@
-"""Adapt a model to more text: its counts and those of the text are added, and the model is estimated again."""
+"""Adapt a model to more text: add the counts of the text to those of the model, and estimate the model again."""
 
 from __future__ import annotations
 

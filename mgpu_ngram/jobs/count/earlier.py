@@ -1,4 +1,4 @@
-"""Open the counts of an earlier run, to which those of more text are added."""
+"""Open the counts of an earlier run, to which a run adds the counts of more text."""
 
 from __future__ import annotations
 

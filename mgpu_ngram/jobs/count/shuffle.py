@@ -1,4 +1,4 @@
-"""The exchange between counting and writing: each part's rows of all sorted runs go to the worker of the part."""
+"""The shuffle between counting and writing: each worker gets the rows of its parts from all sorted runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of tasks that a checkpoint keeps, so that an interrupted run can be resumed."""
+"""Results of finished tasks in a checkpoint, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 

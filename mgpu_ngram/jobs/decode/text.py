@@ -1,4 +1,4 @@
-"""The lines of a text, in order, and the results that a checkpoint keeps of them."""
+"""Read the lines of a text in order and in batches, and measure the size of a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributions: text in, the probabilities of every next word out, for every position and order."""
+"""Write distributions: text in, the probabilities of all next words out, for each position and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assemble estimated parts, which workers hold, to one model, and write its file."""
+"""Assemble the estimated parts, which are on the workers, into one model, and write its file."""
 
 from __future__ import annotations
 

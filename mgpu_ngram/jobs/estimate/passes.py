@@ -1,4 +1,4 @@
-"""The steps from counted n-grams, spread over workers, to estimated parts of one model."""
+"""The steps on all workers from counted n-grams to the estimated parts of one model."""
 
 from __future__ import annotations
 

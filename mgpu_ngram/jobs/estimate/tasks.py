@@ -1,4 +1,4 @@
-"""The tasks of an estimate: what workers do with the counted n-grams of a part, and with single words."""
+"""The tasks of an estimate: on the counted n-grams of a part, and on single words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a filter job: one for all documents, or one of each language, from paths or from a table."""
+"""The models of a filter job: one for all documents, or one for each language, named by a path or a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter documents by perplexity: shards in, shards out with new fields, without the documents that are dropped."""
+"""Filter documents by perplexity: shards in; shards out with new fields and without the dropped documents."""
 
 from __future__ import annotations
 

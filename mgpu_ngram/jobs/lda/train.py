@@ -1,4 +1,4 @@
-"""Train a topic model on all workers of an executor, through lost workers, from blocks of documents."""
+"""Train a topic model from blocks of documents on all workers of an executor, and restart when workers are lost."""
 
 from __future__ import annotations
 

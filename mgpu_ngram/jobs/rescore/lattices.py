@@ -1,4 +1,4 @@
-"""Lattices as n-best lists: read them, compose and search them in tasks."""
+"""Make n-best lists from lattices: read the lattices, then compose and search them in tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rescore n-best lists: lines in, lines with new features and totals out, each list in order of total."""
+"""Rescore n-best lists: lines in, lines with new features and totals out, each list sorted by total."""
 
 from __future__ import annotations
 

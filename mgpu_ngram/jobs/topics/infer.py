@@ -1,4 +1,4 @@
-"""Find the topics of documents with the workers of an executor: chunks in, their topics out, in order."""
+"""Find the topics of documents on the workers of an executor: chunks in, their topics out, in order."""
 
 from __future__ import annotations
 

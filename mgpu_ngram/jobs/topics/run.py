@@ -1,4 +1,4 @@
-"""Describe the topics of a model, and find those of documents: a table, rows of shares, and a page to explore them."""
+"""Describe the topics of a model and find the topics of documents: a table, rows of shares, and a page to explore."""
 
 from __future__ import annotations
 

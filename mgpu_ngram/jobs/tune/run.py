@@ -1,4 +1,4 @@
-"""Tune the weights of features of n-best lists: lists and references in, the weights of the best quality out."""
+"""Tune the weights of features of n-best lists: lists and references in, the weights with the best metric out."""
 
 from __future__ import annotations
 
