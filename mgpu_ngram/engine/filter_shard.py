@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 SCORES, SHARD = "scores", "shard"  # kinds of checkpoint entries
 GPU_BLOCKS = 4  # at once on a GPU: some are copied while others are scored
+GPU_THREADS = 6  # of the blocks: with more, all blocks are parsed, then all wait for the GPU, then all are rendered
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class FilterOptions:
     language     field with the language of a document; "": none
     fields       new fields
     block_bytes  of a file that are read and scored at once
-    threads      that share the blocks of a shard
+    threads      that share the blocks of a shard, on a GPU GPU_THREADS of them; all compress its JSON lines
     """
 
     models: dict[str, DocumentModel]
@@ -193,9 +194,10 @@ class _Blocks:
 
     def __init__(self, source: Source, options: FilterOptions, watch: Stopwatch):
         self._source, self._options, self._watch = source, options, watch
+        self._threads = options.threads if options.device == "cpu" else min(options.threads, GPU_THREADS)
 
     def __enter__(self) -> _Blocks:
-        self._pool = ThreadPoolExecutor(self._options.threads, "mgpu-ngram-filter")
+        self._pool = ThreadPoolExecutor(self._threads, "mgpu-ngram-filter")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -203,10 +205,9 @@ class _Blocks:
 
     def map(self, fn: Callable[[int, DocumentBlock], T]) -> Iterator[T]:
         """Yield fn(number of its first document, block) for all blocks, in order."""
-        ahead = self._options.threads
-        return map_ahead(self._pool, lambda item: fn(*item), self._numbered(ahead), ahead)
+        return map_ahead(self._pool, lambda item: fn(*item), self._numbered(), self._threads)
 
-    def _numbered(self, ahead: int) -> Iterator[tuple[int, DocumentBlock]]:
+    def _numbered(self) -> Iterator[tuple[int, DocumentBlock]]:
         options, first, line = self._options, 0, 0
         reading = read_shard(self._source, options.block_bytes, options.language, options.fields)
 
@@ -216,7 +217,7 @@ class _Blocks:
             own.lap("parse")
             return block, own.seconds["parse"]
 
-        for block, seconds in map_ahead(self._pool, parse, reading, ahead):
+        for block, seconds in map_ahead(self._pool, parse, reading, self._threads):
             self._watch.add({"parse": seconds})
             for reject in block.rejects:
                 reject.at += line
