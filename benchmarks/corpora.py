@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.common.ascii import NEWLINE
 from mgpu_ngram.kernels.compile import njit
 
 BLOCK_WORDS = 1 << 20  # words generated in one block; the corpus depends on it, so it is fixed
@@ -25,7 +26,6 @@ SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
 LENGTH_ENDS = (3, 33, 183, 883, 3_383, 11_383, 31_383, 71_383, 131_383, 231_383, 381_383)
 ENGLISH = Path(__file__).parent / "english.txt"  # 58 kB of documentation; texts depend on it, so it is fixed
 BLOCK_BYTES = 1 << 20  # of English-like text, generated in one block; the text depends on it, so it is fixed
-NEWLINE = 10
 
 
 def english_like_text(size_bytes: int, seed: int = 0) -> np.ndarray:

@@ -10,8 +10,8 @@ from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.distribution_work import row_of
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.vocabulary import START_ID
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.part import START_ID
 from mgpu_ngram.engine.trie_levels import levels_of
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 

@@ -18,10 +18,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from mgpu_ngram.commands import aliases, commands
-from mgpu_ngram.core.errors import InputError, RunError, show_warnings_plainly
+from mgpu_ngram.core.errors import INTERRUPTED, InputError, RunError, show_warnings_plainly
 from mgpu_ngram.core.version import VERSION
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXAMPLES = """examples:
   mgpu-ngram run configs/quickstart.yaml
   mgpu-ngram count books/*.txt.gz -o counts --order 5

@@ -14,7 +14,8 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+from mgpu_ngram.core.errors import INTERRUPTED
+
 START_SECONDS = 1.0  # in which modules and compiled kernels are loaded
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.file_heads import HEAD_BYTES, KENLM, KenlmBinaryError, compression, is_safetensors, what_begins
+from mgpu_ngram.core.model_layout import EDGE_NUMBERS, FORMAT, FORMAT_VERSION
 from mgpu_ngram.native import states
 
 _states: Any = states()
 FullScoreReturn = _states.FullScoreReturn
 State = _states.State
 
-EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
 STRIP_BYTES = 1 << 20  # of an ARPA file that are read at once
 
 
@@ -144,7 +144,7 @@ def _arrays_of(file: int) -> tuple[dict[str, memoryview], tuple[int, ...], int, 
         spans = {name: field["data_offsets"] for name, field in header.items()}
         size = start + max(end for _, end in spans.values())
         numbers = metadata.get("edges") or {}
-        if metadata["format"] != "mgpu_ngram model" or metadata["format_version"] > 1 or size != len(whole):
+        if metadata["format"] != FORMAT or metadata["format_version"] > FORMAT_VERSION or size != len(whole):
             raise _states.Refused("it is no model file")
         return (
             {name: whole[start + begin : start + end] for name, (begin, end) in spans.items()},

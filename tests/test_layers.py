@@ -18,7 +18,7 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 ALLOWED = {
     "__init__": {"api", "beam_search", "compact", "model", "lda", "torch", "torch_allocator", "translator", "core"},
     "__main__": {"entry"},
-    "entry": {"cli"},
+    "entry": {"cli", "core.errors"},
     "cli": {"commands", "engine.device", "core"},
     "commands": {
         "commands",

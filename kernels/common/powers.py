@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..compile import njit
 
+LOG10_E, LN_10 = math.log10(math.e), math.log(10)
 LOG2_10 = 3.321928094887362
 LOG10_2_HIGH = 0.30102999566383914  # log10(2) cut to 42 bits after the point, so its product with k is exact
 LOG10_2_LOW = 1.42050232272661e-13  # the rest

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import float32, float64, int64, uint64
 
 from ..common.mix import mix64
-from ..common.powers import power10
+from ..common.powers import LN_10, LOG10_E, power10
 from ..compile import njit
 from ..decode.terms import log_of
 from ..score.step_states import _cpu as step_all
@@ -20,7 +20,6 @@ ROOT, OFF = -1, -2  # nodes of tries: of the empty string, and of strings that a
 MIN_LOG_PROB = float32(math.log(1e-15))
 MAX_LOG_PROB = float32(1e-3)
 USUAL_LENGTH = 6  # symbols; longer unknown words cost more
-LOG10_E, LN_10 = math.log10(math.e), 1 / math.log10(math.e)
 UNIT = 2.0**52
 SMALLEST = -40.0  # of a logarithm; exp(SMALLEST) is 0 units
 CLOSED_HASH = uint64(0x632BE59BD9B4E019)

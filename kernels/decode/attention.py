@@ -8,12 +8,13 @@ import numpy as np
 from numpy import float32
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import kernel, launch
 from .activations import GROW_LIMIT, PARTS, exponential, format_of, grown, singles, stored, sum_parts, tanh
-from .terms import FORMATS, LANES
+from .terms import LANES
 
 THREADS, ROWS = 256, 4  # as in attention.cu
 MAX_BLOCKS = 1 << 30

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.formats import FORMATS
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .activations import format_of, singles, stored
-from .terms import FORMATS
 
 VARIANTS = FORMATS
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
 from .activations import format_of, sigmoid, singles, stored, tanh
-from .terms import FORMATS
 
 VARIANTS = FORMATS
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy import float32
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
 from .activations import PARTS, format_of, singles, stored, sum_parts
-from .terms import FORMATS
 
 VARIANTS = FORMATS
 

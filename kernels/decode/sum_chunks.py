@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import float32
 
+from ..common.formats import FLOAT16, FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
@@ -28,7 +29,7 @@ from .logit_rows import (
     is_plain,
     kind_of,
 )
-from .terms import CHUNKS, FIRST, FLOAT16, FORMATS, LANES, LOADS, add_terms, greatest, load_group, sum_chunk
+from .terms import CHUNKS, FIRST, LANES, LOADS, add_terms, greatest, load_group, sum_chunk
 
 THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor; as in sum_chunks.cu
 SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads

@@ -10,20 +10,18 @@ whose own rounding is larger, the relative error is below 4e-6.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy import float32, float64, int64
 
+from ..common.formats import FLOAT16
 from ..compile import njit
 from ..intrinsics import from_bfloat16, from_float16, from_float32, multiply_add, power_of_2
 
-FLOAT32, FLOAT16, BFLOAT16 = range(3)
 RUN = (128, 256, 256)  # logits of a run: what a warp loads at once, 16 bytes a lane
 LOADS = 4
 CHUNKS = (2048, 4096, 4096)  # four groups
 LANES = 32
-FORMATS: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by FLOAT32, FLOAT16, BFLOAT16
 LOG2_E, LN_2 = float32(math.log2(math.e)), float32(math.log(2))
 LN_2_EXACT = math.log(2)
 ROUND = float32(1.5 * 2**23)  # adding it rounds to an integer

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..dispatch import on_gpu, pick
 from ..launch import current_limits, kernel, launch
 from ..score.step_states import StateTable, states_of_a_text
 from .find_histories import check_backoffs
-from .rows import HALF, MAX_BACKOFF_ORDERS, RowKind, WordValues, layers_of, rounding_of
+from .rows import MAX_BACKOFF_ORDERS, RowKind, WordValues, layers_of, rounding_of
 from .state_children import state_children
 from .write_rows import write_rows
 
@@ -24,11 +25,11 @@ MIDDLE = {"TILE": 1024, "WARPS": 2, "BLOCKS": 16, "PART": 1, "GROUP": 4, "AT_ONC
 SHORT = MIDDLE | {"WARPS": 1, "BLOCKS": 32}
 LARGE = MIDDLE | {"PART": 4, "GROUP": 1}
 VARIANTS = (
-    *({**SMALL, "MULTIPLY": 0, "CHILD": "u32", "VECTOR": vector, "STATES": 1} | half
-      for vector in (0, 1) for half in HALF),
+    *({**SMALL, "MULTIPLY": 0, "CHILD": "u32", "VECTOR": vector, "STATES": 1} | form
+      for vector in (0, 1) for form in FORMATS),
     *({**sizes, "MULTIPLY": multiply, "CHILD": "u32", "VECTOR": 1, "STATES": states}
       for sizes, multiply in ((SHORT, 0), (MIDDLE, 1)) for states in (0, 1)),
-    {**LARGE, "MULTIPLY": 1, "CHILD": "i64", "VECTOR": 1, "STATES": 0} | HALF[2],
+    {**LARGE, "MULTIPLY": 1, "CHILD": "i64", "VECTOR": 1, "STATES": 0} | FORMATS[2],
 )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def _cuda(rows_HV, next_HV, states_H, model, bfloat16):
         "MULTIPLY": int(model.multiply), "CHILD": check.INTEGER[model.histories.first_child_M.dtype],
         "VECTOR": int(is_aligned), "STATES": int(next_HV is not None),
     }  # fmt: skip
-    fn = kernel("distribution/advance_states", "advance_states", **defines, **HALF[rounding_of(rows_HV, bfloat16)])
+    fn = kernel("distribution/advance_states", "advance_states", **defines, **FORMATS[rounding_of(rows_HV, bfloat16)])
     grid = -(-width // (sizes["TILE"] * sizes["PART"] * sizes["WARPS"])), *layers_of(H)
     launch(fn, grid, 32 * sizes["WARPS"], (states_H, H, *model.arguments, *arrays))
 

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import check
+from ..common.formats import BFLOAT16, FLOAT16, FLOAT32, FORMATS
 from ..launch import current_limits, kernel, launch
 
 MAX_BACKOFF_ORDERS = 32  # one lane of a warp each
-FLOAT32, FLOAT16, BFLOAT16 = range(3)
-HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # indexed by FLOAT32, FLOAT16, BFLOAT16
 MAX_GRID_Y = 65535
 # Limits for `launch_blocks`, where each block searches for the children of its own tiles. With few words per
 # multiprocessor (FEW_WORDS), fewer kernels and dependent reads matter more than the repeated searches. If a word takes
@@ -101,7 +100,7 @@ def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how)
     H, _, width = out_HNV.shape
     is_least = H * width <= FEWEST_WORDS * current_limits()[0]
     tile = 32 * 16 // out_HNV.itemsize if is_least else BLOCK_TILE
-    sizes = {"TILE": tile, "VECTOR": is_aligned(out_HNV)} | BLOCK | HALF[rounding] | merging(orders, how)
+    sizes = {"TILE": tile, "VECTOR": is_aligned(out_HNV)} | BLOCK | FORMATS[rounding] | merging(orders, how)
     fn = kernel("distribution/find_and_write_rows", "find_and_write_rows", **defines, **sizes)
     word_G, value_G, value_V = values
     rows = word_G, value_G, check.aligned(value_V), len(value_V), width, *wanted(orders, how), out_HNV

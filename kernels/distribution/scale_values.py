@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..common.powers import POWERS, power10
+from ..common.powers import LN_10, POWERS, power10
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-SCALES = ("log10", "ln", "prob")
-LN_10 = 2.302585092994046
+SCALES = ("prob", "log10", "ln")
 MIN_POWER, MAX_POWER = -46.0, 39.0  # 10 ** x is 0 below, and infinity above, in float32
 CONSTANTS = POWERS | {"LN_10": LN_10, "MIN_POWER": MIN_POWER, "MAX_POWER": MAX_POWER}
 VARIANTS = (CONSTANTS,)

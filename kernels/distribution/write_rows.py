@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.formats import BFLOAT16, FLOAT32, FORMATS
 from ..compile import njit, read_only
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
 from .find_histories import Children
 from .rows import (
-    BFLOAT16,
-    FLOAT32,
-    HALF,
     MAX_GRID_Y,
     RowKind,
     WordValues,
@@ -38,7 +36,7 @@ RESIDENT_BYTES = (224 << 10, 160 << 10)
 TOGETHER_BYTES = 96 << 20  # total rows of the histories, if long, whose children are prefetched together
 RESERVED_BYTES = 1024  # shared memory that the system reserves per block
 VARIANTS = (
-    *({"TILE": TILE, "CHILD": "u32", "VECTOR": vector} | half for vector, half in itertools.product((0, 1), HALF)),
+    *({"TILE": TILE, "CHILD": "u32", "VECTOR": vector} | form for vector, form in itertools.product((0, 1), FORMATS)),
     {"TILE": TILE, "CHILD": "i64", "VECTOR": 1},
     *({"TILE": TILE, "CHILD": "u32", "VECTOR": 1, "MULTIPLY": multiply} for multiply in (0, 1)),
 )
@@ -178,7 +176,7 @@ def _cuda(out_HNV, rounding, orders, children, values, how):
         launch_blocks(out_HNV, rounding, orders, {"FIND": 0, "CHILD": child}, found, K, values, how)
         return
     tiles = -(-width // TILE)
-    sizes = {"TILE": TILE, "CHILD": child, "VECTOR": is_aligned(out_HNV)} | HALF[rounding] | merging(orders, how)
+    sizes = {"TILE": TILE, "CHILD": child, "VECTOR": is_aligned(out_HNV)} | FORMATS[rounding] | merging(orders, how)
     history_bytes = N * V * out_HNV.itemsize
     is_long, start_HTK, together = history_bytes >= LONG_BYTES, 0, 0
     if orders[-1] > 1:

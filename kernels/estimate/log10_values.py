@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.powers import LOG10_E
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS: tuple[dict[str, Any], ...] = ({},)
 TERMS = 11  # of the series of ln((1 + s) / (1 - s)), |s| < 0.172: the remainder is below 2**-56
-LOG10_2, LOG10_E = math.log10(2), math.log10(math.e)
+LOG10_2 = math.log10(2)
 
 
 def log10_values(values: Any) -> Any:

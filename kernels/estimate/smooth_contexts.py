@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import check
-from ..common.powers import POWERS, power10
+from ..common.powers import LOG10_E, POWERS, power10
 from ..compile import njit
 from ..decode.terms import log_of
 from ..dispatch import pick
@@ -19,7 +19,6 @@ VARIANTS = tuple({"COUNT": count, "SUFFIX": suffix, **POWERS} for count in TYPES
 THREADS = 256  # 8 warps
 MIN_MASS = 3e-6  # SRILM takes smaller masses for rounding errors of 0
 NO_MASS = np.float32(math.log10(np.finfo(np.float32).tiny))  # log10 of a backoff of 0: no reader accepts -inf
-LOG10_E = math.log10(math.e)
 
 
 class Rule(NamedTuple):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy import uint64
 
 from .. import check
+from ..common.ascii import HIGH_BITS
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import load_u64
 from ..launch import grid_for, kernel, launch
 from .normalize_text import code_point, is_white
-
-HIGH = 0x8080808080808080  # the bit of each of 8 bytes that is 0 in ASCII
 
 
 def count_words(text_B: Any, ends_S: Any, ascii_S: Any) -> Any:
@@ -36,7 +34,7 @@ def _cpu(text_B, ends_S, ascii_S):
     i = 0
     for s in range(len(ends_S)):
         first, end = i, ends_S[s]
-        while i + 8 <= end and not load_u64(text_B, i) & uint64(HIGH):  # type: ignore[call-arg]
+        while i + 8 <= end and not load_u64(text_B, i) & HIGH_BITS:  # type: ignore[call-arg]
             i += 8
         while i < end and text_B[i] < 0x80:
             i += 1

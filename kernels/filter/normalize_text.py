@@ -8,6 +8,7 @@ import numpy as np
 from numpy import uint32, uint64
 
 from .. import check
+from ..common.ascii import NEWLINE
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -15,7 +16,6 @@ from ..launch import grid_for, kernel, launch
 SAME, FAILS, DROPPED = 0, 0xFFFFFFFF, 1  # entries of a character map
 MAX_SIZE = 254  # bytes that a character becomes
 CODE_POINTS, PAGE = 0x110000, 256
-NEWLINE = 10
 
 
 class CharacterMap(NamedTuple):

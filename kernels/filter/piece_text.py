@@ -11,12 +11,13 @@ import numpy as np
 from numpy import uint8, uint32
 
 from .. import check
+from ..common.ascii import SPACE
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .normalize_text import character_size
 
-SPACE, NUL = 32, 0
+NUL = 0
 VALUE = 0x7FFFFFFF  # bits of the value of a unit
 LONGEST = 256  # bytes of a replacement
 

@@ -11,9 +11,9 @@ import numpy as np
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
+from ..filter.normalize_text import CODE_POINTS
 from ..launch import grid_for, kernel, launch
 
-CODE_POINTS = 0x110000
 PAGE = 256  # code points of a page; as in keep_words.cu
 NO_WORD, LONGER = 1 << 24, 1 << 25  # in place of a step to the lowercase letter; as in keep_words.cu
 SIGMA = 0x3A3  # whose lowercase depends on the letters around it

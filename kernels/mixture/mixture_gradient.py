@@ -8,10 +8,10 @@ import numpy as np
 from numpy import float32, float64
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..decode.activations import exponential, format_of, singles, stored
 from ..decode.logit_rows import or_null
-from ..decode.terms import FORMATS
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from . import mixture_sums as sums

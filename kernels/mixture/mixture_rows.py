@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..decode.activations import format_of, singles, stored
-from ..decode.terms import FORMATS
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch

@@ -8,11 +8,12 @@ import numpy as np
 from numpy import float32, float64
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..decode.activations import exponential, format_of, singles, stored
 from ..decode.logit_rows import or_null
 from ..decode.sum_chunks import sum_chunks
-from ..decode.terms import FORMATS, LANES, log_of, log_of_chunks
+from ..decode.terms import LANES, log_of, log_of_chunks
 from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy import float32, float64
 
 from .. import check
+from ..common.formats import FORMATS
 from ..compile import njit
 from ..decode.activations import exponential, format_of, singles, stored
 from ..decode.best_words import MAX_K
 from ..decode.logit_rows import NgramChildren
-from ..decode.terms import FORMATS
 from ..dispatch import pick
 from ..distribution.find_histories import Children
 from ..distribution.rows import WordValues, layers_of

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from mgpu_ngram.core.errors import RunError
 
+LOST_SECONDS = 5.0  # after an error of one rank: if a worker was lost, the driver aborts the gang within this time
 SUMMED = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.gang import Communicator, Pending, check_array, checked_target
+from mgpu_ngram.cluster.gang import LOST_SECONDS, Communicator, Pending, check_array, checked_target
 from mgpu_ngram.cluster.gang_host import POLL_SECONDS, Abort, Channel, HostCommunicator
 from mgpu_ngram.core.errors import RunError
 
 UNIQUE_ID_BYTES = 128  # of NCCL
 CALL_SECONDS = 1.0  # an abort waits so long for a call of NCCL in another thread; a longer call hangs on a dead peer
-ABORT_SECONDS = 10.0  # the process gives up its GPU if NCCL still occupies it so long after an abort
-LOST_SECONDS = 5.0  # if an error of NCCL comes from a lost worker, the driver aborts the gang within this time
+NCCL_ABORT_SECONDS = 10.0  # the process gives up its GPU if NCCL still occupies it so long after an abort
 SPINS = 100  # looks at an event without sleeping, about 0.1 ms
 SLEEP_SECONDS = 50e-6
 LOOKS_PER_ERROR_CHECK = 200  # looks at an event between checks for errors of NCCL
@@ -131,8 +130,8 @@ class NcclCommunicator(Communicator):
         if self._is_closed:
             with self._calling:
                 self._comm.destroy()
-        elif not self._is_free.wait(ABORT_SECONDS):
-            self._give_up(f"NCCL still runs {ABORT_SECONDS:g} s after an abort")
+        elif not self._is_free.wait(NCCL_ABORT_SECONDS):
+            self._give_up(f"NCCL still runs {NCCL_ABORT_SECONDS:g} s after an abort")
 
     def _type(self, array: Any) -> int:
         return int(getattr(self._nccl, f"NCCL_{array.dtype.name.upper()}"))

@@ -21,12 +21,11 @@ from distributed import Worker, get_worker
 from distributed.protocol import to_serialize
 
 from mgpu_ngram.cluster import dask_private
-from mgpu_ngram.cluster.gang import Communicator, GangError
+from mgpu_ngram.cluster.gang import LOST_SECONDS, Communicator, GangError
 from mgpu_ngram.cluster.gang_host import NOTHING, POLL_SECONDS, Abort, HostCommunicator, Hub
 from mgpu_ngram.cluster.gang_nccl import NcclCommunicator
 from mgpu_ngram.cluster.worker import die
 
-LOST_SECONDS = 5.0  # if rank 0 cannot be reached because its worker is lost, the driver aborts the gang in this time
 ALONE = 10  # times `patience`: a rank that waits longer to begin runs again, without the others, after a lost worker
 
 

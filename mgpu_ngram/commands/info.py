@@ -73,7 +73,7 @@ def _verify(path: str, manifest: dict[str, object]) -> None:
 
 def _show_file(path: str, as_json: bool) -> None:
     from mgpu_ngram.core.file_kind import identify_file
-    from mgpu_ngram.core.model_file import FORMAT
+    from mgpu_ngram.core.model_layout import FORMAT
     from mgpu_ngram.core.nmt_files import TRANSLATION_MODEL
     from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import int64, uint32, uint64
 
 from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, short_text, write_float32
+from mgpu_ngram.kernels.common.ascii import BACKSLASH, ONES
 from mgpu_ngram.kernels.common.chunks import load_8
 from mgpu_ngram.kernels.common.words import equal_words, find_word
 from mgpu_ngram.kernels.compile import njit
@@ -17,8 +18,6 @@ from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 # Error codes of `parse_lines`
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)
 
-_BACKSLASH = 92
-ONES = uint64(0x0101010101010101)
 TABS, NEWLINES, RETURNS, SPACES = (uint64(c * 0x0101010101010101) for c in (9, 10, 13, 32))
 
 
@@ -67,12 +66,12 @@ def scan_lines(text, start, stop):
         ends = here[i] == 10
         lines += ends
         plain += ends & (next_one[i] > 32)
-        headers += ends & (next_one[i] == _BACKSLASH)
-    if lines == plain and headers == 0 and text[start] > 32 and text[start] != _BACKSLASH:
+        headers += ends & (next_one[i] == BACKSLASH)
+    if lines == plain and headers == 0 and text[start] > 32 and text[start] != BACKSLASH:
         return lines + 1, -1
     rows, i = 0, start
     while i < stop:
-        if text[i] == _BACKSLASH:
+        if text[i] == BACKSLASH:
             return rows, i
         i = _past_space(text, i)
         rows += text[i] != 10

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells report it
+
 
 class InputError(ValueError):
     """What the user gave cannot be used: a path, an option, a damaged file. Exit status 2."""

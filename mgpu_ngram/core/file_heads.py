@@ -9,6 +9,7 @@ import shlex
 import unicodedata
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model_layout import FORMAT
 
 HEAD_BYTES = 4096  # a head: enough for every magic number, and for the first line of most JSON lines
 MAX_HEADER_BYTES = 100_000_000  # of a safetensors file: the format's limit
@@ -107,7 +108,7 @@ def what_begins(head: bytes) -> str:
             if b"\0" in head:  # a line feed of UTF-16 has one; other bytes may stand where a mark would
                 return f"{what} text"
     if is_safetensors(head):
-        return OUR_MODEL if b"mgpu_ngram model" in head else SAFETENSORS
+        return OUR_MODEL if FORMAT.encode() in head else SAFETENSORS
     if head[257:262] == b"ustar":
         return "a tar archive"
     if head[:4] == b"RIFF" and head[8:12] in (b"WAVE", b"WEBP", b"AVI "):

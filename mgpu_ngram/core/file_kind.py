@@ -14,7 +14,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, is_utf8, json_keys, what_begins
 from mgpu_ngram.core.kenlm_file import TYPES, read_header
 from mgpu_ngram.core.kenlm_intermediate import intermediate_counts, intermediate_files
-from mgpu_ngram.core.model_file import FORMAT, describe_model
+from mgpu_ngram.core.model_file import describe_model
+from mgpu_ngram.core.model_layout import FORMAT
 from mgpu_ngram.core.nmt_files import describe_nmt_model, is_nmt_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
 from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL

@@ -14,20 +14,15 @@ from numpy import uint64
 
 from mgpu_ngram.core.json_values import (
     CLOSE_OBJECT,
-    COLON,
-    COMMA,
-    HIGH,
-    NEWLINE,
     ODD_VALUE,
-    ONES,
     OPEN_OBJECT,
-    QUOTE,
     literal_end,
     past_space,
     read_text,
     string_end,
     value_end,
 )
+from mgpu_ngram.kernels.common.ascii import COLON, COMMA, HIGH_BITS, NEWLINE, ONES, QUOTE, SPACE
 from mgpu_ngram.kernels.compile import njit, read_only
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
 
@@ -179,7 +174,7 @@ def _line(data, i, keys, ends_K, texts, at, row):
 def _find_newline(data, i):
     while i + 8 <= len(data):
         chunk = load_u64(data, i) ^ uint64(0x0A0A0A0A0A0A0A0A)  # type: ignore[call-arg]
-        found = (chunk - uint64(ONES)) & ~chunk & uint64(HIGH)
+        found = (chunk - ONES) & ~chunk & HIGH_BITS
         if found:
             return i + (trailing_zeros(found) >> 3)  # type: ignore[call-arg]
         i += 8
@@ -233,7 +228,7 @@ def _join(data, table_DC, kept_D, offsets_D, added, odd_offsets_D, odd, out):
             while data[end - 1] == 32 or data[end - 1] == 9 or data[end - 1] == 13:
                 end -= 1
             at = _copy(data, row[START], end, out, at)
-            out[at], out[at + 1] = COMMA, 32
+            out[at], out[at + 1] = COMMA, SPACE
             at = _copy(added, offsets_D[d], offsets_D[d + 1], out, at + 2)
             at = _copy(data, row[CLOSE], row[STOP], out, at)
         out[at] = NEWLINE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numpy import uint64
 
+from mgpu_ngram.kernels.common.ascii import BACKSLASH, COLON, COMMA, HIGH_BITS, ONES, QUOTE
 from mgpu_ngram.kernels.common.chunks import load_8
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
@@ -11,9 +12,7 @@ from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
 MAX_NUMBER = 300  # bytes of a number
 MAX_DEPTH = 60
 ODD_VALUE = -1
-QUOTE, BACKSLASH, COMMA, COLON, NEWLINE = 34, 92, 44, 58, 10
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
-ONES, HIGH = 0x0101010101010101, 0x8080808080808080
 
 
 @njit(nogil=True, cache=True)
@@ -32,10 +31,10 @@ def _special(chunk):
     """
     quote = chunk ^ uint64(0x2222222222222222)
     slash = chunk ^ uint64(0x5C5C5C5C5C5C5C5C)
-    found = (quote - uint64(ONES)) & ~quote
-    found |= (slash - uint64(ONES)) & ~slash
+    found = (quote - ONES) & ~quote
+    found |= (slash - ONES) & ~slash
     found |= (chunk - uint64(0x2020202020202020)) & ~chunk
-    return (found | chunk) & uint64(HIGH)
+    return (found | chunk) & HIGH_BITS
 
 
 @njit(nogil=True, cache=True)

@@ -21,11 +21,10 @@ from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.kenlm_file import REST, KenlmFile, slots_of
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.score.score_by_keys import KeyTables
+from mgpu_ngram.kernels.score.score_by_keys import SIGN, KeyTables
 from mgpu_ngram.kernels.trie.find_key_pairs import find_key_pairs
 
 SUFFIX_FACTOR, WORD_FACTOR = 8978948897894561157, 17894857484156487943  # lm/search_hashed.hh, CombineWordHash
-SIGN = np.uint32(1 << 31)
 SLOTS_AT_ONCE = 1 << 16  # searched for an empty one, which is among the first
 MANY_PAIRS = 10**11  # take minutes: 2 cores test 0.4 billion a second
 

@@ -16,10 +16,10 @@ from mgpu_ngram.core.kenlm_file import ARRAY, QUANTIZED, TRIE, UNIGRAM, KenlmFil
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64
+from mgpu_ngram.kernels.score.score_by_keys import SIGN
 
 QUANTIZER_VERSION, ARRAY_VERSION = 2, 0
 PROB_BITS, BACKOFF_BITS = 31, 32  # of values that are not quantised; a probability lacks its sign, which is negative
-SIGN = np.uint32(1 << 31)
 MAX_CODE_BITS = 25
 PAD_BYTES = 8  # after an array of entries, so that 8 bytes can be read at each
 

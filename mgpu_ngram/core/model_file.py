@@ -31,17 +31,15 @@ from mgpu_ngram.core.file_heads import (
 from mgpu_ngram.core.kenlm_file import read_header
 from mgpu_ngram.core.kenlm_intermediate import identify_intermediate
 from mgpu_ngram.core.model_checks import contradiction
+from mgpu_ngram.core.model_layout import EDGE_NUMBERS, FORMAT, FORMAT_VERSION
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.core.sources import Source, stored_head
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
-FORMAT = "mgpu_ngram model"
-FORMAT_VERSION = 1
 WORD_ARRAYS = ("offsets_V", "data")
 EDGE_ARRAYS = ("slots_E2", "words_V2")
-EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
 
 
 @dataclass(frozen=True)

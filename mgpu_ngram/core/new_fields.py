@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgpu_ngram.core.lazy_import import LazyModule
+from mgpu_ngram.kernels.common.ascii import COMMA, SPACE
 from mgpu_ngram.kernels.compile import njit, read_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = LazyModule("pyarrow")
-
-COMMA, SPACE = 44, 32
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import unicodedata
 from collections.abc import Callable
 from typing import Literal
 
-from mgpu_ngram.kernels.filter.normalize_text import CODE_POINTS, NEWLINE, PAGE, CharacterMap, map_of
+from mgpu_ngram.kernels.common.ascii import NEWLINE
+from mgpu_ngram.kernels.filter.normalize_text import CODE_POINTS, PAGE, CharacterMap, map_of
 
 Normalizer = Literal["none", "ccnet", "nfc", "nfkc"]
 Form = Literal["NFC", "NFKC"]

@@ -14,9 +14,9 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.sources import Source
+from mgpu_ngram.core.stored import STRIP_BYTES
 
 MAX_HEADER_BYTES = 4096  # of the array files in the archive; SciPy's have 128
-STRIP_BYTES = 4 << 20
 MAX_RATIO = 1100  # of an array's bytes to its bytes in the archive: deflate reaches 1032
 
 

@@ -13,12 +13,13 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.word_list import whole_text
+from mgpu_ngram.kernels.common.ascii import NEWLINE
 from mgpu_ngram.kernels.common.find_tokens import is_delimiter
 from mgpu_ngram.kernels.common.words import find_word
 from mgpu_ngram.kernels.compile import njit, read_only
 
 FINE, NO_WORDS, NO_NUMBER, FRACTION, TOO_LARGE = range(5)
-NEWLINE, DIGITS = 10, 18  # bytes of a line end; digits of a count
+MAX_DIGITS = 18  # of a count
 WRONG = {
     NO_WORDS: "has no count after its word; a line is the words of an n-gram, a tab and its count",
     NO_NUMBER: "ends with {token!r}, which is no count; a line is the words of an n-gram, a tab and its count",
@@ -160,7 +161,7 @@ def _count_of(text, start, stop, counts_L, row):
     if is_fraction:
         return FRACTION
     counts_L[row] = value
-    return TOO_LARGE if stop - start > DIGITS else FINE
+    return TOO_LARGE if stop - start > MAX_DIGITS else FINE
 
 
 @njit(nogil=True, cache=True)

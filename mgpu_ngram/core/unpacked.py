@@ -9,9 +9,9 @@ from typing import IO
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import filesystem, find_files, remote_errors, unreadable
+from mgpu_ngram.core.stored import STRIP_BYTES
 
 MAX_BYTES = 1 << 30  # of a file, unpacked
-STRIP_BYTES = 4 << 20
 
 
 def read_unpacked(path: str, what: str) -> tuple[str, bytes]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
-SPECIALS = (b"<unk>", b"<s>", b"</s>")  # ids 0, 1, 2 of every word vocabulary
+SPECIALS = (b"<unk>", b"<s>", b"</s>")  # the first words of every word vocabulary, with these ids:
+UNK_ID, START_ID, END_ID = 0, 1, 2
 
 
 @dataclass(frozen=True)

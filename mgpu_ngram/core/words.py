@@ -9,12 +9,12 @@ import numpy as np
 from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.common.ascii import SPACE
 from mgpu_ngram.kernels.common.murmur import index_hashes
 from mgpu_ngram.kernels.common.words import find_word, index_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
 UNKNOWN = b"<unk>"  # id 0 of every model
-SPACE = 32
 MAX_LINE_BYTES = 2 << 30  # with other data that is read at once less than 4 GiB, because positions are uint32
 
 

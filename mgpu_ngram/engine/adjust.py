@@ -10,8 +10,9 @@ import numpy as np
 
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.trie import node_dtype
+from mgpu_ngram.core.vocabulary import END_ID, START_ID
 from mgpu_ngram.engine.device import device_of, move_to
-from mgpu_ngram.engine.part import END_ID, START_ID, EstimateOptions, Order, Part, word_ids
+from mgpu_ngram.engine.part import EstimateOptions, Order, Part, word_ids
 from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.engine.sorted_runs import where_it_fits
 from mgpu_ngram.engine.spill import result_to_device

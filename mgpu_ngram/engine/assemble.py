@@ -16,7 +16,8 @@ import numpy as np
 
 from mgpu_ngram.core.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.trie import Trie, node_dtype
-from mgpu_ngram.engine.part import UNK_ID, Estimated, Unigrams, Weights, word_ids
+from mgpu_ngram.core.vocabulary import UNK_ID
+from mgpu_ngram.engine.part import Estimated, Unigrams, Weights, word_ids
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables

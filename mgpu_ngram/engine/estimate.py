@@ -10,18 +10,9 @@ import numpy as np
 
 from mgpu_ngram.core.arpa import ZERO_LOG10
 from mgpu_ngram.core.discounts import Discounts
+from mgpu_ngram.core.vocabulary import START_ID, UNK_ID
 from mgpu_ngram.engine.adjust import split_places
-from mgpu_ngram.engine.part import (
-    START_ID,
-    UNK_ID,
-    Estimated,
-    EstimateOptions,
-    Nodes,
-    Order,
-    Part,
-    Unigrams,
-    Weights,
-)
+from mgpu_ngram.engine.part import Estimated, EstimateOptions, Nodes, Order, Part, Unigrams, Weights
 from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.dispatch import array_module, to_host

@@ -20,7 +20,6 @@ from mgpu_ngram.core.kenlm_trie import (
     BACKOFF_BITS,
     PROB_BITS,
     QUANTIZER_VERSION,
-    SIGN,
     Entries,
     Packing,
     Pointers,
@@ -36,6 +35,7 @@ from mgpu_ngram.engine.trie import bin_centers, index_of, nearest_codes, negativ
 from mgpu_ngram.kernels.common.murmur import murmur_hashes
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
+from mgpu_ngram.kernels.score.score_by_keys import SIGN
 from mgpu_ngram.kernels.trie.find_children import find_children
 from mgpu_ngram.kernels.trie.find_key_pairs import place_keys
 

@@ -25,8 +25,8 @@ from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions
 from mgpu_ngram.engine.states import signed_backoffs
 from mgpu_ngram.engine.trie import index_of
+from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.distribution.scale_values import LN_10
 from mgpu_ngram.kernels.score.step_states import EMPTY, StateTable, make_states, step_states
 
 MAX_ARCS = 50_000_000  # composed arcs of a task, about 2 GB

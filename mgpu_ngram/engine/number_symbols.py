@@ -15,6 +15,7 @@ from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.shards import deal_words, num_shards, split_words
 from mgpu_ngram.core.vocabulary import (
     SPECIALS,
+    UNK_ID,
     HashCollision,
     LocalVocabulary,
     SpecialInText,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
-UNKNOWN_ID = 0  # of <unk>
 NOWHERE = (1 << 31) - 1  # first source of a word that no text has, behind those of all others
 NewArrays = Callable[[Mapping[str, tuple[int, Any]]], dict[str, Any]]
 DECIMALS = 10  # digits of a token id, at most
@@ -74,7 +74,7 @@ def number_symbols(
     if symbols.unknown_V is not None:
         rows_I = rows_I[~symbols.unknown_V[rows_I]]
     xp, K = array_module(rows_I), len(symbols.specials.hash_K)
-    ids_R = xp.full(len(merged.hash_V), UNKNOWN_ID, np.int32)  # by row
+    ids_R = xp.full(len(merged.hash_V), UNK_ID, np.int32)  # by row
     ids_R[rows_I] = xp.arange(K, K + len(rows_I), dtype=np.int32)
     hashes = [ids_by_hash(merged.hash_V, ids_R, symbols.specials)]
     ordered = [Ordered(merged, rows_I)]
@@ -181,7 +181,7 @@ def join_symbols(
         _refuse_specials(specials, lmplz.refused)
     places_K3, tokens = specials.places_K3, sum(t.tokens for t in totals)
     if unknown := sum(t.unknown for t in totals):
-        places_K3[UNKNOWN_ID, 0] += unknown
+        places_K3[UNK_ID, 0] += unknown
     if sentence_markers:
         lines, finished = (sum(t.lines - n * t.unfinished_lines for t in totals) for n in (0, 1))
         places_K3[1:, 0] += lines, finished

@@ -23,8 +23,6 @@ from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.smoothing import Smoothing
 from mgpu_ngram.kernels.estimate.link_histories import Links
 
-UNK_ID, START_ID, END_ID = 0, 1, 2  # ids
-
 
 @dataclass(frozen=True)
 class EstimateOptions:

@@ -11,16 +11,14 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.shards import PartLimits, deal_words, shard_of, words_at
 from mgpu_ngram.core.srilm_counts import NgramLines, read_srilm_counts
 from mgpu_ngram.core.tables import ShardedTable, Table
-from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
+from mgpu_ngram.core.vocabulary import END_ID, SPECIALS, START_ID, UNK_ID, Vocabulary
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.number_symbols import UNKNOWN_ID
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 
-START_ID, END_ID = 1, 2
 ALL_ORDERS = "a model needs the counts of all orders: ngram-count -order N -write"
 
 
@@ -69,7 +67,7 @@ def _vocabulary_of(lines: NgramLines, inside: Words | None) -> tuple[Vocabulary,
     counts = {word: found.pop(word, 0) for word in SPECIALS}
     if inside is not None:
         given = {inside.symbol(v) for v in range(len(inside))} - {*SPECIALS}
-        counts[SPECIALS[UNKNOWN_ID]] += sum(count for word, count in found.items() if word not in given)
+        counts[SPECIALS[UNK_ID]] += sum(count for word, count in found.items() if word not in given)
         found = {word: found.get(word, 0) for word in given}
     counts |= sorted(sorted(found.items()), key=itemgetter(1), reverse=True)
     words = Words.of(list(counts))
@@ -87,7 +85,7 @@ def _table_of(lines: NgramLines, n: int, words: Words, is_complete: bool) -> Tab
     rows, bits = lines.of_order(n), check.code_bits(len(words))
     ids = lines.ids(rows, n, words.table)
     if is_complete:
-        for row in rows[(ids == UNKNOWN_ID).any(axis=1)]:
+        for row in rows[(ids == UNK_ID).any(axis=1)]:
             strange = [word for word in lines.ngram(row).split(" ") if word != "<unk>" and not words.id(word)]
             if strange:
                 raise lines.wrong(row, f"has the word {strange[0]!r}, which is not among the 1-grams; {ALL_ORDERS}")

@@ -23,9 +23,9 @@ from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
 from mgpu_ngram.engine.rescore_lines import ListsPart, NBestFormat, sort_part
 from mgpu_ngram.engine.score import LESS_TO_SCORE, ScoreOptions, replica_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
+from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.compile import read_only
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.distribution.scale_values import LN_10
 
 MIN_PIECE_BYTES = 1 << 20  # of a thread: about 5 ms
 

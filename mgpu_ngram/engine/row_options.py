@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.distribution.scale_values import SCALES
 from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K
 
 MODES = ("smoothed", "stored")
-SCALES = ("prob", "log10", "ln")
 DTYPES: dict[str, np.dtype] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),

@@ -14,14 +14,15 @@ from mgpu_ngram.core.text_column import TextColumn
 from mgpu_ngram.engine.device import Stopwatch, move_to
 from mgpu_ngram.engine.score import BlockScores, Replica
 from mgpu_ngram.engine.subwords import SubwordCodes
+from mgpu_ngram.kernels.common.ascii import NEWLINE
+from mgpu_ngram.kernels.common.powers import LOG2_10
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.filter.count_words import count_words
-from mgpu_ngram.kernels.filter.normalize_text import NEWLINE, CharacterMap, normalize_text
+from mgpu_ngram.kernels.filter.normalize_text import CharacterMap, normalize_text
 
 Sentences = Literal["line", "document"]
 DECIMALS = 1  # of a perplexity, as CCNet rounds it
 DIFFERENCE_DECIMALS = 4
-BITS = float(np.log2(10.0))  # of one log10
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class DocumentScores:
             _sums(values.astype(kind), starts_D, self.ends_D) for values, kind in columns
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            difference_D = np.round((contrast_D - log10_D) * BITS / words_D, DIFFERENCE_DECIMALS)
+            difference_D = np.round((contrast_D - log10_D) * LOG2_10 / words_D, DIFFERENCE_DECIMALS)
         return DocumentTotals(
             log10_D, words_D, oovs_D, perplexities(log10_D, words_D), perplexities(contrast_D, words_D), difference_D
         )

@@ -14,7 +14,8 @@ import numpy as np
 
 from mgpu_ngram.core.smoothing import Smoothing
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.part import START_ID, UNK_ID, Part, Unigrams, word_ids
+from mgpu_ngram.core.vocabulary import START_ID, UNK_ID
+from mgpu_ngram.engine.part import Part, Unigrams, word_ids
 from mgpu_ngram.engine.sorted_runs import where_it_fits
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.count_counts import count_counts

@@ -16,12 +16,13 @@ from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.states import signed_backoffs
 from mgpu_ngram.engine.trie import index_of
+from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution.advance_states import Histories, StateRows
 from mgpu_ngram.kernels.score.step_states import EMPTY, make_states, step_states
 
 MIN_PIECE_STATES, MIN_PIECE_ROWS = 4096, 4  # least states to step, or rows of states to make, per thread
-UNITS = {"log10": 1.0, "ln": float(np.log(10))}
+UNITS = {"log10": 1.0, "ln": LN_10}
 
 
 class StateModel:

@@ -14,6 +14,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import ZERO_LOG10, Nodes
 from mgpu_ngram.engine.device import device_of, to_device
 from mgpu_ngram.engine.mix import Tuned, open_mixture, spread
+from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.find_codes import find_codes
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
@@ -21,7 +22,6 @@ from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 PRECISION = 1e-6  # Newton's method ends when every weight moves by less
 MAX_ITERATIONS = 50
 MAX_HALVINGS = 20  # of a step that would make the text less probable
-LN10 = float(np.log(10))
 
 
 def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: TextWords) -> Tuned:
@@ -43,7 +43,7 @@ def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: T
     context_T = text.contexts(moments.nodes, moments.words)
     used_U, inverse = xp.unique(context_T, return_inverse=True)
     count_U = xp.bincount(inverse, minlength=len(used_U)).astype(np.float64)
-    given_M = xp.maximum(log10_MT.astype(np.float64), ZERO_LOG10).sum(axis=1) * LN10
+    given_M = xp.maximum(log10_MT.astype(np.float64), ZERO_LOG10).sum(axis=1) * LN_10
     given_M = np.array([float(value) for value in given_M])
 
     def at(weights: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

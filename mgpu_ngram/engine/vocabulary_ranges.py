@@ -15,18 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.vocabulary import ARRAYS, LocalVocabulary, Vocabulary
+from mgpu_ngram.core.vocabulary import ARRAYS, UNK_ID, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.lexicon import Lexicon
-from mgpu_ngram.engine.number_symbols import (
-    UNKNOWN_ID,
-    Ordered,
-    Specials,
-    Totals,
-    find_symbols,
-    ids_by_hash,
-    join_symbols,
-)
+from mgpu_ngram.engine.number_symbols import Ordered, Specials, Totals, find_symbols, ids_by_hash, join_symbols
 from mgpu_ngram.engine.spill import new_arrays, to_file
 from mgpu_ngram.engine.vocabulary import (
     LmplzText,
@@ -191,7 +183,7 @@ def _ids_of(
     """Return the hashes of range r, rising, and their ids; piece p begins with id firsts[p]."""
     hash_R = np.empty_like(of.hash_R)
     hash_R[of.rank_R] = of.hash_R
-    ids_R = np.full(len(hash_R), UNKNOWN_ID, np.int32)
+    ids_R = np.full(len(hash_R), UNK_ID, np.int32)
     at = 0
     for piece, first in zip(pieces, firsts, strict=False):
         start, n = sum(piece.given[:r]), piece.given[r]

@@ -16,18 +16,17 @@ import yaml
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.core.vocabulary import END_ID, SPECIALS, START_ID, UNK_ID
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie import BadNgram, build_trie
 
-UNK, BOS, EOS, FIRST = 0, 1, 2, 3  # word ids; FIRST is that of the first token that the model knows
+FIRST_TOKEN_ID = len(SPECIALS)  # of the tokens that the model knows
 START_STATE, BOS_STATE = 0, 1
 ARCS, STATES = ("from_states", "to_states", "ilabels", "arcs_weights"), ("backoff_to_states", "backoff_weights")
-LOG10_E = np.float32(1 / np.log(10))
+LOG10_PER_LN = np.float32(1 / np.log(10))
 NO_END = -9999.0  # NeMo writes -10000 for a sentence that cannot end
 NEVER = np.float32(-99)  # log10
-SAME = (
-    1e-5  # between an end's probability and that of backing off, which differ by rounding if the model has no such end
-)
+END_TOLERANCE = 1e-5  # rounding between an end's probability and that of backing off, if the model has no such end
 
 
 def read_nemo(path: str | Path, tokens: Sequence[str]) -> BackoffModel:
@@ -77,14 +76,20 @@ def _levels(arrays: dict[str, Any], vocab_size: int) -> tuple[list[Ngrams], np.n
     is_lost = (from_A == START_STATE) & (to_A == START_STATE)
     known = np.sort(token_A[(from_A == START_STATE) & ~is_lost])
     word_V = np.zeros(vocab_size, np.uint32)
-    word_V[known] = np.arange(FIRST, FIRST + len(known))
+    word_V[known] = np.arange(FIRST_TOKEN_ID, FIRST_TOKEN_ID + len(known))
     ends_S = final_S > NO_END
-    ends_S &= np.abs(final_S - backoff_S - final_S[arrays["backoff_to_states"]]) > SAME
+    ends_S &= np.abs(final_S - backoff_S - final_S[arrays["backoff_to_states"]]) > END_TOLERANCE
     ends_S[START_STATE] = True
-    unknown = ln_A[is_lost][0] * LOG10_E if is_lost.any() else NEVER
-    markers = [(np.array([[UNK], [BOS]]), np.array([unknown, NEVER]), np.array([0, backoff_S[BOS_STATE] * LOG10_E]))]
+    unknown = ln_A[is_lost][0] * LOG10_PER_LN if is_lost.any() else NEVER
+    markers = [
+        (
+            np.array([[UNK_ID], [START_ID]]),
+            np.array([unknown, NEVER]),
+            np.array([0, backoff_S[BOS_STATE] * LOG10_PER_LN]),
+        )
+    ]
     history_S: Any = np.zeros((len(order_S), order_S.max()), np.uint32)
-    history_S[BOS_STATE, 0] = BOS
+    history_S[BOS_STATE, 0] = START_ID
     levels = []
     for n in range(1, order_S.max() + 1):
         at = np.flatnonzero((order_S[from_A] == n) & ~is_lost)
@@ -92,9 +97,9 @@ def _levels(arrays: dict[str, Any], vocab_size: int) -> tuple[list[Ngrams], np.n
         ids = np.column_stack([history_S[from_A[at], : n - 1], word_V[token_A[at]]])
         history_S[to[grows], :n] = ids[grows]
         ending = np.flatnonzero(ends_S & (order_S == n))
-        ends = np.column_stack([history_S[ending, : n - 1], np.full(len(ending), EOS)])
-        ngrams = (ids, ln_A[at] * LOG10_E, np.where(grows, backoff_S[to], 0) * LOG10_E)
-        end_ngrams = (ends, np.maximum(final_S[ending] * LOG10_E, NEVER), np.zeros(len(ending)))
+        ends = np.column_stack([history_S[ending, : n - 1], np.full(len(ending), END_ID)])
+        ngrams = (ids, ln_A[at] * LOG10_PER_LN, np.where(grows, backoff_S[to], 0) * LOG10_PER_LN)
+        end_ngrams = (ends, np.maximum(final_S[ending] * LOG10_PER_LN, NEVER), np.zeros(len(ending)))
         parts = zip(ngrams, end_ngrams, *(markers if n == 1 else []), strict=True)
         ids, prob, backoff = (np.concatenate(arrays) for arrays in parts)
         levels.append(Ngrams(ids.astype(np.uint32), prob.astype(np.float32), backoff.astype(np.float32)))

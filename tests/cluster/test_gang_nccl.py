@@ -160,7 +160,7 @@ def nccl(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     monkeypatch.setattr(gang_nccl, "LOST_SECONDS", 0.2)
     monkeypatch.setattr(gang_nccl, "CALL_SECONDS", 0.1)
-    monkeypatch.setattr(gang_nccl, "ABORT_SECONDS", 0.3)
+    monkeypatch.setattr(gang_nccl, "NCCL_ABORT_SECONDS", 0.3)
     made.given_up = []
     return made
 

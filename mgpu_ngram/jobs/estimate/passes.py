@@ -13,12 +13,13 @@ from mgpu_ngram.cluster.executor import Handle, reduce_tasks
 from mgpu_ngram.core.discounts import check_fallback, discounts_of
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
+from mgpu_ngram.core.vocabulary import START_ID
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.adjust import (
     COUNTED,
     last_longer,
 )
-from mgpu_ngram.engine.part import START_ID, EstimateOptions
+from mgpu_ngram.engine.part import EstimateOptions
 from mgpu_ngram.engine.sorted_runs import SortedRun
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig

@@ -17,6 +17,7 @@ from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file
+from mgpu_ngram.core.model_layout import FORMAT
 from mgpu_ngram.core.output import Output, clear_temporaries, write_manifest
 from mgpu_ngram.core.shards import PartLimits
 from mgpu_ngram.core.smoothing import NAMES
@@ -39,7 +40,6 @@ from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of
 from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_words
 from mgpu_ngram.jobs.progress import Progress
 
-FORMAT = "mgpu_ngram model"
 TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part while it is estimated, per token of the text in its shards
 ALONE = {"gpu": 3.0, "cpu": 1.0}  # factor of tokens for the only part of a worker: nothing waits beside it
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait

@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.core.discounts import Discounts
 from mgpu_ngram.core.tables import ShardedTable, Table
-from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
+from mgpu_ngram.core.vocabulary import SPECIALS, UNK_ID, Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.adjust import (
     COUNTED,
@@ -35,7 +35,7 @@ from mgpu_ngram.engine.device import (
     to_device,
 )
 from mgpu_ngram.engine.estimate import estimate_part, estimate_unigrams, split_probs
-from mgpu_ngram.engine.part import UNK_ID, Estimated, EstimateOptions, Part, Unigrams
+from mgpu_ngram.engine.part import Estimated, EstimateOptions, Part, Unigrams
 from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.engine.smooth import plain_counts, plain_counts_of_counts, plain_unigrams, smooth_unigrams
 from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits

@@ -1,0 +1,7 @@
+"""Bytes of ASCII that compiled functions look for, one by one or in 8 bytes at once."""
+
+from numpy import uint64
+
+NEWLINE, SPACE, QUOTE, COMMA, COLON, BACKSLASH = b'\n ",:\\'
+ONES = uint64(0x0101010101010101)  # times a byte: 8 of it
+HIGH_BITS = uint64(0x8080808080808080)  # 0 in ASCII

@@ -1,0 +1,5 @@
+"""What the header of a model file holds. Imports nothing: `mgpu_ngram.kenlm` reads model files without NumPy."""
+
+FORMAT = "mgpu_ngram model"
+FORMAT_VERSION = 1
+EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
