@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks import oracles
-from mgpu_ngram.benchmarks.byte_ngrams import DENSE_ORDERS, TARGETS, UNIT, Text, plan_for
+from mgpu_ngram.benchmarks.byte_ngrams import DENSE_ORDERS, TARGETS, Text, plan_for
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.benchmarks.traffic import bins_bytes
+from mgpu_ngram.benchmarks.units import NGRAMS_PER_SECOND
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
 from mgpu_ngram.kernels.count.histogram_private import count_bytes, histogram_private
@@ -54,7 +55,7 @@ def _histogram(suite: Suite, text: Text, n: int, name: str, kernel: Any, histogr
         partial(kernel, text.text_B, n, text.symbols, text.lut),
         check=verify,
         items=len(text),
-        unit=UNIT,
+        unit=NGRAMS_PER_SECOND,
         bytes_moved=len(text) + bins_bytes(n, text.symbols, histograms, suite.device),
         ceiling="read",
         target=TARGETS[n] if suite.device == "gpu" else None,
@@ -73,8 +74,9 @@ def _count_bytes(suite: Suite, text: Text) -> None:
 
     def row(kernel: str, call: Any, target: float | None = None) -> None:
         suite.run(
-            kernel, f"T={T} n=1", call, check=verify, items=T, unit=UNIT, bytes_moved=T, ceiling="read", target=target
-        )
+            kernel, f"T={T} n=1", call, check=verify, items=T, unit=NGRAMS_PER_SECOND, bytes_moved=T, ceiling="read",
+            target=target,
+        )  # fmt: skip
 
     row("bytes/count_bytes", partial(count_bytes, text_B), TARGETS[1] if suite.device == "gpu" else None)
     row(f"bytes/peer {suite.xp.__name__}.bincount", partial(suite.xp.bincount, text_B, minlength=256))

@@ -13,6 +13,7 @@ from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.codes import count_codes
 from mgpu_ngram.benchmarks.suite import DOES_NOT_FIT, Suite
 from mgpu_ngram.benchmarks.traffic import strategy_bytes
+from mgpu_ngram.benchmarks.units import NGRAMS_PER_SECOND
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.engine.budget import Budget
@@ -29,7 +30,6 @@ PEER_ORDERS = (1, 3, 8)
 LOOP_BYTES = 1 << 20  # of text that the plain Python loop counts; every byte takes it as long
 ORACLE_BYTES = {"gpu": 1 << 30, "cpu": 1 << 25}  # of text that is counted by sorting all its windows, too
 TARGETS = {1: 1e12, 2: 4e11, 3: 1e11} | dict.fromkeys(range(4, 9), 1e10)  # n-grams/s on one H200
-UNIT = "n-grams/s"  # of bytes: as many as bytes of text per second
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _strategies(suite: Suite, experiment: str, text: Text, n: int, loop_seconds:
             partial(count_text, text, plan, histograms, budget),
             check=partial(oracle.check, what=what),
             items=len(text),
-            unit=UNIT,
+            unit=NGRAMS_PER_SECOND,
             bytes_moved=strategy_bytes(strategy, len(text), n, text.symbols, oracle.distinct, histograms, suite.device),
             ceiling="copy" if strategy == "sort" else "read",
             target=TARGETS[n] if suite.device == "gpu" and experiment == "a" else None,
@@ -180,7 +180,7 @@ def _python_loop(suite: Suite, text: Text, n: int) -> float:
         text.sizes(n),
         [seconds],
         items=len(text),
-        unit=UNIT,
+        unit=NGRAMS_PER_SECOND,
         notes=f"on the CPU, measured on {len(part)} bytes and extrapolated to {len(text)}",
     )
     return seconds
@@ -190,5 +190,5 @@ def _peer(suite: Suite, text: Text, n: int) -> None:
     """Sort and reduce as one writes it with the array library alone."""
     kernel = f"bytes/peer {suite.xp.__name__}.unique"
     call = partial(oracles.unique_windows, text.text_B, n)
-    suite.run(kernel, text.sizes(n), call, runs=3, items=len(text), unit=UNIT, notes="of packed windows")
+    suite.run(kernel, text.sizes(n), call, runs=3, items=len(text), unit=NGRAMS_PER_SECOND, notes="of packed windows")
     suite.release()

@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks import cluster_arrays, cluster_words
-from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
+from mgpu_ngram.benchmarks.cluster_words import FILE_TOKENS, ZipfCorpus
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
 from mgpu_ngram.cluster.executor import Executor
@@ -21,7 +21,6 @@ from mgpu_ngram.core.typed_config import parse_bytes
 PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill")
 WITH_TEXT = {"read", "speedup", "overhead", "spill"}
 TOKENS = {"gpu": 1_000_000_000, "cpu": 2_000_000}
-FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # of each worker, in the shuffle
 MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}

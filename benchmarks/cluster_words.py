@@ -15,6 +15,7 @@ from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.cluster_tables import count_to_tables, totals_of
 from mgpu_ngram.benchmarks.corpora import zipf_texts
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.word_codes import ORACLE_WORDS, ORDER, VOCABULARY
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -35,6 +36,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 ROUNDS, ENOUGH_SECONDS = 3, 45.0  # of one measurement
 TARGET_SPEEDUP = {2: 1.9, 4: 3.7}  # over one H200
 TARGET_OVERHEAD = 0.03
+FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}  # of a generated corpus
 OVERHEAD_TOKENS = 1_000_000_000  # at most
 SPILL_TOKENS = 1_000_000_000  # at most
 BUDGETS_PER_TABLE = 10
@@ -87,7 +89,7 @@ def speedup(suite: Suite, executor: Executor, corpus: ZipfCorpus) -> None:
         f"{corpus.sizes} workers={executor.workers}",
         seconds,
         items=corpus.totals[0],
-        unit="tokens/s",
+        unit=TOKENS_PER_SECOND,
         target=target * one.rate if target and one and one.rate else None,
         baseline="workers=1" if one else "",
         baseline_seconds=one.median_seconds if one else None,
@@ -142,7 +144,7 @@ def overhead(suite: Suite, corpus: ZipfCorpus) -> None:
         finally:
             executor.close()
             suite.release()
-    row: dict[str, Any] = {"items": corpus.totals[0], "unit": "tokens/s"}
+    row: dict[str, Any] = {"items": corpus.totals[0], "unit": TOKENS_PER_SECOND}
     for what, (alone, cluster) in ("", tables), (", to Parquet", runs):
         alone_seconds = statistics.median(alone)
         suite.add(f"cluster/without a cluster{what}", corpus.sizes, alone, **row)
@@ -182,7 +184,7 @@ def spill(suite: Suite, corpus: ZipfCorpus) -> None:
         suite.release()
     if small.manifest != free.manifest:
         raise WrongResult(f"a run with {budget_bytes:,} {limited} gives another output than one with all; not timed")
-    row: dict[str, Any] = {"items": corpus.totals[0], "unit": "tokens/s"}
+    row: dict[str, Any] = {"items": corpus.totals[0], "unit": TOKENS_PER_SECOND}
     notes = f"to Parquet; {_stages(free)}"
     suite.add("cluster/run with all memory", corpus.sizes, [free.wall_seconds], notes=notes, **row)
     suite.add(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mgpu_ngram.benchmarks import decode_cpu
-from mgpu_ngram.benchmarks.decode_work import WORDS_PER_SECOND, DecodeBench, sizes_of, words_in
+from mgpu_ngram.benchmarks.decode_work import SOURCE_WORDS_PER_SECOND, DecodeBench, sizes_of, words_in
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.decode_batch import Batching
@@ -64,5 +64,5 @@ def add_row(
         seconds.append(taken)
     suite.add(
         kernel, sizes_of(bench.system.shape, sources, beam_size, Batching(batch, kind="drain")), seconds,
-        items=words_in(sources), unit=WORDS_PER_SECOND, notes="its own time, without the loading of the model",
+        items=words_in(sources), unit=SOURCE_WORDS_PER_SECOND, notes="its own time, without the loading of the model",
     )  # fmt: skip

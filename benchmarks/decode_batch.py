@@ -16,7 +16,7 @@ from mgpu_ngram.benchmarks.decode_work import (
     FORCE,
     SEED,
     SENTENCES_AT_ONCE,
-    WORDS_PER_SECOND,
+    SOURCE_WORDS_PER_SECOND,
     DecodeBench,
     check_results,
     random_sources,
@@ -204,7 +204,7 @@ def refill(bench: DecodeBench) -> None:
             f"decode/refill {kind}", sizes_of(shape, ids, REFILL_BEAM, batching),
             lambda batching=batching: scheduled(bench, sentences, REFILL_BEAM, batching),
             check=lambda found: check_scheduled(found, sentences, bench, REFILL_BEAM), items=words_in(ids),
-            unit=WORDS_PER_SECOND,
+            unit=SOURCE_WORDS_PER_SECOND,
         )  # fmt: skip
         rates[kind] = row.rate or 0.0
         if kind == "refill" and rates["drain"]:

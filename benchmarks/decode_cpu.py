@@ -15,7 +15,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.corpora import ENGLISH
 from mgpu_ngram.benchmarks.decode_work import (
     SENTENCE_WORDS,
-    WORDS_PER_SECOND,
+    SOURCE_WORDS_PER_SECOND,
     DecodeBench,
     GRUShape,
     System,
@@ -29,7 +29,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 
-KERNEL, AMUN = "decode/cpu", "decode/cpu Amun"
+KERNEL, AMUN_CPU = "decode/cpu", "decode/cpu Amun"
 PROGRAM = "amun"
 BEAMS = (1, 6)
 SHAPE = GRUShape(8_000, 256, 512)
@@ -127,7 +127,7 @@ def add_rows(bench: DecodeBench, work: CpuWork, beam_size: int, threads: int) ->
         lines = decoded(executor, job).decode()
         return lines, time.perf_counter() - begin
 
-    programs: dict[str, Callable[[], tuple[str, float]]] = {AMUN: lambda: run_amun(command), KERNEL: ours}
+    programs: dict[str, Callable[[], tuple[str, float]]] = {AMUN_CPU: lambda: run_amun(command), KERNEL: ours}
     seconds: dict[str, list[float]] = {name: [] for name in programs}
     try:
         equal = share_of_equal(*(program()[0] for program in programs.values()))  # also loads and compiles
@@ -139,10 +139,11 @@ def add_rows(bench: DecodeBench, work: CpuWork, beam_size: int, threads: int) ->
     sentences, words = work.text.count("\n"), len(work.text.split())
     sizes = f"{work.name} sentences={sentences} words={words} beam={beam_size} threads={threads}"
     amun = suite.add(
-        AMUN, sizes, seconds[AMUN], items=words, unit=WORDS_PER_SECOND, notes="without the loading of the model"
-    )
+        AMUN_CPU, sizes, seconds[AMUN_CPU], items=words, unit=SOURCE_WORDS_PER_SECOND,
+        notes="without the loading of the model",
+    )  # fmt: skip
     suite.add(
-        KERNEL, sizes, seconds[KERNEL], items=words, unit=WORDS_PER_SECOND, baseline=AMUN,
+        KERNEL, sizes, seconds[KERNEL], items=words, unit=SOURCE_WORDS_PER_SECOND, baseline=AMUN_CPU,
         baseline_seconds=amun.median_seconds, notes=f"{equal:.2%} of the lines equal",
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 
 from mgpu_ngram.benchmarks import decode_paper as paper
-from mgpu_ngram.benchmarks.decode_work import WORDS_PER_SECOND
+from mgpu_ngram.benchmarks.decode_work import SOURCE_WORDS_PER_SECOND
 from mgpu_ngram.benchmarks.figures import draw_each, size_of
 from mgpu_ngram.benchmarks.rows import Row
 
@@ -76,7 +76,7 @@ def _whole(rows: Sequence[Row]) -> None:
             plt.plot(list(rates), list(rates.values()), "s--", color="grey", label=f"{paper.AMUN}, {dtype}")
     plt.yscale("log")
     plt.xlabel("beam size")
-    plt.ylabel(WORDS_PER_SECOND)
+    plt.ylabel(SOURCE_WORDS_PER_SECOND)
     gains = [f"beam {k}: {100 * (1 - new / old):.1f} %" for k, (old, new) in paper.TENSOR_CORE_SECONDS.items()]
     plt.title(
         f"Whole decode, {rows[0].device}\nTable 4, saved by tensor cores of a V100: {', '.join(gains)}", fontsize=9
@@ -103,7 +103,7 @@ def _figure3(rows: Sequence[Row]) -> None:
     plt.xscale("log", base=2)
     plt.yscale("log")
     plt.xlabel("sentences at once")
-    plt.ylabel(WORDS_PER_SECOND)
+    plt.ylabel(SOURCE_WORDS_PER_SECOND)
     plt.title(f"Figure 3: rates by size of the batch, {rows[0].device}")
     plt.legend()
 
@@ -117,6 +117,6 @@ def _figure4(rows: Sequence[Row]) -> None:
         x = [place + width * shift for place in range(len(beams))]
         plt.bar(x, [found.get(k, 0.0) for k in beams], width, label=kernel.removeprefix(PREFIX + "fusion "))
     plt.xticks([place + 0.35 - width / 2 for place in range(len(beams))], [f"beam {k}" for k in beams])
-    plt.ylabel(WORDS_PER_SECOND)
+    plt.ylabel(SOURCE_WORDS_PER_SECOND)
     plt.title(f"Figure 4: whole decodes with and without the fused pass, {rows[0].device}")
     plt.legend()

@@ -14,7 +14,7 @@ from mgpu_ngram.benchmarks import decode_peers as peers
 from mgpu_ngram.benchmarks.decode_work import (
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
-    WORDS_PER_SECOND,
+    SOURCE_WORDS_PER_SECOND,
     DecodeBench,
     check_results,
     options_of,
@@ -69,7 +69,7 @@ def fusion(bench: DecodeBench) -> None:
                 kernel, sizes_of(system.shape, sources, k, batching),
                 partial(decoded, bench, kind, sources, k, batching),
                 check=partial(check_results, sources=sources, plain=system.plain, beam_size=k, dtype="float32"),
-                items=words_in(sources), unit=WORDS_PER_SECOND,
+                items=words_in(sources), unit=SOURCE_WORDS_PER_SECOND,
             )
             for kernel, kind in ((UNFUSED, UnfusedEnsemble), ("decode/fusion fused", Ensemble))
         )  # fmt: skip

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.benchmarks.cuda_source import compiled
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.suite import Suite
-from mgpu_ngram.kernels.launch import FOLDER, OPTIONS, grid_for, launch
+from mgpu_ngram.kernels.launch import grid_for, launch
 
 READ = "read of the same bytes"
 THREADS = 256
@@ -44,7 +45,7 @@ def read_rate(suite: Suite, array: Any, sizes: str) -> float:
 
 def _read(array: Any, waves: int) -> None:
     n = array.nbytes // 16
-    launch(_kernel(), grid_for(n, THREADS, waves=waves), THREADS, (array, n, _out()))
+    launch(compiled(SOURCE, "read_16_bytes"), grid_for(n, THREADS, waves=waves), THREADS, (array, n, _out()))
 
 
 @cache
@@ -52,15 +53,3 @@ def _out() -> Any:
     import cupy
 
     return cupy.zeros(1, np.uint32)
-
-
-@cache
-def _kernel() -> Any:
-    import cupy
-
-    return cupy.RawKernel(source(), "read_16_bytes", options=OPTIONS)
-
-
-def source() -> str:
-    """The kernel, for the compiler."""
-    return (FOLDER / "include" / "common.cuh").read_text() + SOURCE

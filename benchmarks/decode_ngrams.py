@@ -11,19 +11,14 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.decode_oracle import EOS, PlainNgrams, PlainSearch
-from mgpu_ngram.benchmarks.decode_pass import (
-    ROWS_PER_SECOND,
-    TOLERANCE,
-    check_best,
-    log_probs,
-    random_rows,
-    sentences_of,
-)
+from mgpu_ngram.benchmarks.decode_pass import TOLERANCE, check_best, log_probs, random_rows, sentences_of
 from mgpu_ngram.benchmarks.decode_whole import WholeDecode, decode_row
 from mgpu_ngram.benchmarks.decode_work import FULL, SENTENCE_WORDS, DecodeBench, System, random_sources, run_on_device
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
+from mgpu_ngram.benchmarks.fusion_models import NUM_SPECIALS
 from mgpu_ngram.benchmarks.models import ngrams_of, trie_of, zipf_codes, zipf_words
 from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.units import ROWS_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.model_file import BackoffModel, save_model
 from mgpu_ngram.engine.next_word import NextWordModel
@@ -40,7 +35,6 @@ LM_WORDS = {"gpu": 30_000, "cpu": 2_000}
 ROWS, PASS_K = {"gpu": 1_280, "cpu": 64}, 4
 TEXT_CODES = 1_000_000  # of the text, whose histories are taken
 LM_COST = 0.10  # of the whole decode, at most, on one H200
-SPECIALS = 3  # words before those of the text: <unk>, <s>, </s>
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class TargetNgrams:
         path = folder / f"ngrams-{len(tokens)}"
         save_model(path, model)
         levels = list(ngrams_of(codes_T, len(words), LM_ORDER))
-        id_V = np.concatenate([[2, 0], np.arange(SPECIALS, len(words))])
+        id_V = np.concatenate([[2, 0], np.arange(NUM_SPECIALS, len(words))])
         rows = NgramRows(NextWordModel(model, suite.device, cpu_cores()), tokens, EOS)
         count = sum(len(level.ids) for level in levels)
         return cls(path, rows, PlainNgrams(levels, id_V, 1), count, to_host(codes_T))
@@ -77,7 +71,7 @@ class TargetNgrams:
     def histories(self, rows: int) -> np.ndarray:
         """Return (rows, N - 1) words of the target that follow each other in the text, none of them special."""
         windows = np.lib.stride_tricks.sliding_window_view(self.codes_T[:TEXT_CODES], LM_ORDER - 1)
-        whole = windows[(windows > SPECIALS).all(axis=1)]
+        whole = windows[(windows > NUM_SPECIALS).all(axis=1)]
         return whole[np.arange(rows) * len(whole) // rows].astype(np.int64) - 2
 
 

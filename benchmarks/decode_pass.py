@@ -14,6 +14,7 @@ from mgpu_ngram.benchmarks.decode_peers import as_torch, choose_threads, has_tor
 from mgpu_ngram.benchmarks.decode_work import SEED, SPREAD, DecodeBench, fastest, run_on_device
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import ROWS_PER_SECOND
 from mgpu_ngram.engine.torch_arrays import as_array
 from mgpu_ngram.kernels.decode.best_hypotheses import SentenceRows, best_hypotheses
 from mgpu_ngram.kernels.dispatch import to_host
@@ -25,7 +26,6 @@ PASS_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint
 SHARES = {"float32": {1: 0.85, 4: 0.80, 8: 0.75}, "float16": {k: 0.75 for k in PASS_K}}  # of the read, on one H200
 MIXED_DTYPES = ("float32", "float16")
 MIXED_SHARE = 0.70  # of the read, with two models and an n-gram model
-ROWS_PER_SECOND = "rows/s"
 COPIES = 6  # of the rows: peers need so many, and an ensemble with n-grams three
 BLOCK_ROWS = 512  # drawn by the host; the others repeat them
 WEIGHTS, NGRAM_WEIGHT = (0.6, 0.4), 0.2

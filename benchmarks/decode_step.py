@@ -9,19 +9,13 @@ import numpy as np
 
 from mgpu_ngram.benchmarks import decode_paper as paper
 from mgpu_ngram.benchmarks import decode_peers as peers
-from mgpu_ngram.benchmarks.decode_pass import (
-    ROWS_PER_SECOND,
-    TOLERANCE,
-    check_best,
-    log_probs,
-    random_rows,
-    sentences_of,
-)
+from mgpu_ngram.benchmarks.decode_pass import TOLERANCE, check_best, log_probs, random_rows, sentences_of
 from mgpu_ngram.benchmarks.decode_peers import as_torch, choose_threads, has_torch, torch_best
 from mgpu_ngram.benchmarks.decode_work import SEED, DecodeBench, fastest, run_on_device
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.timing import MAX_RUNS
+from mgpu_ngram.benchmarks.units import ROWS_PER_SECOND
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, advance_beams
 from mgpu_ngram.kernels.decode.best_hypotheses import SentenceRows, best_hypotheses
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams

@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.decode_work import (
     DTYPES,
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
-    WORDS_PER_SECOND,
+    SOURCE_WORDS_PER_SECOND,
     DecodeBench,
     System,
     check_results,
@@ -92,7 +92,7 @@ def decode_row(
         work.kernel, sizes_of(work.system.shape, sources, work.beam_size, batching),
         lambda: work.translation.decode(sources, options_of(work.beam_size), batching, lm_weight=work.lm_weight),
         check=lambda found: check_results(found, sources, work.plain, work.beam_size, work.dtype),
-        items=words_in(sources), unit=WORDS_PER_SECOND, runs=runs,
+        items=words_in(sources), unit=SOURCE_WORDS_PER_SECOND, runs=runs,
     )  # fmt: skip
 
 
@@ -118,5 +118,5 @@ def _torch_row(
         f"decode/whole torch {dtype}", sizes_of(bench.system.shape, sources, k, Batching(batch, kind="naive")),
         lambda: model.translate(sources, k, batch),
         check=lambda found: check_results(found, sources, bench.system.plain, k, dtype),
-        items=words_in(sources), unit=WORDS_PER_SECOND, notes="the same model in a plain loop",
+        items=words_in(sources), unit=SOURCE_WORDS_PER_SECOND, notes="the same model in a plain loop",
     )  # fmt: skip

@@ -21,7 +21,7 @@ from mgpu_ngram.engine.open_translation import Translation, TranslationFiles, op
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 
 SEED = 1
-WORDS_PER_SECOND = "source words/s"
+SOURCE_WORDS_PER_SECOND = "source words/s"
 SENTENCE_WORDS = 25  # without the end of the sentence
 SPREAD = 3.0  # standard deviation of the logits, about
 FORCE = 1e4  # added to or taken from the logit of the end of a sentence; float16 holds it

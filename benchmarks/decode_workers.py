@@ -8,7 +8,7 @@ from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks.decode_work import (
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
-    WORDS_PER_SECOND,
+    SOURCE_WORDS_PER_SECOND,
     DecodeBench,
     check_results,
     random_sources,
@@ -70,7 +70,7 @@ def add_row(bench: DecodeBench, executor: Executor, config: DecodeConfig, found:
     speedup = TARGET_SPEEDUP.get(executor.workers) if bench.is_full else None
     row = suite.add(
         KERNEL, f"{bench.system.shape} words={words} beam={BEAM} workers={executor.workers}", seconds, items=words,
-        unit=WORDS_PER_SECOND, target=speedup * alone.rate if speedup and alone and alone.rate else None,
+        unit=SOURCE_WORDS_PER_SECOND, target=speedup * alone.rate if speedup and alone and alone.rate else None,
         notes=f"{TASKS} tasks, lines to lines; transport {executor.transport}",
     )  # fmt: skip
     if alone and alone.rate and row.rate:

@@ -20,7 +20,7 @@ from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
-UNIT = "distributions/s"  # a row of V probabilities for one history and one order
+MAX_HISTORIES = {"gpu": 1_000_000, "cpu": 20_000}  # that are searched for at once
 LOOKED_AT = 10_000  # histories, for one that is long
 WRITES = {"gpu": "16-byte kernel writes", "cpu": "writes of all cores"}  # the ceiling
 UNTOUCHED = 0x7F

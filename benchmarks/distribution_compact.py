@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, UNIT, Case, DistributionBench
+from mgpu_ngram.benchmarks.distribution_cases import LARGEST, MAX_HISTORIES, SHAPES, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_limits import COPY
-from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, dense_row
+from mgpu_ngram.benchmarks.distribution_rates import dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
+from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND, HISTORIES_PER_SECOND
 from mgpu_ngram.engine.next_word import FoundHistories, densify
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
@@ -21,7 +22,6 @@ TOP_K, TOP_SPEEDUP = 100, 3  # over the dense rows that are not written
 FIND_TARGET = 500e6  # histories a second
 COPY_SHARE = 0.5
 CHECK_BYTES = 64  # that looking at a child takes
-FOUND = {"gpu": 1_000_000, "cpu": 20_000}  # histories at once, at most
 # Li (2018), histories and orders a second when giLM only searches: its large model.
 GILM_SEARCHES = "giLM on a K80", 200.24e6
 
@@ -34,9 +34,9 @@ def top(bench: DistributionBench) -> None:
         options = case.options(orders=orders)
         dense = dense_row(bench, f"top: dense rows, orders {orders},", case, options)
         best = replace(options, top_k=TOP_K)
-        H = min(FOUND[suite.device], len(case.subject.text_T), bench.size_bytes // best.row_bytes(case.symbols))
+        H = min(MAX_HISTORIES[suite.device], len(case.subject.text_T), bench.size_bytes // best.row_bytes(case.symbols))
         found, sizes = case.find_first(H), case.sizes(H)
-        how: dict[str, Any] = {"items": H * len(options.orders), "unit": UNIT}
+        how: dict[str, Any] = {"items": H * len(options.orders), "unit": DISTRIBUTIONS_PER_SECOND}
         if dense.rate:
             how |= {"baseline": "dense rows", "baseline_seconds": how["items"] / dense.rate}
         suite.run(
@@ -49,11 +49,11 @@ def compact(bench: DistributionBench) -> None:
     """Rows: ranges of children on the device; the children themselves, there and on the host; these made dense."""
     case, suite = bench.case(SHAPES[LARGEST]), bench.suite
     suite.say("compact distributions")
-    H = min(FOUND[suite.device], len(case.subject.text_T))
+    H = min(MAX_HISTORIES[suite.device], len(case.subject.text_T))
     who, rate = GILM_SEARCHES
     suite.run(
         "distribution/search only", case.sizes(H), partial(case.find, case.positions(H)),
-        check=partial(check_found, case), items=H, unit=HISTORIES_UNIT, target=bench.target(FIND_TARGET),
+        check=partial(check_found, case), items=H, unit=HISTORIES_PER_SECOND, target=bench.target(FIND_TARGET),
         baseline=who, baseline_seconds=H * case.order / rate,
     )  # fmt: skip
     H = that_fit(case.find_first(H), bench.size_bytes // CHECK_BYTES)
@@ -86,7 +86,7 @@ def _blocks(bench: DistributionBench, case: Case, histories: int) -> None:
     dense_bytes = histories * options.row_bytes(case.symbols)
     row = suite.add_note("distribution/compact size", sizes, f"dense rows take {dense_bytes / histories:,.0f}")
     row.rate, row.rate_unit = block.size_bytes / histories, "B/history"
-    what: dict[str, Any] = {"items": histories, "unit": HISTORIES_UNIT}
+    what: dict[str, Any] = {"items": histories, "unit": HISTORIES_PER_SECOND}
     there = partial(case.model.compact, found)
     suite.run("distribution/compact to the host", sizes, there, bytes_moved=block.size_bytes, **what)
     block = block.with_words(to_host(case.subject.trie.prob_G[: case.symbols]))

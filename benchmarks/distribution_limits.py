@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.benchmarks.cuda_source import compiled
 from mgpu_ngram.benchmarks.distribution_cases import WRITES, DistributionBench
 from mgpu_ngram.benchmarks.timing import BUDGET_SECONDS, MAX_RUNS, MIN_RUNS, measure
 from mgpu_ngram.cluster.devices import cpu_cores
-from mgpu_ngram.kernels.launch import FOLDER, OPTIONS, grid_for, launch
+from mgpu_ngram.kernels.launch import grid_for, launch
 
 COPY = "copy"
 THREADS = 256
@@ -48,7 +49,7 @@ def ceilings(bench: DistributionBench) -> None:
 
 def _write_16_bytes(room: Any, waves: int) -> None:
     n = room.nbytes // 16
-    launch(_kernel("write_16_bytes"), grid_for(n, THREADS, waves=waves), THREADS, (room, n, np.uint32(0)))
+    launch(compiled(SOURCE, "write_16_bytes"), grid_for(n, THREADS, waves=waves), THREADS, (room, n, np.uint32(0)))
 
 
 def _write_in_cores(room: np.ndarray, pool: ThreadPoolExecutor) -> None:
@@ -61,7 +62,7 @@ def device_seconds(call: Callable[[], Any], device: str) -> list[float]:
         return measure(call, device)
     import cupy
 
-    pause, before, after = _kernel("pause"), cupy.cuda.Event(), cupy.cuda.Event()
+    pause, before, after = compiled(SOURCE, "pause"), cupy.cuda.Event(), cupy.cuda.Event()
     seconds: list[float] = []
     call()
     while len(seconds) < MIN_RUNS or (len(seconds) < MAX_RUNS and sum(seconds) < BUDGET_SECONDS[device]):
@@ -72,15 +73,3 @@ def device_seconds(call: Callable[[], Any], device: str) -> list[float]:
         after.synchronize()
         seconds.append(cupy.cuda.get_elapsed_time(before, after) / 1000)
     return seconds
-
-
-@cache
-def _kernel(name: str) -> Any:
-    import cupy
-
-    return cupy.RawKernel(source(), name, options=OPTIONS)
-
-
-def source() -> str:
-    """The kernels, for the compiler."""
-    return (FOLDER / "include" / "common.cuh").read_text() + SOURCE

@@ -11,7 +11,6 @@ from mgpu_ngram.benchmarks.distribution_cases import (
     MIDDLE,
     SHAPES,
     SMALL,
-    UNIT,
     WRITES,
     Case,
     DistributionBench,
@@ -20,9 +19,9 @@ from mgpu_ngram.benchmarks.distribution_cases import (
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_work import check_rows
 from mgpu_ngram.benchmarks.rows import Row
+from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND, HISTORIES_PER_SECOND
 from mgpu_ngram.engine.row_options import RowOptions
 
-HISTORIES_UNIT = "histories/s"
 # Targets of one H200.
 DENSE_SHARE, SMALL_SHARE = 0.95, 0.8  # of what it writes: the latter of small vocabularies,
 SMALL_HISTORIES = 10_000  # from so many histories on
@@ -104,8 +103,8 @@ def described(
 ) -> dict[str, Any]:
     """Rows of probabilities, as `Suite.add` wants them described."""
     items = histories * len(options.orders)
-    how: dict[str, Any] = {"items": items, "unit": UNIT, "target": target, "ceiling": WRITES[bench.suite.device]}
-    how["bytes_moved"] = histories * options.row_bytes(case.symbols)
+    how: dict[str, Any] = {"items": items, "unit": DISTRIBUTIONS_PER_SECOND, "target": target}
+    how |= {"bytes_moved": histories * options.row_bytes(case.symbols), "ceiling": WRITES[bench.suite.device]}
     return how | ({"baseline": peer[0], "baseline_seconds": items / peer[1]} if peer else {})
 
 
@@ -127,7 +126,7 @@ def small(bench: DistributionBench) -> None:
         call = partial(find_and_write, case, case.longest_history(), options, bench.rows(1, case, options))
         what: dict[str, Any] = {
             "items": len(options.orders),
-            "unit": UNIT,
+            "unit": DISTRIBUTIONS_PER_SECOND,
             "notes": "with what the host takes to start kernels",
         }
         bench.suite.run("distribution/small from the host", case.sizes(1), call, **what)
@@ -141,7 +140,7 @@ def peers(bench: DistributionBench) -> None:
         if batch <= bench.most(case, options):
             speedup = NGPU_LM_SPEEDUPS.get((symbols, batch))
             target = bench.target(speedup * rate) if speedup else None
-            batch_row(bench, "peer", case, batch, options, target, (NGPU_LM, rate)).rate_unit = HISTORIES_UNIT
+            batch_row(bench, "peer", case, batch, options, target, (NGPU_LM, rate)).rate_unit = HISTORIES_PER_SECOND
 
 
 def batch_row(

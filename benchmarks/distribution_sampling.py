@@ -10,14 +10,14 @@ import numpy as np
 from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_work import nodes_of, row_of
 from mgpu_ngram.benchmarks.score_ceilings import READ_BYTES, SECTORS, random_reads
-from mgpu_ngram.benchmarks.score_models import BEGIN
 from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.benchmarks.units import NGRAMS_PER_SECOND, WORDS_PER_SECOND
+from mgpu_ngram.core.vocabulary import START_ID
 from mgpu_ngram.engine.next_word import FoundHistories
 from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.sum_children import sum_children
 
-UNIT = "words/s"
 DRAWN = {"gpu": 1_000_000, "cpu": 2_000}  # words
 BEST, SHARE, WARM = 50, 0.9, 0.7  # words, a share of the probability, a temperature
 TARGET = 10e6  # words a second on an H200, of all words and of the best
@@ -32,15 +32,15 @@ def sampling(bench: DistributionBench) -> None:
     suite.say(f"sampling, V = {case.symbols:,}")
     H, trie = min(DRAWN[suite.device], len(case.subject.text_T)), case.subject.trie
     found, sizes, sampler = case.find_first(H), case.sizes(H), WordSampler(case.model)
-    sums = partial(sum_children, trie.prob_G, trie.word_G, trie.first_child_M, 1.0, BEGIN)
-    suite.run("distribution/sums of weights", case.subject.model_sizes, sums, items=len(trie), unit="n-grams/s")
+    sums = partial(sum_children, trie.prob_G, trie.word_G, trie.first_child_M, 1.0, START_ID)
+    suite.run("distribution/sums of weights", case.subject.model_sizes, sums, items=len(trie), unit=NGRAMS_PER_SECOND)
     ceiling = random_reads(suite, SECTORS, NODE_BYTES * len(trie)) if suite.device == "gpu" else ""
 
     def run(what: str, found: FoundHistories, check: Any = None, target: float | None = None, **settings: Any) -> None:
         draw = partial(sampler.sample, found, 0, 1, **settings)
         suite.run(
             f"distribution/words drawn {what}", sizes, draw,
-            check=check or partial(check_drawn, case), items=H, unit=UNIT, target=target,
+            check=check or partial(check_drawn, case), items=H, unit=WORDS_PER_SECOND, target=target,
             bytes_moved=None if "top_k" in settings or "top_p" in settings else READ_BYTES[SECTORS] * lookups(found),
             ceiling=ceiling,
         )  # fmt: skip
@@ -68,13 +68,13 @@ def probabilities(case: Case, position: int) -> np.ndarray:
     """Return (V,) float64 by array code: the probability of each word at a position of the text, 0 for <s>."""
     node_K = nodes_of(case, position + 1)[position]
     row = 10.0 ** to_host(row_of(case.subject.trie, node_K.tolist(), "smoothed")[-1]).astype(np.float64)
-    row[BEGIN] = 0
+    row[START_ID] = 0
     return row / row.sum()
 
 
 def check_drawn(case: Case, id_H: Any) -> None:
     """Raise WrongResult unless words are of the vocabulary, and none is <s>."""
-    wrong = int(((id_H < 0) | (id_H >= case.symbols) | (id_H == BEGIN)).sum())
+    wrong = int(((id_H < 0) | (id_H >= case.symbols) | (id_H == START_ID)).sum())
     if wrong:
         raise WrongResult(f"{wrong:,} of {len(id_H):,} words that were drawn are none, or <s>; not timed")
 

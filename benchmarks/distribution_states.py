@@ -10,9 +10,10 @@ import numpy as np
 from mgpu_ngram.benchmarks import distribution_rates
 from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, WRITES, Case, DistributionBench, ModelSize
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
-from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, NGPU_LM, ON_DEVICE
+from mgpu_ngram.benchmarks.distribution_rates import NGPU_LM, ON_DEVICE
 from mgpu_ngram.benchmarks.distribution_work import check_rows, nodes_of, row_of
 from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.benchmarks.units import HISTORIES_PER_SECOND
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.model import Model
@@ -85,7 +86,7 @@ def _advance(bench: DistributionBench, case: Case, batch: int, rate: float) -> N
         target = bench.written(ROWS_SHARE, case, options) if is_target and arrays == 1 and batch == 1_024 else None
         suite.add(
             f"distribution/states, {name}", case.sizes(batch), device_seconds(call, suite.device), items=batch,
-            unit=HISTORIES_UNIT, target=target, ceiling=WRITES[suite.device],
+            unit=HISTORIES_PER_SECOND, target=target, ceiling=WRITES[suite.device],
             bytes_moved=arrays * 4 * batch * case.symbols, baseline=NGPU_LM, baseline_seconds=batch / rate,
             notes=ON_DEVICE[suite.device],
         )  # fmt: skip
@@ -97,7 +98,7 @@ def _one(bench: DistributionBench, case: Case) -> None:
     out = xp.empty((1, case.symbols), np.float32), xp.empty((1, case.symbols), np.int32)
     call = partial(model.advance, states_B, "ln", out=out)
     call()
-    how: dict[str, Any] = {"items": 1, "unit": HISTORIES_UNIT}
+    how: dict[str, Any] = {"items": 1, "unit": HISTORIES_PER_SECOND}
     is_target = case.symbols == SHORT_WORDS
     suite.run(
         "distribution/states, one from Python", case.sizes(1), call, **how,

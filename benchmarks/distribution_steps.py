@@ -9,11 +9,20 @@ from unittest import mock
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, UNTOUCHED, Case, DistributionBench
+from mgpu_ngram.benchmarks.distribution_cases import (
+    LARGE,
+    MAX_HISTORIES,
+    SHAPES,
+    SMALL,
+    UNTOUCHED,
+    Case,
+    DistributionBench,
+)
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row, described
 from mgpu_ngram.benchmarks.distribution_work import check_found
 from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution import rows as shared
@@ -26,8 +35,7 @@ TABLE_54 = {
     LARGE: {"only search": 200.24e6, "no write": 7.95e6, "normal": 0.36e6},
     SMALL: {"only search": 353.65e6, "no write": 45.25e6, "normal": 30.00e6},
 }
-GILM = "giLM on a K80"
-FOUND = {"gpu": 1_000_000, "cpu": 20_000}  # histories that are only searched for, at most
+GILM_ON_K80 = "giLM on a K80"
 QUERIES = {"gpu": 32_000_000, "cpu": 300_000}  # codes of words one by one, about
 STORE = re.compile(r"(void store\(out_t\* to, const float\* value, int left, u64 policy\) \{\n)")
 # No row has such a value, which the compiler cannot know: all the work is done, and nothing is stored.
@@ -43,15 +51,15 @@ def steps(bench: DistributionBench) -> None:
     for name in LARGE, SMALL:
         case, suite = bench.case(SHAPES[name]), bench.suite
         suite.say(f"steps, V = {case.symbols:,}")
-        H = min(FOUND[suite.device], len(case.subject.text_T))
+        H = min(MAX_HISTORIES[suite.device], len(case.subject.text_T))
         items = H * case.order
         suite.run(
             f"distribution/table5.4 {name} only search", case.sizes(H), partial(case.find, case.positions(H)),
-            check=partial(check_found, case), items=items, unit=UNIT,
-            baseline=GILM, baseline_seconds=items / TABLE_54[name]["only search"],
+            check=partial(check_found, case), items=items, unit=DISTRIBUTIONS_PER_SECOND,
+            baseline=GILM_ON_K80, baseline_seconds=items / TABLE_54[name]["only search"],
         )  # fmt: skip
         _no_write(bench, name, case)
-        dense_row(bench, f"table5.4 {name} normal", case, case.options(), peer=(GILM, TABLE_54[name]["normal"]))
+        dense_row(bench, f"table5.4 {name} normal", case, case.options(), peer=(GILM_ON_K80, TABLE_54[name]["normal"]))
 
 
 def _no_write(bench: DistributionBench, name: str, case: Case) -> None:
@@ -63,7 +71,7 @@ def _no_write(bench: DistributionBench, name: str, case: Case) -> None:
     options = case.options()
     H = bench.most(case, options)
     call = partial(case.model.dense, case.find_first(H, options.scale), options, bench.rows(H, case, options))
-    how = described(bench, H, case, options, None, (GILM, TABLE_54[name]["no write"]))
+    how = described(bench, H, case, options, None, (GILM_ON_K80, TABLE_54[name]["no write"]))
     bare = _without_stores
     with mock.patch.object(write_rows, "kernel", bare), mock.patch.object(shared, "kernel", bare):
         bench.suite.run(kernel, case.sizes(H), call, check=_check_untouched, **how | {"bytes_moved": None})
@@ -108,7 +116,8 @@ def one_by_one(bench: DistributionBench) -> None:
         notes=ON_DEVICE[suite.device], **described(bench, H, case, options, None, None),
     )  # fmt: skip
     suite.add(
-        "distribution/one by one: scores", case.sizes(few), device_seconds(score, suite.device), items=few, unit=UNIT,
+        "distribution/one by one: scores", case.sizes(few), device_seconds(score, suite.device), items=few,
+        unit=DISTRIBUTIONS_PER_SECOND,
         notes=f"{V:,} queries each, of {case.order} words", baseline="rows",
         baseline_seconds=(rows.median_seconds or 0) * few / H,
     )  # fmt: skip

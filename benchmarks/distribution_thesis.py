@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, Case, DistributionBench
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_rows
-from mgpu_ngram.benchmarks.score_models import UNIT as SCORES_UNIT
 from mgpu_ngram.benchmarks.score_models import edge_table
 from mgpu_ngram.benchmarks.score_work import ScoreWork
+from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND, QUERIES_PER_SECOND
 from mgpu_ngram.core.model_file import BackoffModel, save_model
 from mgpu_ngram.engine.device import to_host_fast
 from mgpu_ngram.engine.next_word import NextWordModel
@@ -21,10 +21,10 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 SENTENCES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 MAX_ROOMS = 32  # that the rows of a text may fill, one after the other
 ORDERS = (5, 4, 3)
-OUTPUTS_UNIT = "probabilities/s"
+PROBABILITIES_PER_SECOND = "probabilities/s"
 # Li (2018), on one GPU of a K80: a second, in millions, of his large and of his small model. The first row of Table 5.3
 # measures the small model again.
-GILM, GLM = "giLM on a K80", "gLM on a K80"
+GILM_ON_K80, GLM_ON_K80 = "giLM on a K80", "gLM on a K80"
 TABLE_51 = {
     "smoothed": {LARGE: 0.36e6, SMALL: 27.90e6},
     "stored": {LARGE: 0.35e6, SMALL: 38.56e6},
@@ -50,14 +50,16 @@ def saturation(bench: DistributionBench) -> None:
             check_rows(case, options, *_in_blocks(case, T, out))
         seconds = device_seconds(partial(index.score, case.subject.text_T[:T]), suite.device)
         suite.add(
-            "distribution/saturation scores", sizes, seconds, items=T, unit=SCORES_UNIT, notes=ON_DEVICE[suite.device]
-        )
+            "distribution/saturation scores", sizes, seconds, items=T, unit=QUERIES_PER_SECOND,
+            notes=ON_DEVICE[suite.device],
+        )  # fmt: skip
         if is_written:
             seconds = device_seconds(partial(_in_blocks, case, T, out), suite.device)
             items = T * len(options.orders)
             suite.add(
-                "distribution/saturation rows", sizes, seconds, items=items, unit=UNIT, notes=ON_DEVICE[suite.device]
-            )
+                "distribution/saturation rows", sizes, seconds, items=items, unit=DISTRIBUTIONS_PER_SECOND,
+                notes=ON_DEVICE[suite.device],
+            )  # fmt: skip
 
 
 def _in_blocks(case: Case, histories: int, out: Any) -> tuple[Any, int]:
@@ -79,11 +81,11 @@ def throughput(bench: DistributionBench) -> None:
         suite.say(f"with and without backoff, V = {case.symbols:,}")
         rates = {}
         for mode in "smoothed", "stored":
-            peer = GILM, TABLE_51[mode][name]
+            peer = GILM_ON_K80, TABLE_51[mode][name]
             rates[mode] = dense_row(bench, f"table5.1 {name}", case, case.options(mode=mode), peer=peer).rate
         bare = replace(case, model=_without_backoffs(case))
         dense_row(bench, f"table5.1 {name}, no backoffs,", bare, bare.options(mode="stored"))
-        rates["scores"] = score_row(bench, f"table5.1 {name} scores", case, (GLM, TABLE_51["scores"][name])).rate
+        rates["scores"] = score_row(bench, f"table5.1 {name} scores", case, (GLM_ON_K80, TABLE_51["scores"][name])).rate
         for what, rate in rates.items():
             _outputs(bench, name, case, what, rate, 1 if what == "scores" else case.symbols)
         _sizes(bench, name, case)
@@ -96,16 +98,18 @@ def score_row(bench: DistributionBench, part: str, case: Case, peer: tuple[str, 
     beside: dict[str, Any] = {"baseline": peer[0], "baseline_seconds": T / peer[1]} if peer else {}
     call, check = partial(index.score, codes_T), ScoreWork.of(case.subject.trie, codes_T).check
     return bench.suite.run(
-        f"distribution/{part}", case.subject.sizes(codes_T), call, check=check, items=T, unit=SCORES_UNIT, **beside
-    )
+        f"distribution/{part}", case.subject.sizes(codes_T), call, check=check, items=T, unit=QUERIES_PER_SECOND,
+        **beside,
+    )  # fmt: skip
 
 
 def _outputs(bench: DistributionBench, name: str, case: Case, what: str, rate: float | None, each: int) -> None:
     """A row: numbers that come out a second, which is what Table 5.2 compares."""
     row = bench.suite.add_note(f"distribution/table5.2 {name} {what}", case.subject.model_sizes, f"{each:,} each")
     if rate:
-        who, theirs = (GLM if what == "scores" else GILM), TABLE_51[what][name] * each
-        row.rate, row.rate_unit, row.baseline, row.speedup = rate * each, OUTPUTS_UNIT, who, rate * each / theirs
+        who, theirs = (GLM_ON_K80 if what == "scores" else GILM_ON_K80), TABLE_51[what][name] * each
+        row.rate, row.rate_unit = rate * each, PROBABILITIES_PER_SECOND
+        row.baseline, row.speedup = who, rate * each / theirs
 
 
 def _without_backoffs(case: Case) -> NextWordModel:
@@ -133,6 +137,6 @@ def order(bench: DistributionBench) -> None:
         bench.suite.say(f"order, V = {full.symbols:,}")
         for n in ORDERS:
             case = full if n == full.order else Case.of(full.subject.of_order(n), bench.suite.device)
-            dense_row(bench, f"table5.3 {name}", case, case.options(), peer=(GILM, TABLE_53[name][n]))
+            dense_row(bench, f"table5.3 {name}", case, case.options(), peer=(GILM_ON_K80, TABLE_53[name][n]))
             score_row(bench, f"table5.3 {name} scores", case)
             bench.suite.release()

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.distribution_cases import Case
-from mgpu_ngram.benchmarks.score_models import BEGIN
 from mgpu_ngram.benchmarks.score_work import walk
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.vocabulary import START_ID
 from mgpu_ngram.engine.next_word import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.dispatch import array_module
@@ -75,7 +75,7 @@ def check_top(case: Case, options: RowOptions, found: tuple[Any, Any]) -> None:
     ids, values = found
     xp = array_module(ids)
     for h, expected in _expected(case, options, len(ids)):
-        expected[:, BEGIN] = -np.inf
+        expected[:, START_ID] = -np.inf
         k = ids.shape[2]
         greatest = -xp.sort(-expected, axis=1)[:, :k]
         theirs = xp.take_along_axis(expected, xp.maximum(ids[h], 0).astype(np.int64), axis=1)

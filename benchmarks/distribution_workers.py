@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, UNIT, Case, DistributionBench
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_rates import find_and_write
 from mgpu_ngram.benchmarks.side_by_side import Done, Measurement, side_by_side, timed
+from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND
 from mgpu_ngram.engine.row_options import RowOptions
 
 PASSES = {"gpu": 200, "cpu": 3}  # over a worker's histories in one round
@@ -34,7 +35,7 @@ def workers(bench: DistributionBench) -> None:
 
 
 def work_on(device: str) -> Measurement:
-    return Measurement(KERNEL, UNIT, PASSES[device], make_share, make_rows)
+    return Measurement(KERNEL, DISTRIBUTIONS_PER_SECOND, PASSES[device], make_share, make_rows)
 
 
 def make_share(worker: int, tokens: int, device: str) -> RowsShare:

@@ -15,7 +15,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie_levels import levels_of
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
-HISTORIES = 300  # whose probabilities are added up
+CHECKED_HISTORIES = 300  # whose probabilities are added up
 TOLERANCE = 1e-5  # of a sum; and of a log10 beside float64
 Entries = dict[tuple[bytes, ...], tuple[float, float]]
 
@@ -55,7 +55,7 @@ def check_sizes(starts: tuple[int, ...], marked_T: Any, order: int) -> None:
 def check_sums(trie: Trie, seed: int = 0) -> None:
     """Raise WrongResult unless the probabilities of all words but <s> add up to 1, after histories drawn at random."""
     suffix_M, rng = trie.suffixes(), np.random.default_rng(seed)
-    for history in rng.integers(0, trie.histories, HISTORIES).tolist():
+    for history in rng.integers(0, trie.histories, CHECKED_HISTORIES).tolist():
         nodes = [history]
         while nodes[-1] >= trie.symbols:
             nodes.append(int(suffix_M[nodes[-1]]))

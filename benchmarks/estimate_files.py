@@ -9,6 +9,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.estimate_ids import ORDER, ROUNDS, make_model, zipf_stream
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import NGRAMS_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.arpa import read_arpa
 from mgpu_ngram.core.model_file import load_model
@@ -22,7 +23,7 @@ TOKENS = 26_000_000  # at most: 63 M n-grams
 TARGET_BYTES = 2e9  # a second, of a model file on an H200's host
 TARGET_NGRAMS = 10e6  # a second, of an ARPA file, by
 TARGET_CORES = 16
-UNITS = {"safetensors": "B/s", "arpa": "n-grams/s"}
+UNITS = {"safetensors": "B/s", "arpa": NGRAMS_PER_SECOND}
 
 
 def write(suite: Suite, tokens: int, folder: Path) -> None:

@@ -14,6 +14,7 @@ from mgpu_ngram.benchmarks.oracles import kneser_ney
 from mgpu_ngram.benchmarks.score_models import head
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.benchmarks.traffic import sort_bytes
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
@@ -35,7 +36,6 @@ STEPS = ("count", "adjust", "estimate", "assemble")
 ORACLE_TOKENS = 20_000  # whose model plain Python makes, too
 TARGET = 1.3e9  # tokens/s on one H200
 MAX_BYTES = 70  # of the device for each token, the finished model apart
-TOKENS_PER_SECOND = "tokens/s"
 
 
 @dataclass

@@ -12,9 +12,10 @@ from statistics import median
 import numpy as np
 
 from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
-from mgpu_ngram.benchmarks.estimate_ids import ORDER, ROUNDS, TOKENS_PER_SECOND
+from mgpu_ngram.benchmarks.estimate_ids import ORDER, ROUNDS
 from mgpu_ngram.benchmarks.estimate_text import EstimateBench
 from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.arpa import read_arpa

@@ -11,10 +11,11 @@ from typing import Any
 
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks import oracles
-from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
+from mgpu_ngram.benchmarks.cluster_words import FILE_TOKENS, ZipfCorpus
 from mgpu_ngram.benchmarks.estimate_checks import check_entries, check_sums, entries_of
-from mgpu_ngram.benchmarks.estimate_ids import ORACLE_TOKENS, ORDER, ROUNDS, TOKENS_PER_SECOND
+from mgpu_ngram.benchmarks.estimate_ids import ORACLE_TOKENS, ORDER, ROUNDS
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.config import ClusterConfig
@@ -27,7 +28,6 @@ from mgpu_ngram.jobs.estimate import run as job
 from mgpu_ngram.jobs.estimate.assemble import Estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, EstimateResult
 
-FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TARGET = 750e6  # tokens/s on one H200
 TARGET_SPEEDUP = {2: 1.8, 4: 3.4}  # over one H200
 LARGE_TOKENS, LARGE_WORKERS, LARGE_SECONDS = 1_000_000_000, 4, 4.0  # a target by itself

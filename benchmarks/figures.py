@@ -11,6 +11,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.byte_ngrams import DENSE_ORDERS, EXPERIMENT_B_ORDER, SPARSE_ORDERS, STRATEGIES, label
 from mgpu_ngram.benchmarks.cluster_words import TEXT_TO_SHARDS
+from mgpu_ngram.benchmarks.lda_paper import CULDA_SPEEDUP
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.word_text import STAGES
 
@@ -18,7 +19,6 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 LABELS = [label(*strategy) for strategy in STRATEGIES]
-CULDA_SPEEDUP = {1: 1.0, 2: 1.93, 4: 2.99}  # Xie et al. 2018, PubMed on Titan Xp
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:

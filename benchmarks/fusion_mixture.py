@@ -14,6 +14,7 @@ from mgpu_ngram.benchmarks.decode_work import SEED, fastest
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import ROWS_PER_SECOND
 
 SHAPES = {"gpu": ((4_096, 32_768), (8_192, 131_072)), "cpu": ((64, 4_096),)}  # rows and words
 COUNTS = 8  # distributions; so rows are aligned
@@ -23,7 +24,6 @@ LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 4e-3}  # stored numbers are rounded
 PEER_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}  # relative: PyTorch rounds losses as logits
 PASSES = 3  # over the logits: two reads and a write
-ROWS_PER_SECOND = "rows/s"
 
 
 def mixture(suite: Suite) -> None:

@@ -10,11 +10,12 @@ from mgpu_ngram.benchmarks.models import ngrams_of, trie_of, zipf_codes, zipf_wo
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.core.vocabulary import SPECIALS
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.dispatch import to_host
 
 TOKENS = {"gpu": 2_000_000, "cpu": 20_000}
-SPECIALS = 3  # words before those of the text: <unk>, <s>, </s>
+NUM_SPECIALS = len(SPECIALS)  # words before those of the text
 
 
 class GeneratedText:
@@ -43,5 +44,5 @@ class GeneratedText:
     def histories(self, rows: int, length: int) -> np.ndarray:
         """Return (rows, length) words that follow each other in the text."""
         windows = np.lib.stride_tricks.sliding_window_view(to_host(self.codes_T), length)
-        whole = windows[(windows > SPECIALS).all(axis=1)]
+        whole = windows[(windows > NUM_SPECIALS).all(axis=1)]
         return whole[:: max(1, len(whole) // rows)][:rows].astype(np.int64) - 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.decode_work import SEED
-from mgpu_ngram.benchmarks.fusion_models import SPECIALS, GeneratedText
+from mgpu_ngram.benchmarks.fusion_models import NUM_SPECIALS, GeneratedText
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.model_file import BackoffModel, save_model
@@ -64,7 +64,7 @@ def rescore(suite: Suite, folder: Path) -> None:
 def write_lists(path: Path, words: Words, lists: int, size: int) -> None:
     """Write n-best lists. The hypotheses of a list differ from each other in a word."""
     rng = np.random.default_rng(SEED)
-    known = list(words)[SPECIALS:]
+    known = list(words)[NUM_SPECIALS:]
     with open(path, "w") as file:
         for i in range(lists):
             base = [known[w] for w in rng.integers(0, len(known), WORDS)]

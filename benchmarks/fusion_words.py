@@ -12,6 +12,7 @@ from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.fusion_models import GeneratedText
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import ROWS_PER_SECOND
 from mgpu_ngram.engine.mixture import tensor_rows, tensor_top
 from mgpu_ngram.model import Model
 
@@ -20,7 +21,6 @@ ORDERS = 5, 3  # of the n-gram models
 K = 10
 DTYPES = "float32", "float16"
 TOLERANCE = 1e-4
-ROWS_PER_SECOND = "rows/s"
 
 
 def words(suite: Suite) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from mgpu_ngram.benchmarks import lda_peers
 from mgpu_ngram.benchmarks.lda_quality import Split, perplexity, perplexity_of_phi
-from mgpu_ngram.benchmarks.lda_work import SEED, TOKENS_PER_SECOND, LdaBench, open_sampler, timed_sweeps
+from mgpu_ngram.benchmarks.lda_work import SEED, LdaBench, open_sampler, timed_sweeps
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 
 TOPICS = 256
@@ -92,7 +93,7 @@ def tomotopy(split: Split, folder: Path) -> Iterator[Step]:
     model, clock = lda_peers.tomotopy_model(split.train, TOPICS, SEED), Clock()
     for sweeps in range(STEP, MAX_SWEEPS["tomotopy"] + 1, STEP):
         clock.run(lambda: model.train(STEP, workers=cpu_cores()))
-        phi_VZ = lda_peers.tomotopy_phi(model, split.train.num_words)
+        phi_VZ = lda_peers.phi_of_tomotopy(model, split.train.num_words)
         yield sweeps, clock, perplexity_of_phi(phi_VZ, split.held_out)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 
 from mgpu_ngram.benchmarks.figures import draw_each, size_of
-from mgpu_ngram.benchmarks.lda_paper import CULDA, ON_H200, PUBLISHED, SHARES, SPEEDUP, WARPLDA
+from mgpu_ngram.benchmarks.lda_paper import CULDA, CULDA_SPEEDUP, ON_H200, PUBLISHED, SHARES, WARPLDA
 from mgpu_ngram.benchmarks.rows import Row
 
 
@@ -99,7 +99,7 @@ def _fig9(rows: Sequence[Row]) -> None:
     speedup = {size_of(row, "workers"): row.speedup or 1.0 for row in rows if "sweep=" not in row.sizes}
     right.plot([1, 4], [1, 4], "k:", label="linear")
     right.plot(list(speedup), list(speedup.values()), "o-", label="here")
-    right.plot(list(SPEEDUP), list(SPEEDUP.values()), "s--", color="grey", label="Titan Xp, as published")
+    right.plot(list(CULDA_SPEEDUP), list(CULDA_SPEEDUP.values()), "s--", color="grey", label="Titan Xp, as published")
     right.plot([1, 2], [1, ON_H200[2] / ON_H200[1]], "d--", color="silver", label="CuLDA_CGS on H200s, NYTimes")
     right.set_xticks(sorted({1, 2, 4, *speedup}))
     right.set_xlabel("GPUs" if "cores" not in rows[0].device else "workers")

@@ -12,7 +12,6 @@ from mgpu_ngram.api import open_executor
 from mgpu_ngram.benchmarks.lda_corpus import CorpusShape, cut, generate
 from mgpu_ngram.benchmarks.lda_work import (
     SEED,
-    TOKENS_PER_SECOND,
     LdaBench,
     check_counts,
     check_same,
@@ -22,6 +21,7 @@ from mgpu_ngram.benchmarks.lda_work import (
     timed_sweeps,
 )
 from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.gang import Communicator
 from mgpu_ngram.config import ClusterConfig

@@ -10,7 +10,6 @@ from mgpu_ngram.benchmarks.lda_corpus import CorpusShape
 from mgpu_ngram.benchmarks.lda_gpus import gang
 from mgpu_ngram.benchmarks.lda_work import (
     ALONE,
-    TOKENS_PER_SECOND,
     LdaBench,
     check_counts,
     check_same,
@@ -20,6 +19,7 @@ from mgpu_ngram.benchmarks.lda_work import (
     timed_sweeps,
 )
 from mgpu_ngram.benchmarks.rows import Row
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.bags import Bags
@@ -42,7 +42,7 @@ SHARES = {
     "update theta": {"Titan X": 8.0, "Titan Xp": 9.3, "V100": 10.8},
     "update phi": {"Titan X": 4.3, "Titan Xp": 1.7, "V100": 9.8},
 }
-SPEEDUP = {1: 1.0, 2: 1.93, 4: 2.99}  # PubMed on Titan Xp
+CULDA_SPEEDUP = {1: 1.0, 2: 1.93, 4: 2.99}  # by GPUs, PubMed on Titan Xp
 # The paper's program on one H200 and on two, NYTimes shape, K = 1,024, as we measured it.
 ON_H200 = {1: 1.08e9, 2: 1.52e9}
 STEPS = {"sampling": ("sample",), "update theta": ("count topics",), "update phi": ("sum counts", "weights")}
@@ -201,7 +201,7 @@ def fig9(bench: LdaBench) -> None:
         check_same(prints, "ranks, or different numbers of workers,")
         seconds = [max(each) for each in zip(*(rank.seconds for rank in swept), strict=True)]
         _points(bench, "lda/fig9 by sweep", shape, seconds, f" workers={G}")
-        published = f"published: {SPEEDUP[G]}x on {G} Titan Xp" if G in SPEEDUP else ""
+        published = f"published: {CULDA_SPEEDUP[G]}x on {G} Titan Xp" if G in CULDA_SPEEDUP else ""
         suite.add(
             "lda/fig9 PubMed", f"{shape} K={Z} workers={G}", [sum(seconds)], items=shape.tokens * len(seconds),
             unit=TOKENS_PER_SECOND, baseline="workers=1" if alone else "", baseline_seconds=alone, notes=published,

@@ -41,7 +41,7 @@ def tomotopy_model(bags: Bags, topics: int, seed: int) -> Any:
     return model
 
 
-def tomotopy_phi(model: Any, num_words: int) -> np.ndarray:
+def phi_of_tomotopy(model: Any, num_words: int) -> np.ndarray:
     """Return (V, Z) float64; words that do not occur have the prior, as in ours."""
     ids, totals_Z = np.array([int(word) for word in model.used_vocabs]), model.get_count_by_topics()
     phi_VZ = np.stack([model.get_topic_word_dist(k) for k in range(model.k)], axis=1)

@@ -118,7 +118,7 @@ def tomotopy_phi(bags: Bags, topics: int, seed: int) -> np.ndarray:
     """Return the probabilities (V, Z) of words in topics after as many sweeps of tomotopy."""
     model = lda_peers.tomotopy_model(bags, topics, seed)
     model.train(SWEEPS, workers=cpu_cores())
-    return lda_peers.tomotopy_phi(model, bags.num_words)
+    return lda_peers.phi_of_tomotopy(model, bags.num_words)
 
 
 PEERS = {  # with their training, if it is not as many sweeps as ours

@@ -11,7 +11,6 @@ from mgpu_ngram.benchmarks.lda_work import (
     SEED,
     STEPS,
     SWEEPS,
-    TOKENS_PER_SECOND,
     LdaBench,
     Staged,
     blocks_of,
@@ -26,6 +25,7 @@ from mgpu_ngram.benchmarks.lda_work import (
 from mgpu_ngram.benchmarks.rows import with_unit
 from mgpu_ngram.benchmarks.score_ceilings import SECTORS, random_reads
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.lda import Sampler
 from mgpu_ngram.kernels.lda.weights import count_bits

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.lda_work import TOKENS_PER_SECOND, LdaBench, open_sampler, priors_of, timed_sweeps
+from mgpu_ngram.benchmarks.lda_work import LdaBench, open_sampler, priors_of, timed_sweeps
 from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import word_topics

@@ -27,7 +27,6 @@ SEED = 1
 SWEEPS = {"gpu": 100, "cpu": 10}
 WARM_UP_TOKENS = 2_000
 STEPS = ("weights", "sample", "sum counts", "count topics")
-TOKENS_PER_SECOND = "tokens/s"
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mgpu_ngram.benchmarks import decode_amun
 from mgpu_ngram.benchmarks.decode_amun import WHOLE
-from mgpu_ngram.benchmarks.decode_cpu import AMUN as AMUN_CPU
+from mgpu_ngram.benchmarks.decode_cpu import AMUN_CPU
 from mgpu_ngram.benchmarks.decode_paper import (
     AMUN_STEP,
     AMUN_UNFUSED,
@@ -19,7 +19,7 @@ from mgpu_ngram.benchmarks.decode_paper import (
     UNFUSED_SECONDS,
     UNFUSED_STEPS,
 )
-from mgpu_ngram.benchmarks.decode_work import WORDS_PER_SECOND
+from mgpu_ngram.benchmarks.decode_work import SOURCE_WORDS_PER_SECOND
 from mgpu_ngram.benchmarks.paper import (
     FAILS,
     HOLDS,
@@ -208,7 +208,7 @@ PAPER = Paper(
                     Figure(
                         f"its program later, {dtype if dtype == 'float32' else 'tensor cores'}, beam {k}",
                         rate,
-                        WORDS_PER_SECOND,
+                        SOURCE_WORDS_PER_SECOND,
                         H200,
                     )
                     for dtype, rates in AMUN_WORDS.items()

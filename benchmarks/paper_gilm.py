@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SMALL, UNIT
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SMALL
 from mgpu_ngram.benchmarks.distribution_steps import TABLE_54
-from mgpu_ngram.benchmarks.distribution_thesis import ORDERS, OUTPUTS_UNIT, TABLE_51, TABLE_53
+from mgpu_ngram.benchmarks.distribution_thesis import ORDERS, PROBABILITIES_PER_SECOND, TABLE_51, TABLE_53
 from mgpu_ngram.benchmarks.paper import (
     FAILS,
     HOLDS,
@@ -23,7 +23,7 @@ from mgpu_ngram.benchmarks.paper import (
     times,
     verdict_of,
 )
-from mgpu_ngram.benchmarks.score_models import UNIT as SCORES_UNIT
+from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND, QUERIES_PER_SECOND
 
 K80 = "one GPU of a Tesla K80"
 WORDS = {LARGE: 101_359, SMALL: 1_350}  # of the vocabularies, in the thesis and here
@@ -203,16 +203,16 @@ PAPER = Paper(
                 *_large_and_small(
                     TABLE_51,
                     {
-                        "smoothed": ("giLM", UNIT),
-                        "scores": ("gLM", SCORES_UNIT),
-                        "stored": ("giLM without backoff", UNIT),
+                        "smoothed": ("giLM", DISTRIBUTIONS_PER_SECOND),
+                        "scores": ("gLM", QUERIES_PER_SECOND),
+                        "stored": ("giLM without backoff", DISTRIBUTIONS_PER_SECOND),
                     },
                 ),
                 *(
                     Figure(
                         f"giLM, outputs, {MODELS[name]}",
                         TABLE_51["smoothed"][name] * WORDS[name],
-                        OUTPUTS_UNIT,
+                        PROBABILITIES_PER_SECOND,
                         K80,
                     )
                     for name in SMALL_LARGE
@@ -233,7 +233,7 @@ PAPER = Paper(
                 Claim("gLM is faster with lower orders.", of_gpu(_faster_scores)),
             ),
             tuple(
-                Figure(f"giLM, {MODELS[name]}, order {n}", rate, UNIT, K80)
+                Figure(f"giLM, {MODELS[name]}, order {n}", rate, DISTRIBUTIONS_PER_SECOND, K80)
                 for name in SMALL_LARGE
                 for n, rate in TABLE_53[name].items()
             ),
@@ -250,7 +250,7 @@ PAPER = Paper(
                 ),
             ),
             tuple(
-                Figure(f"giLM, {MODELS[name]}, {step}", rate, UNIT, K80)
+                Figure(f"giLM, {MODELS[name]}, {step}", rate, DISTRIBUTIONS_PER_SECOND, K80)
                 for name in SMALL_LARGE
                 for step, rate in TABLE_54[name].items()
             ),
@@ -265,8 +265,8 @@ PAPER = Paper(
                 Claim("gLM is saturated from 10,000 sentences on.", of_gpu(_glm_saturates)),
             ),
             (
-                Figure("giLM, saturated", GILM_ENDS, UNIT, K80),
-                Figure("gLM, saturated", GLM_ENDS, SCORES_UNIT, K80),
+                Figure("giLM, saturated", GILM_ENDS, DISTRIBUTIONS_PER_SECOND, K80),
+                Figure("gLM, saturated", GLM_ENDS, QUERIES_PER_SECOND, K80),
                 Figure("giLM, sentences from which it is saturated", str(SATURATED["rows"]), "", K80),
                 Figure("gLM, sentences from which it is saturated", f"{SATURATED['scores']:,}", "", K80),
             ),

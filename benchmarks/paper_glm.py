@@ -24,7 +24,7 @@ from mgpu_ngram.benchmarks.paper import (
     times,
     verdict_of,
 )
-from mgpu_ngram.benchmarks.score_models import EDGES, TREE, UNIT
+from mgpu_ngram.benchmarks.score_models import EDGES, TREE
 from mgpu_ngram.benchmarks.score_paper import (
     GLM,
     GLM_BEST_FANOUT,
@@ -37,6 +37,7 @@ from mgpu_ngram.benchmarks.score_paper import (
 )
 from mgpu_ngram.benchmarks.score_peers import PEER
 from mgpu_ngram.benchmarks.score_sustained import ON_END
+from mgpu_ngram.benchmarks.units import QUERIES_PER_SECOND
 
 TITAN_X, I7, XEONS = "GeForce GTX Titan X", "Core i7-4720HQ", "two Xeon E5-2680"
 H200 = "one NVIDIA H200, or its host of 16 cores"
@@ -52,13 +53,13 @@ CLOCK = re.compile(r"(first|last) ([^;]*?) at SM (\d+) MHz")
 
 
 def _table3() -> tuple[Figure, ...]:
-    rates = [Figure(NAMES[who], rate, UNIT, HARDWARE[who]) for who, rate in PUBLISHED.items()]
-    rates += [Figure("KenLM probing, 16 threads", 49.8e6, UNIT, XEONS)]
-    rates += [Figure("KenLM probing, 32 threads", KENLM_32, UNIT, XEONS)]
+    rates = [Figure(NAMES[who], rate, QUERIES_PER_SECOND, HARDWARE[who]) for who, rate in PUBLISHED.items()]
+    rates += [Figure("KenLM probing, 16 threads", 49.8e6, QUERIES_PER_SECOND, XEONS)]
+    rates += [Figure("KenLM probing, 32 threads", KENLM_32, QUERIES_PER_SECOND, XEONS)]
     sizes = [
         Figure(f"{NAMES[who].partition(',')[0]}, size", size, "bytes", HARDWARE[who]) for who, size in SIZES.items()
     ]
-    later = [Figure(f"{who}, measured later", rate, UNIT, H200) for who, rate in MEASURED.items()]
+    later = [Figure(f"{who}, measured later", rate, QUERIES_PER_SECOND, H200) for who, rate in MEASURED.items()]
     return (*rates, *sizes, *later)
 
 
@@ -255,7 +256,7 @@ PAPER = Paper(
             "the size of the model",
             (Claim("A model of five times the n-grams slows gLM by 18 % and KenLM by 20 %.", _model_size),),
             tuple(
-                Figure(f"{NAMES[who]}, {n / 1e6:.4g} M n-grams", rate, UNIT, HARDWARE[who])
+                Figure(f"{NAMES[who]}, {n / 1e6:.4g} M n-grams", rate, QUERIES_PER_SECOND, HARDWARE[who])
                 for who, rates in PUBLISHED_SIZES.items()
                 for n, rate in rates.items()
             ),
@@ -269,7 +270,7 @@ PAPER = Paper(
             "the order of the model",
             (Claim("Lower orders are faster: gLM gains 43 % from order 5 to 3, KenLM 13 %.", _order),),
             tuple(
-                Figure(f"{NAMES[who]}, order {n}", rate, UNIT, HARDWARE[who])
+                Figure(f"{NAMES[who]}, order {n}", rate, QUERIES_PER_SECOND, HARDWARE[who])
                 for who, rates in PUBLISHED_ORDERS.items()
                 for n, rate in rates.items()
             ),
@@ -288,7 +289,7 @@ PAPER = Paper(
             ),
             (
                 Figure("gLM, fastest node", str(GLM_BEST_FANOUT), "", TITAN_X),
-                Figure("gLM, node of 31", PUBLISHED[GLM], UNIT, TITAN_X),
+                Figure("gLM, node of 31", PUBLISHED[GLM], QUERIES_PER_SECOND, TITAN_X),
                 *(Figure(f"B-stumps of order {n}", share, "of nodes", "any") for n, share in STUMPS.items()),
             ),
             ("figure9", "stumps"),
@@ -306,7 +307,10 @@ PAPER = Paper(
                     of_gpu(_copies),
                 ),
             ),
-            tuple(Figure(f"{NAMES[who]}, saturated", rate, UNIT, HARDWARE[who]) for who, rate in PUBLISHED.items()),
+            tuple(
+                Figure(f"{NAMES[who]}, saturated", rate, QUERIES_PER_SECOND, HARDWARE[who])
+                for who, rate in PUBLISHED.items()
+            ),
             ("figure10",),
             pictures=("score_figure10",),
         ),
@@ -314,7 +318,7 @@ PAPER = Paper(
             ("5.6",),
             "parameters as compile-time constants",
             (Claim("Compile-time constants raise throughput from 59.0 to 65.6 M queries a second.", _constants),),
-            tuple(Figure(f"gLM, {what}", rate, UNIT, TITAN_X) for what, rate in CONSTANTS.items()),
+            tuple(Figure(f"gLM, {what}", rate, QUERIES_PER_SECOND, TITAN_X) for what, rate in CONSTANTS.items()),
             ("constants",),
         ),
         Item(
@@ -327,7 +331,7 @@ PAPER = Paper(
             (
                 Figure("gLM, clock of the cores 10 % lower", "-10 %", "", TITAN_X),
                 Figure("gLM, clock of the memory 25 % lower", "-1 %", "", TITAN_X),
-                Figure("gLM", PUBLISHED[GLM], UNIT, TITAN_X),
+                Figure("gLM", PUBLISHED[GLM], QUERIES_PER_SECOND, TITAN_X),
             ),
             ("ceilings", "sustained"),
             differs="Clocks are not set here, which needs the rights of an administrator. Reads of each structure "

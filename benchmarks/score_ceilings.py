@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.score_models import UNIT, Subject, of_edges, queries, tree
+from mgpu_ngram.benchmarks.cuda_source import compiled
+from mgpu_ngram.benchmarks.score_models import Subject, of_edges, queries, tree
 from mgpu_ngram.benchmarks.score_work import ScoreWork, lookups
 from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.units import QUERIES_PER_SECOND
 from mgpu_ngram.engine.trie import edges_of
-from mgpu_ngram.kernels.launch import FOLDER, OPTIONS, grid_for, launch
+from mgpu_ngram.kernels.launch import grid_for, launch
 
 SECTORS, LINES = "random 32-byte sectors", "random 128-byte lines"
 READ_BYTES = {SECTORS: 32, LINES: 128}
@@ -61,7 +63,7 @@ def bound(suite: Suite, subject: Subject, codes_T: Any, repeated: int = 1) -> No
             ceiling = random_reads(suite, kind, index.size_bytes)
             suite.run(
                 f"score/bound of {index.name}", sizes, partial(index.score, codes_T), check=work.check,
-                items=len(codes_T), unit=UNIT, bytes_moved=count * READ_BYTES[kind], ceiling=ceiling,
+                items=len(codes_T), unit=QUERIES_PER_SECOND, bytes_moved=count * READ_BYTES[kind], ceiling=ceiling,
                 notes="share of its reads; caches may serve some",
             )  # fmt: skip
         suite.release()
@@ -74,7 +76,7 @@ def random_reads(suite: Suite, kind: str, table_bytes: int) -> str:
     name = f"{kind} of {table_bytes / 2**20:,.0f} MiB"
     table, out = cupy.zeros(table_bytes // 128 * 32, np.uint32), cupy.zeros(1, np.uint32)
     rows = table.nbytes // READ_BYTES[kind]
-    fn = cupy.RawKernel(source(), KERNELS[kind], options=OPTIONS)
+    fn = compiled(SOURCE, KERNELS[kind])
     threads = READS * (32 if kind == LINES else 1)
     call = partial(launch, fn, grid_for(threads, THREADS), THREADS, (table, rows, READS, out))
     row = suite.run(
@@ -84,8 +86,3 @@ def random_reads(suite: Suite, kind: str, table_bytes: int) -> str:
     if row.bytes_per_second:
         suite.ceilings[name] = row.bytes_per_second
     return name
-
-
-def source() -> str:
-    """The kernels, for the compiler."""
-    return (FOLDER / "include" / "common.cuh").read_text() + SOURCE

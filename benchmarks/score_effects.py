@@ -10,10 +10,11 @@ from unittest import mock
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.score_models import UNIT, Index, Subject, edge_table, head, of_edges, queries, tree
+from mgpu_ngram.benchmarks.score_models import Index, Subject, edge_table, head, of_edges, queries, tree
 from mgpu_ngram.benchmarks.score_rates import rate
 from mgpu_ngram.benchmarks.score_work import ScoreWork, stump_shares
 from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.units import QUERIES_PER_SECOND
 from mgpu_ngram.engine.trie import edges_of, with_fanout
 from mgpu_ngram.kernels.launch import OPTIONS, source
 from mgpu_ngram.kernels.score import score_by_edges, score_tokens
@@ -41,7 +42,7 @@ def figure10(suite: Suite, subject: Subject) -> None:
             if batch > len(subject.text_T):
                 break
             codes_T, sizes = subject.text_T[:batch], f"{subject.model_sizes} batch={batch}"
-            what: dict[str, Any] = {"items": batch, "unit": UNIT}
+            what: dict[str, Any] = {"items": batch, "unit": QUERIES_PER_SECOND}
             suite.run(f"score/figure10 {index.name}", sizes, partial(index.score, codes_T), **what)
             if suite.device == "gpu":
                 copied = _with_copies(index, codes_T)

@@ -12,6 +12,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.models import seen_words, trie_of, zipf_codes, zipf_words
 from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.vocabulary import END_ID, START_ID
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.trie import edges_of, index_of, values_of
@@ -21,9 +22,7 @@ from mgpu_ngram.kernels.score.score_tokens import score_tokens
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 ORDER = 5
-BEGIN, END = 1, 2  # <s> and </s>
 EDGES, TREE, QUANTISED = "edge table", "B+-tree", "B+-tree of 8 bits"
-UNIT = "n-gram queries/s"  # a query scores a token, as the papers count them
 
 QUERIES = {"gpu": 1_129_000, "cpu": 400_000}  # as many as the peers' text has
 REPEATS = {"gpu": 8, "cpu": 1}  # as theirs was
@@ -89,11 +88,11 @@ def tree(trie: Trie) -> Index:
 
 
 def _by_edges(table: EdgeTable, order: int, codes_T: Any) -> Scores:
-    return score_by_edges(table, order, BEGIN, END, codes_T)
+    return score_by_edges(table, order, START_ID, END_ID, codes_T)
 
 
 def _by_trie(trie: Trie, codes_T: Any) -> Scores:
-    return score_tokens(index_of(trie), values_of(trie), trie.order, BEGIN, END, codes_T)
+    return score_tokens(index_of(trie), values_of(trie), trie.order, START_ID, END_ID, codes_T)
 
 
 def in_threads(index: Index, threads: int, pool: ThreadPoolExecutor) -> Index:

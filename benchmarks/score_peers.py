@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.models import write_model
-from mgpu_ngram.benchmarks.score_models import UNIT, Subject, edge_table
+from mgpu_ngram.benchmarks.score_models import Subject, edge_table
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.timing import measure
+from mgpu_ngram.benchmarks.units import QUERIES_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.kernels.dispatch import to_host
@@ -26,7 +27,7 @@ PROGRAMS = ("build_binary", "kenlm_benchmark")  # of a KenLM that is built by CM
 IDS_TOLERANCE = 1e-3  # relative: the program adds up thousands of queries in float32
 IDS_REPEATS = {"gpu": 64, "cpu": 16}  # of the ids, so that a run takes much longer than loading the model
 ROUNDS = 3
-GLM = "score/table3 gLM"
+GLM_KERNEL = "score/table3 gLM"
 GLM_PROGRAMS = ("binarize_v2", "batch_query_v2")
 GLM_TOLERANCE = 1e-4  # relative: it prints six digits
 
@@ -48,7 +49,7 @@ def kenlm_seconds(suite: Suite, subject: Subject, codes_T: Any, folder: Path) ->
     if abs(found - expected) > TOLERANCE * abs(expected):
         raise WrongResult(f"kenlm gives log10 {found} but this engine {expected} for the same text; not timed")
     seconds = measure(lambda: sum(map(model.score, lines)), "cpu", warm_up=False)
-    how: dict[str, Any] = {"items": len(codes_T), "unit": UNIT, "notes": "words in; probing"}
+    how: dict[str, Any] = {"items": len(codes_T), "unit": QUERIES_PER_SECOND, "notes": "words in; probing"}
     suite.add(f"score/table3 {PEER}", subject.sizes(codes_T), seconds, **how)
     return median(seconds)
 
@@ -87,7 +88,7 @@ def kenlm_on_ids(suite: Suite, subject: Subject, codes_T: Any, folder: Path) -> 
     if not sums or abs(float(sums[-1]) - expected) > IDS_TOLERANCE * abs(expected):
         raise WrongResult(f"kenlm_benchmark gives log10 {sums} but this engine {expected} for the same ids; not timed")
     notes = f"probing; {repeats} times the text, without {loading:.3g} s of loading"
-    suite.add(kernel, sizes, seconds, items=repeats * len(codes_T), unit=UNIT, notes=notes)
+    suite.add(kernel, sizes, seconds, items=repeats * len(codes_T), unit=QUERIES_PER_SECOND, notes=notes)
 
 
 def glm_on_text(suite: Suite, subject: Subject, codes_T: Any, repeated: int, folder: Path) -> None:
@@ -98,7 +99,7 @@ def glm_on_text(suite: Suite, subject: Subject, codes_T: Any, repeated: int, fol
     sizes = subject.sizes(codes_T, repeated)
     missing = [name for name in GLM_PROGRAMS if shutil.which(name) is None]
     if missing:
-        suite.add_note(GLM, sizes, f"not measured: {' and '.join(missing)} not on the PATH")
+        suite.add_note(GLM_KERNEL, sizes, f"not measured: {' and '.join(missing)} not on the PATH")
         return
     suite.say("gLM reads the model")
     arpa, binary, text = (folder / name for name in ("glm.arpa", "glm.binary", "glm.txt"))
@@ -112,10 +113,13 @@ def glm_on_text(suite: Suite, subject: Subject, codes_T: Any, repeated: int, fol
         _, said, _ = _run(["batch_query_v2", str(binary), str(text)])
         rates, sums = re.findall(r"Throughput: (\d+) queries", said), re.findall(r"file sum is: (\S+)", said)
         if not rates or not sums or abs(float(sums[0]) - expected) > GLM_TOLERANCE * abs(expected):
-            suite.add_note(GLM, sizes, f"not timed: gLM gives log10 {sums} but this engine {expected}")
+            suite.add_note(GLM_KERNEL, sizes, f"not timed: gLM gives log10 {sums} but this engine {expected}")
             return
         seconds.append(len(codes_T) / int(rates[0]))
-    suite.add(GLM, sizes, seconds, items=len(codes_T), unit=UNIT, notes="B-trees of 31; text in, time of the search")
+    suite.add(
+        GLM_KERNEL, sizes, seconds, items=len(codes_T), unit=QUERIES_PER_SECOND,
+        notes="B-trees of 31; text in, time of the search",
+    )  # fmt: skip
 
 
 def _run(command: list[str], stdin: Path | None = None) -> tuple[bytes, str, float]:

@@ -14,7 +14,6 @@ from mgpu_ngram.benchmarks.score_models import (
     QUANTISED,
     TEXT_WORDS,
     TREE,
-    UNIT,
     Index,
     Subject,
     edge_table,
@@ -25,6 +24,7 @@ from mgpu_ngram.benchmarks.score_models import (
 from mgpu_ngram.benchmarks.score_peers import PEER, glm_on_text, kenlm_on_ids, kenlm_seconds
 from mgpu_ngram.benchmarks.score_work import ScoreWork
 from mgpu_ngram.benchmarks.suite import DOES_NOT_FIT, Suite
+from mgpu_ngram.benchmarks.units import QUERIES_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.engine.device import out_of_memory
 from mgpu_ngram.engine.trie import quantize
@@ -116,5 +116,5 @@ def rate(
     """Add the row of an index, in queries a second. Targets hold for a GPU."""
     target = targets.get(index.name) if suite.device == "gpu" else None
     call = partial(index.score, codes_T)
-    what: dict[str, Any] = {"items": len(codes_T), "unit": UNIT, "target": target}
+    what: dict[str, Any] = {"items": len(codes_T), "unit": QUERIES_PER_SECOND, "target": target}
     return suite.run(f"score/{part} {index.name}", sizes, call, check=work.check, **what, **how)

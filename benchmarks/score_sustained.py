@@ -11,9 +11,10 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.clocks import Clocks, open_clocks, read_clocks
 from mgpu_ngram.benchmarks.rows import Row, with_unit
-from mgpu_ngram.benchmarks.score_models import EDGES, UNIT, Subject, edge_table, queries
+from mgpu_ngram.benchmarks.score_models import EDGES, Subject, edge_table, queries
 from mgpu_ngram.benchmarks.score_work import ScoreWork
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import QUERIES_PER_SECOND
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import synchronize
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -36,7 +37,7 @@ def sustained(suite: Suite, subject: Subject) -> None:
     index, sizes = edge_table(subject.trie), subject.sizes(codes_T, repeated)
     call = partial(index.score, codes_T)
     check = ScoreWork.of(subject.trie, codes_T).check
-    short = suite.run(SHORT, sizes, call, check=check, items=len(codes_T), unit=UNIT)
+    short = suite.run(SHORT, sizes, call, check=check, items=len(codes_T), unit=QUERIES_PER_SECOND)
     _from_python(suite, subject, codes_T, short)
     handle = open_clocks() if suite.device == "gpu" else None
     passes = PASSES[suite.device]
@@ -52,7 +53,7 @@ def sustained(suite: Suite, subject: Subject) -> None:
         synchronize(suite.device)
         seconds.append(time.perf_counter() - start)
     suite.add(
-        ON_END, sizes, seconds, items=passes * len(codes_T), unit=UNIT, baseline=SHORT,
+        ON_END, sizes, seconds, items=passes * len(codes_T), unit=QUERIES_PER_SECOND, baseline=SHORT,
         baseline_seconds=passes * short.median_seconds if short.median_seconds else None,
         notes=f"{passes} passes a run; {_ends(seconds, clocks, passes * len(codes_T))}",
     )  # fmt: skip
@@ -75,9 +76,9 @@ def _from_python(suite: Suite, subject: Subject, codes_T: Any, short: Row) -> No
             raise WrongResult("score_ids gives other sums than array code; not timed")
 
     suite.run(
-        PYTHON, sizes, partial(model.score_ids, ids_T, offsets_S1), check=check, items=len(codes_T), unit=UNIT,
-        target=KERNEL_SHARE * short.rate if short.rate and suite.device == "gpu" else None, baseline=SHORT,
-        baseline_seconds=len(codes_T) / short.rate if short.rate else None,
+        PYTHON, sizes, partial(model.score_ids, ids_T, offsets_S1), check=check, items=len(codes_T),
+        unit=QUERIES_PER_SECOND, target=KERNEL_SHARE * short.rate if short.rate and suite.device == "gpu" else None,
+        baseline=SHORT, baseline_seconds=len(codes_T) / short.rate if short.rate else None,
     )  # fmt: skip
 
 

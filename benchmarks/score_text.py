@@ -10,6 +10,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.models import write_model, zipf_codes, zipf_words
 from mgpu_ngram.benchmarks.score_models import TEXT_WORDS, Subject, queries
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.model_file import BackoffModel, save_model
@@ -58,7 +59,7 @@ def _rows(suite: Suite, subject: Subject, results: list[ScoreResult], size_bytes
     """The whole, and each stage as the sum over workers."""
     first = results[0]
     sizes = f"{subject.model_sizes} tokens={first.totals.tokens} bytes={size_bytes}"
-    whole: dict[str, Any] = {"items": first.totals.tokens, "unit": "tokens/s"}
+    whole: dict[str, Any] = {"items": first.totals.tokens, "unit": TOKENS_PER_SECOND}
     target = TARGET_TOKENS if suite.device == "gpu" else None
     seconds = [result.wall_seconds for result in results]
     suite.add("score/text to scores", sizes, seconds, target=target, notes="in the page cache; to the host", **whole)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.score_models import BEGIN, END, Scores
+from mgpu_ngram.benchmarks.score_models import Scores
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.vocabulary import END_ID, START_ID
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.trie.child_filters import child_filters
 
@@ -105,12 +106,12 @@ def walk(trie: Trie, codes_T: Any) -> tuple[list[Any], list[Any]]:
     node_E = xp.arange(V, len(trie))
     parent_E = xp.searchsorted(trie.first_child_M, node_E.astype(trie.first_child_M.dtype), side="right") - 1
     key_E = parent_E << 32 | trie.word_G[V:]  # rises from node to node
-    word_T = xp.where(codes_T == 0, END, codes_T.astype(np.int64) - 1)
+    word_T = xp.where(codes_T == 0, END_ID, codes_T.astype(np.int64) - 1)
     begins_T = xp.concatenate([xp.ones(1, bool), codes_T[:-1] == 0])
     found, histories = [word_T], []
     for n in range(1, trie.order):
         before_T = xp.concatenate([found[-1][:1], found[-1][:-1]])
-        history_T = xp.where(begins_T, BEGIN if n == 1 else -1, before_T)
+        history_T = xp.where(begins_T, START_ID if n == 1 else -1, before_T)
         key_T = history_T << 32 | word_T
         at_T = xp.minimum(xp.searchsorted(key_E, key_T), len(key_E) - 1)
         histories.append(history_T)

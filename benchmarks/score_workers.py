@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.score_models import EDGES, QUERIES, UNIT, Index, Subject, edge_table, queries
+from mgpu_ngram.benchmarks.score_models import EDGES, QUERIES, Index, Subject, edge_table, queries
 from mgpu_ngram.benchmarks.side_by_side import Done, Measurement, side_by_side, timed
 from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.units import QUERIES_PER_SECOND
 
 PASSES = {"gpu": 200, "cpu": 20}  # over a worker's text in one round
 KERNEL = f"score/workers {EDGES}"
@@ -30,7 +31,7 @@ def workers(suite: Suite, tokens: int, clusters: list[int]) -> None:
 
 
 def work_on(device: str) -> Measurement:
-    return Measurement(KERNEL, UNIT, PASSES[device], make_share, score_share)
+    return Measurement(KERNEL, QUERIES_PER_SECOND, PASSES[device], make_share, score_share)
 
 
 def make_share(worker: int, tokens: int, device: str) -> ScoreShare:

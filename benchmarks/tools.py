@@ -13,9 +13,11 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
-from mgpu_ngram.benchmarks.tools_models import BEGIN, END, SKEW, node_of, row_of, sparse_model, word_names
+from mgpu_ngram.benchmarks.tools_models import SKEW, node_of, row_of, sparse_model, word_names
+from mgpu_ngram.benchmarks.units import NGRAMS_PER_SECOND, QUERIES_PER_SECOND, TOKENS_PER_SECOND
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.vocabulary import END_ID, START_ID
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import nodes_of
 from mgpu_ngram.engine.kenlm_write import write_kenlm
@@ -51,7 +53,6 @@ OPEN_SECONDS = 2.0  # to a replica, of a probing file of 1 GB
 WORDS_PER_SENTENCE = 20
 SAMPLED = 20  # histories whose whole rows are checked
 ROUNDING = 1e-5  # of sums of rows: values are float32 logarithms
-UNIT = "n-grams/s"
 
 
 class ToolsBench:
@@ -91,7 +92,7 @@ class ToolsBench:
 
     def check_rows(self, trie: Trie) -> None:
         """Raise WrongResult unless the probabilities after some histories sum to 1."""
-        for history in [(), (BEGIN,), *self.histories(trie)]:
+        for history in [(), (START_ID,), *self.histories(trie)]:
             total = float(row_of(trie, history, self.xp).sum())
             if not abs(total - 1) <= ROUNDING:
                 raise WrongResult(f"after the words {history} probabilities sum to {total}, not 1")
@@ -134,14 +135,14 @@ def _mix(bench: ToolsBench) -> None:
     keys = xp.asarray(np.random.default_rng(0).integers(0, 1 << 47, 1 << 20)).repeat(max(1, items >> 20))[:items]
     suite.run("tools/sort of the keys", sizes, partial(xp.sort, keys), items=len(keys), unit="keys/s", notes="a bound")
     del keys
-    how: dict[str, Any] = {"items": items, "unit": UNIT, "bytes_moved": moved, "ceiling": "copy"}
+    how: dict[str, Any] = {"items": items, "unit": NGRAMS_PER_SECOND, "bytes_moved": moved, "ceiling": "copy"}
     target = items / TARGET_SECONDS if bench.ngrams == NGRAMS["gpu"] else None
     suite.run("tools/mix", sizes, partial(mix, models, WEIGHTS), target=target, notes=out, **how)
     suite.release()
     suite.run("tools/mix log-linear", sizes, partial(mix_log_linear, models, WEIGHTS), target=target, **how)
     suite.release()
     trie = models[0][0]
-    suite.run("tools/nodes of a trie", bench.sizes(1), partial(nodes_of, trie), items=len(trie), unit=UNIT)
+    suite.run("tools/nodes of a trie", bench.sizes(1), partial(nodes_of, trie), items=len(trie), unit=NGRAMS_PER_SECOND)
 
 
 def _tune(bench: ToolsBench) -> None:
@@ -151,29 +152,29 @@ def _tune(bench: ToolsBench) -> None:
     rounds = len(tune_weights(codes_MT, log10_MT).weights)
     bench.suite.run(
         "tools/tune", f"models=2 tokens={T}", partial(tune_weights, codes_MT, log10_MT), items=T * rounds,
-        unit="tokens/s", bytes_moved=2 * 8 * T * rounds, ceiling="read", notes=f"{rounds} iterations",
+        unit=TOKENS_PER_SECOND, bytes_moved=2 * 8 * T * rounds, ceiling="read", notes=f"{rounds} iterations",
     )  # fmt: skip
 
 
 def _prune(bench: ToolsBench) -> None:
     suite, (trie, words) = bench.suite, bench.models[0]
     sizes, most = bench.sizes(1), trie.symbols + len(trie) // 2
-    small = prune(trie, BEGIN, END, None, most)
+    small = prune(trie, START_ID, END_ID, None, most)
     bench.check_pruned(small, most)
     how: dict[str, Any] = {
         "items": len(trie),
-        "unit": UNIT,
+        "unit": NGRAMS_PER_SECOND,
         "bytes_moved": bench.bytes_of(trie, small[0]),
         "ceiling": "copy",
     }
     limit = small[2]
     del small
     suite.release()
-    suite.run("tools/prune to a size", sizes, partial(prune, trie, BEGIN, END, None, most), **how)
-    suite.run("tools/prune by entropy", sizes, partial(prune, trie, BEGIN, END, limit, None), **how)
+    suite.run("tools/prune to a size", sizes, partial(prune, trie, START_ID, END_ID, None, most), **how)
+    suite.run("tools/prune by entropy", sizes, partial(prune, trie, START_ID, END_ID, limit, None), **how)
     half = np.arange(0, trie.symbols, 2)
     pairs_P2 = np.stack([np.zeros(len(half), np.int64), half], axis=1)
-    allowed = AllowedWords(pairs_P2, np.arange(trie.symbols) <= END)
+    allowed = AllowedWords(pairs_P2, np.arange(trie.symbols) <= END_ID)
     kept = restrict(trie, words, allowed, "single")[0]
     how["bytes_moved"] = bench.bytes_of(trie, kept)
     del kept
@@ -212,7 +213,7 @@ def _binary(bench: ToolsBench) -> None:
     replica = opened()
     suite.run(
         "tools/score by a probing file", f"{sizes} T={len(codes_T)}", partial(replica.score_codes, codes_T),
-        items=len(codes_T), unit="n-gram queries/s",
+        items=len(codes_T), unit=QUERIES_PER_SECOND,
     )  # fmt: skip
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.core.vocabulary import SPECIALS
+from mgpu_ngram.core.vocabulary import END_ID, SPECIALS, START_ID
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import Nodes, logs_of, subtrie
 from mgpu_ngram.engine.trie import FANOUT
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
-UNKNOWN, BEGIN, END = range(len(SPECIALS))
 PAIRS = 0.3  # of a model's n-grams
 DRAWN = 1.5  # times as many n-grams are drawn as are kept: some are equal, and some words have no successor
 SKEW = 2.0  # word V * u**SKEW for uniform u: low ids are frequent
@@ -32,9 +31,9 @@ def sparse_model(ngrams: int, symbols: int, seed: int, xp: Any) -> Trie:
     """
     rng, V = xp.random.default_rng(seed), symbols
     pairs = int(PAIRS * max(0, ngrams - V))
-    first = xp.maximum((V * rng.random(int(DRAWN * pairs)) ** SKEW).astype(np.int64), BEGIN)
+    first = xp.maximum((V * rng.random(int(DRAWN * pairs)) ** SKEW).astype(np.int64), START_ID)
     second = (V * rng.random(len(first)) ** SKEW).astype(np.int64)
-    keys = (first * V + second)[(first != END) & (second > BEGIN)]
+    keys = (first * V + second)[(first != END_ID) & (second > START_ID)]
     del first, second
     pair_G = _distinct(keys, pairs, xp)
     parent, word = pair_G // V, pair_G % V
@@ -65,7 +64,7 @@ def sparse_model(ngrams: int, symbols: int, seed: int, xp: Any) -> Trie:
         xp.ones(starts[2]),
     )
     del inner, last, suffix, parent, word, pair_G
-    nodes.prob_G[BEGIN] = 0
+    nodes.prob_G[START_ID] = 0
     nodes.prob_G[:V] /= nodes.prob_G[:V].sum()
     total_M = sum_siblings(nodes.prob_G[V:], nodes.first_child_M)
     nodes.prob_G[V:] *= MASS / total_M[nodes.parent_G[V:]]
@@ -89,7 +88,7 @@ def word_names(symbols: int, reverse: bool) -> Words:
 def row_of(trie: Trie, history: Sequence[int], xp: Any) -> Any:
     """Return (V,) float64, the probabilities of all words after a history of word ids; <s> has 0."""
     prob_V = 10.0 ** trie.prob_G[: trie.symbols].astype(np.float64)
-    prob_V[BEGIN] = 0
+    prob_V[START_ID] = 0
     for n in range(1, len(history) + 1):
         node = node_of(trie, history[-n:], xp)
         if node < 0:

@@ -13,6 +13,7 @@ from mgpu_ngram.benchmarks.codes import count_codes
 from mgpu_ngram.benchmarks.corpora import zipf_ids
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.benchmarks.traffic import keys_bytes, radix_bytes, runs_bytes, sort_bytes, table_bytes
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes
@@ -44,7 +45,7 @@ def run(suite: Suite, tokens: int) -> list[np.ndarray]:
         lambda: oracles.unique_ngrams(codes_T, ORDER),
         runs=3,
         items=tokens,
-        unit="tokens/s",
+        unit=TOKENS_PER_SECOND,
     )
     suite.release()
     return counts
@@ -94,7 +95,7 @@ def _codes_to_tables(suite: Suite, codes_T: Any, tokens: int) -> list[np.ndarray
         lambda: _count(codes_T, budget),
         check=verify,
         items=tokens,
-        unit="tokens/s",
+        unit=TOKENS_PER_SECOND,
         bytes_moved=sort_bytes(len(codes_T), 4, ORDER, bits)
         + sum(table_bytes(n, bits, G) for n, G in enumerate(distinct, 1)),
         ceiling="copy",
@@ -108,7 +109,7 @@ def _kernels(suite: Suite, codes_T: Any, tokens: int, distinct: list[int]) -> No
     """A row for each kernel on the way from codes to tables."""
     T, bits = len(codes_T), check.code_bits(VOCABULARY)
     sizes = _sizes(tokens)
-    row: dict[str, Any] = {"items": tokens, "unit": "tokens/s", "ceiling": "copy"}
+    row: dict[str, Any] = {"items": tokens, "unit": TOKENS_PER_SECOND, "ceiling": "copy"}
     suite.release()
     suite.run(
         "words/ngram_keys",

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import ROWS_PER_SECOND
 from mgpu_ngram.benchmarks.word_codes import ORDER
 from mgpu_ngram.benchmarks.word_text import Counted
 from mgpu_ngram.cluster.devices import cpu_cores
@@ -47,7 +48,7 @@ def run(suite: Suite, counted: Counted, folder: Path) -> None:
             f"rows={rows} n=2..{ORDER} cores={cpu_cores()}",
             [seconds],
             items=rows,
-            unit="rows/s",
+            unit=ROWS_PER_SECOND,
             bytes_moved=size_bytes,
             target=TARGET if suite.device == "gpu" and columns == "text" else None,
             notes=f"{files * S} files, {size_bytes:,} bytes, to the page cache; {files * counted.num_shards} in all",

@@ -13,6 +13,7 @@ import numpy as np
 from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.cluster_tables import count_to_tables
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.word_codes import ORDER
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts import read_counts
@@ -42,7 +43,7 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
         unwritten.append(_run_unwritten(path))
     sizes = f"tokens={tokens} n=1..{ORDER}"
     peer = "words/peer collections.Counter"
-    suite.add(peer, sizes, [counter_seconds], items=tokens, unit="tokens/s", notes="one process")
+    suite.add(peer, sizes, [counter_seconds], items=tokens, unit=TOKENS_PER_SECOND, notes="one process")
     for kernel, runs, notes in (
         ("words/run to Parquet", whole, "Counter writes nothing"),
         ("words/run to Parquet of ids", ids, "columns of ids; Counter writes nothing"),
@@ -53,7 +54,7 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
             f"{sizes} workers={WORKERS}",
             runs,
             items=tokens,
-            unit="tokens/s",
+            unit=TOKENS_PER_SECOND,
             baseline=peer,
             baseline_seconds=counter_seconds,
             notes=f"{notes}; target {TARGET_SPEEDUP}x",

@@ -9,6 +9,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.word_codes import ORACLE_WORDS, ORDER
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.corpus import open_corpus
@@ -83,7 +84,7 @@ def run(suite: Suite, path: Path, tokens: int, expected_counts: list[np.ndarray]
         sizes,
         [sum(seconds[stage] for stage in STAGES) for seconds in rounds],
         items=tokens,
-        unit="tokens/s",
+        unit=TOKENS_PER_SECOND,
         bytes_moved=size_bytes,
         ceiling="pinned host to device" if suite.device == "gpu" else "read",
         target=TARGET if suite.device == "gpu" else None,
@@ -91,11 +92,12 @@ def run(suite: Suite, path: Path, tokens: int, expected_counts: list[np.ndarray]
     )
     whole = [sum(seconds.values()) for seconds in rounds]
     suite.add(
-        "words/text to shards", sizes, whole, items=tokens, unit="tokens/s", notes="and the tables cut into shards"
-    )
+        "words/text to shards", sizes, whole, items=tokens, unit=TOKENS_PER_SECOND,
+        notes="and the tables cut into shards",
+    )  # fmt: skip
     for stage in (*STAGES, "split"):
         seconds = [one[stage] for one in rounds]
-        suite.add(f"words/stage {stage}", sizes, seconds, items=tokens, unit="tokens/s")
+        suite.add(f"words/stage {stage}", sizes, seconds, items=tokens, unit=TOKENS_PER_SECOND)
     return counted
 
 

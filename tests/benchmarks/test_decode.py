@@ -22,6 +22,7 @@ from mgpu_ngram.benchmarks import (
     decode_work,
     decode_workers,
 )
+from mgpu_ngram.benchmarks.cuda_source import with_common
 from mgpu_ngram.benchmarks.decode_batch import lengths, scheduled, scheduled_sentences
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.decode_peers import TorchModel, best_of_sentences, k_best, log_softmax
@@ -292,7 +293,7 @@ def test_pytorch_finds_the_same_results(bench):
 
 
 def test_the_read_kernel_compiles(compile_cuda):
-    succeeded, log = compile_cuda(decode_limits.source())
+    succeeded, log = compile_cuda(with_common(decode_limits.SOURCE))
     assert succeeded, log
 
 

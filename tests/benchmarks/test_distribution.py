@@ -25,6 +25,7 @@ from mgpu_ngram.benchmarks import (
     distribution_workers,
     side_by_side,
 )
+from mgpu_ngram.benchmarks.cuda_source import with_common
 from mgpu_ngram.benchmarks.distribution_cases import (
     LARGE,
     LARGEST,
@@ -66,7 +67,7 @@ def small():
         for name, shape in shapes.items():
             patch.setitem(SHAPES, name, shape)
         for numbers, value in (
-            (distribution_cases.TEXT_WORDS, 1_200), (distribution_compact.FOUND, 500), (distribution_steps.FOUND, 500),
+            (distribution_cases.TEXT_WORDS, 1_200), (distribution_cases.MAX_HISTORIES, 500),
             (distribution_steps.QUERIES, 9_000), (distribution_workers.PASSES, 2), (distribution_workers.HISTORIES, 9),
             (distribution_files.DISK_BYTES, 1 << 18),
         ):  # fmt: skip
@@ -471,7 +472,7 @@ def test_plain_writes(tmp_path, monkeypatch):
 
 
 def test_the_ceilings_compile(compile_cuda):
-    succeeded, log = compile_cuda(distribution_limits.source())
+    succeeded, log = compile_cuda(with_common(distribution_limits.SOURCE))
     assert succeeded, log
 
 

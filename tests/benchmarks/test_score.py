@@ -24,6 +24,7 @@ from mgpu_ngram.benchmarks import (
     score_workers,
     side_by_side,
 )
+from mgpu_ngram.benchmarks.cuda_source import with_common
 from mgpu_ngram.benchmarks.models import trie_of
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.score_models import EDGES, TREE, Subject
@@ -413,8 +414,8 @@ def test_text_is_cut_between_sentences():
 
 
 def test_the_ceilings_compile(compile_cuda):
-    assert compile_cuda(score_ceilings.source())[0]
-    assert all(f"{name}(" in score_ceilings.source() for name in score_ceilings.KERNELS.values())
+    assert compile_cuda(with_common(score_ceilings.SOURCE))[0]
+    assert all(f"{name}(" in score_ceilings.SOURCE for name in score_ceilings.KERNELS.values())
 
 
 def test_kernels_compile_with_constants(compile_cuda, subject):
