@@ -13,14 +13,13 @@ from mgpu_ngram.engine.device import check_gpu, device_of, memory_guard, move_to
 from mgpu_ngram.engine.row_options import RowOptions, check_option
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.state_model import UNITS, StateModel
-from mgpu_ngram.engine.states import EMPTY
+from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, not_compiled, on_stream_of, torch_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.next_words import NextWords
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
-MAX_STATE = np.iinfo(np.int32).max
 MAX_BATCH = 1 << 40
 FEWER = "give fewer states at once"
 

@@ -15,7 +15,7 @@ from .best_of_beams import Chosen
 
 THREADS = 1024  # of the one block
 MAX_PLACES = 1 << 12
-RULES = ("amun", "first", "bound")
+STOP_RULES = ("amun", "first", "bound")
 
 
 class Beams(NamedTuple):
@@ -127,7 +127,7 @@ def _cpu(chosen, live, beams, ending):
     )  # fmt: skip
     rows = Rows(np.zeros(S * K, np.int32), np.zeros(S * K, np.int32), np.zeros(S * K, np.float32))
     done_S, counts_4 = np.full(S, -1, np.int32), np.zeros(4, np.int64)
-    _advance(chosen, live, beams, ending._replace(rule=RULES.index(ending.rule)), after, rows, done_S, counts_4)
+    _advance(chosen, live, beams, ending._replace(rule=STOP_RULES.index(ending.rule)), after, rows, done_S, counts_4)
     return after, rows, done_S, counts_4
 
 
@@ -211,8 +211,8 @@ def _cuda(chosen, live, beams, ending):
     L, B = beams.words_NLK.shape[1], beams.finished_NB.shape[1]
     args = (
         *(cupy.ascontiguousarray(array) for array in chosen), live.slots_S, live.places_R, S, K, L, B, *beams,
-        np.int32(ending.eos), np.int32(RULES.index(ending.rule)), np.float64(ending.word_penalty), ending.lengths_L1,
-        *after, *rows, done_S, counts_4,
+        np.int32(ending.eos), np.int32(STOP_RULES.index(ending.rule)), np.float64(ending.word_penalty),
+        ending.lengths_L1, *after, *rows, done_S, counts_4,
     )  # fmt: skip
     launch(kernel("decode/advance_beams", "advance_beams"), 1, THREADS, args)
     return after, rows, done_S, counts_4
@@ -246,6 +246,6 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     sizes_S = np.where(slots_S < 0, 0, beams.sizes_N[slots_S]).astype(np.int32)
     live = Live(slots_S, starts_S1, sizes_S, rng.integers(0, K, starts_S1[-1]).astype(np.int16))
     lengths_L1 = np.arange(L + 1) ** 0.6
-    ending = Ending(0, RULES[size % 3], (0.25, 0.0, -0.25)[size // 4 % 3], lengths_L1)
+    ending = Ending(0, STOP_RULES[size % 3], (0.25, 0.0, -0.25)[size // 4 % 3], lengths_L1)
     chosen = Chosen(rows_SK.astype(np.int32), words_SK, scores_SK)
     return {"chosen": chosen, "live": live, "beams": beams, "ending": ending}

@@ -26,7 +26,7 @@ from mgpu_ngram.cluster.gang_host import NOTHING, POLL_SECONDS, Abort, HostCommu
 from mgpu_ngram.cluster.gang_nccl import NcclCommunicator
 from mgpu_ngram.cluster.worker import die
 
-ALONE = 10  # times `patience`: a rank that waits longer to begin runs again, without the others, after a lost worker
+LONE_FACTOR = 10  # times `patience`: a rank that waits longer runs again, without the others, after a lost worker
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def run_rank(place: Place, device: str, fn: Callable, *args: Any) -> Any:
 def _registered(worker: Worker, place: Place, abort: Abort) -> Iterator[tuple[Future, Hub]]:
     """Let the driver find this rank and other ranks its hub, and abort the rank when Dask cancels its task."""
     key, begun, has_ended = str(worker.get_current_task()), Future[None](), threading.Event()
-    latest = time.monotonic() + ALONE * place.patience
+    latest = time.monotonic() + LONE_FACTOR * place.patience
 
     def follow() -> None:
         while not has_ended.wait(POLL_SECONDS):

@@ -95,6 +95,14 @@ def _header(
     return len(text).to_bytes(8, "little") + text
 
 
+def has_format(path: str | Path, format: str) -> bool:
+    """Return whether a file holds arrays of a format, such as "mgpu_ngram model", by its header."""
+    try:
+        return load_arrays(path, verify=False)[1].get("format") == format
+    except InputError:
+        return False
+
+
 def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays of a file, as read-only views of one memory map, and its metadata.
 

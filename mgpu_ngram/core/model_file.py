@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.arrays import array_crcs, load_arrays, save_arrays
+from mgpu_ngram.core.arrays import array_crcs, has_format, load_arrays, save_arrays
 from mgpu_ngram.core.compress import without_compression
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.decompress import first_text
@@ -180,19 +180,12 @@ def check_free_file(path: str | Path, overwrite: bool, format: str = "safetensor
         check_free(path, overwrite, "ARPA file", _is_arpa)
         check_suffix(without_compression(path), "an ARPA file", ".arpa")
     elif format == "safetensors":
-        check_free(path, overwrite, "model file", _is_model)
+        check_free(path, overwrite, "model file", lambda file: has_format(file, FORMAT))
         check_suffix(path, "a model file", ".safetensors")
     else:
         check_free(path, overwrite, KENLM.removeprefix("a "), is_kenlm_file)
         if Path(path).suffix.lower() not in KENLM_SUFFIXES:
             check_suffix(path, KENLM, KENLM_SUFFIXES[0])
-
-
-def _is_model(path: str | Path) -> bool:
-    try:
-        return load_arrays(path, verify=False)[1].get("format") == FORMAT
-    except InputError:
-        return False
 
 
 def _is_arpa(path: str | Path) -> bool:

@@ -15,11 +15,10 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, what_begins
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.nbest import shown_line
-from mgpu_ngram.core.nbest_moses import FINE, before_spaces, copy_bytes, past_spaces, read_number
+from mgpu_ngram.core.nbest_moses import FINE, before_spaces, copy_bytes, past_spaces, past_token, read_number
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source, parquet_source
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.kernels.common.find_tokens import is_space
 from mgpu_ngram.kernels.common.words import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
@@ -94,13 +93,6 @@ def whole_text(corpus: Corpus) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def _key_end(data, at):
-    while not is_space(data[at]):
-        at += 1
-    return at
-
-
-@njit(nogil=True, cache=True)
 def _join(words, cost_B, starts_K, offsets_K, leads, out):
     """Write lines of Moses; return (error code, number of the wrong archive or -1, byte in it, line, end in out)."""
     at, end, line = np.int64(0), np.int64(0), np.int64(0)
@@ -108,7 +100,7 @@ def _join(words, cost_B, starts_K, offsets_K, leads, out):
     at_K = starts_K[:-1].copy()
     while at < len(words):
         stop = np.int64(newline(words, at))
-        key_end = np.int64(_key_end(words, at))
+        key_end = np.int64(past_token(words, at))
         dash = key_end
         while dash > at and 48 <= words[dash - 1] <= 57:
             dash -= 1
@@ -124,7 +116,7 @@ def _join(words, cost_B, starts_K, offsets_K, leads, out):
             here = at_K[k]
             if here == starts_K[k + 1]:
                 return TOO_SHORT, k, here - starts_K[k], line, end
-            cost_key_end = np.int64(_key_end(cost_B, here))
+            cost_key_end = np.int64(past_token(cost_B, here))
             if not equal_words(words, at, key_end, cost_B, here, cost_key_end):
                 return OTHER_KEY, k, here - starts_K[k], line, end
             cost_stop = np.int64(newline(cost_B, here))

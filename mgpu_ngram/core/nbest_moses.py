@@ -42,7 +42,7 @@ def copy_bytes(data, start, stop, out, at):
 
 
 @njit(nogil=True, cache=True)
-def _past_token(text, at):
+def past_token(text, at):
     """Return the first byte from `at` on that is white space."""
     while not is_space(text[at]):
         at += 1
@@ -138,7 +138,7 @@ def _read_features(data, at, stop, names, n, values_NC, filled_W):
     columns, words = names[0], names[1:]
     word, column = np.int64(0), np.int64(0)  # of the values that follow; word 0: they have no weights
     while at < stop:
-        end = _past_token(data, at)
+        end = past_token(data, at)
         if data[end - 1] == 61 or data[end - 1] == 58:  # = :
             if column != columns[word + 1] and word:
                 return VALUES, word

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.arrays import load_arrays, save_arrays
+from mgpu_ngram.core.arrays import has_format, load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, is_safetensors
 from mgpu_ngram.core.files import unreadable
@@ -141,7 +141,7 @@ def save_topic_model(path: str | Path, model: TopicModel, overwrite: bool = Fals
 
     Raises InputError if the path is taken and RunError if the disk is full.
     """
-    check_free(path, overwrite, "topic model", is_topic_model)
+    check_free(path, overwrite, "topic model", lambda file: has_format(file, FORMAT))
     seeds = model.priors.seeds
     arrays = {
         "word_starts_V1": model.word_starts_V1,
@@ -199,14 +199,6 @@ def load_topic_model(path: str | Path, verify: bool = True) -> TopicModel:
     if wrong:
         raise InputError(f"{path} is no sound topic model: {wrong}; make it again")
     return model
-
-
-def is_topic_model(path: str | Path) -> bool:
-    """Return whether a file is a topic model, by its header."""
-    try:
-        return load_arrays(path, verify=False)[1].get("format") == FORMAT
-    except InputError:
-        return False
 
 
 def find_topic_model(path: str | Path) -> str:

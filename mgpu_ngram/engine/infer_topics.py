@@ -23,12 +23,12 @@ from mgpu_ngram.engine.fold_documents import fixed_of, row_sums
 from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.engine.local_bags import WordIndex
 from mgpu_ngram.engine.text_bags import local_bags
+from mgpu_ngram.engine.topic_table import SNIPPET
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fold_in
 
 BLOCK_BYTES = 4 << 20  # text that becomes bags of words at once
 CELLS = {"cpu": 1 << 22, "gpu": 1 << 26}  # documents x topics that are computed at once
-SNIPPET = 400  # characters of a document that are kept to show it
 LESS_MEMORY = "use fewer workers, or a device with more memory"
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,15 +20,13 @@ from mgpu_ngram.core.streams import place_in
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
 from mgpu_ngram.engine.rescore_lines import ListsPart, NBestFormat, sort_part
 from mgpu_ngram.engine.score import LESS_TO_SCORE, ScoreOptions, replica_of
+from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.compile import read_only
 from mgpu_ngram.kernels.dispatch import to_host
 
 MIN_PIECE_BYTES = 1 << 20  # of a thread: about 5 ms
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,7 @@ def rescore_chunk(chunk: Chunk, options: RescoreOptions) -> RescoredChunk:
     with _guard(chunk, options):
         for pieces, found in _scored_blocks(chunk, options, watch):
             finish = partial(_sorted_piece, options=options, weights=[*weights, *options.model_weights])
-            parts += _in_threads(finish, pieces, options.threads)
+            parts += side_by_side(finish, pieces, len(pieces))
             counts = counts.plus(found)
             watch.lap("write")
     return RescoredChunk(parts, counts, watch.seconds)
@@ -188,7 +184,7 @@ def _scored_blocks(
         watch.lap("read")
         cuts = _cuts(block.data, options.threads)
         parse = partial(_parsed, chunk, block, names, options.format.json)
-        pieces = _in_threads(parse, list(itertools.pairwise(cuts)), options.threads)
+        pieces = list(side_by_side(parse, itertools.pairwise(cuts), len(cuts) - 1))
         watch.lap("parse")
         text_B = to_device_fast(np.concatenate([piece.text_B for piece in pieces]), options.device)
         positions_T = find_tokens(text_B, isspace=True)
@@ -250,10 +246,3 @@ def _cuts(data: np.ndarray, threads: int) -> list[int]:
     count = max(1, min(threads, len(data) // MIN_PIECE_BYTES))
     bounds = {int(newline(read_only(data), len(data) * k // count)) + 1 for k in range(1, count)}
     return [0, *sorted(bounds - {len(data)}), len(data)]
-
-
-def _in_threads(fn: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    if len(items) == 1:
-        return [fn(items[0])]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(fn, items))

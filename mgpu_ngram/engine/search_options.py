@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.best_words import Sampling
+from mgpu_ngram.kernels.decode.advance_beams import STOP_RULES
 from mgpu_ngram.kernels.decode.best_words import MAX_K
 
-STOPPING = ("amun", "first", "bound")
 MAX_SAMPLES = 1 << 12
 MAX_LENGTH_PENALTY = 10.0  # lengths to a greater power overflow
 
@@ -62,8 +62,8 @@ class SearchOptions:
             raise InputError(f"max_length_multiple is {self.max_length_multiple} but must be above 0")
         if self.max_steps < 0:
             raise InputError(f"max_steps is {self.max_steps} but must be 0 (no limit) or more")
-        if self.early_stopping not in STOPPING:
-            raise InputError(f"early_stopping is {self.early_stopping!r} but must be one of {', '.join(STOPPING)}")
+        if self.early_stopping not in STOP_RULES:
+            raise InputError(f"early_stopping is {self.early_stopping!r} but must be one of {', '.join(STOP_RULES)}")
 
     def for_targets(self) -> SearchOptions:
         """Return the options to score given results with."""

@@ -15,7 +15,9 @@ from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.step_states import EMPTY
 
-__all__ = ["EMPTY", "signed_backoffs"]
+__all__ = ["EMPTY", "MAX_STATE", "signed_backoffs"]
+
+MAX_STATE = np.iinfo(np.int32).max
 
 
 def signed_backoffs(trie: Trie) -> Any:

@@ -20,11 +20,10 @@ import numpy as np
 from mgpu_ngram.engine.doc_topics import GroupShares
 from mgpu_ngram.engine.topic_distances import Nearest, nearest_topics, topic_distances, topic_map
 from mgpu_ngram.engine.topic_rows import TopicRows
-from mgpu_ngram.engine.topic_table import TopicFacts, shown
+from mgpu_ngram.engine.topic_table import TopicFacts, shown, snippet
 from mgpu_ngram.engine.topic_words import LAMBDA, largest
 
-NEAREST = 5
-SNIPPET = 400  # characters of a document
+NEAREST = 5  # other topics beside a topic
 STEPS = 21  # values of lambda from 0 to 1 whose best words the page has
 
 
@@ -108,7 +107,7 @@ def page_data(rows: TopicRows, word: Callable[[int], str], facts: TopicFacts, op
         "words": [shown(word(int(v))) for v in ids_U],
         "totals": [_whole(value) for value in rows.word_totals_V[ids_U].tolist()],
         "topics": topics,
-        "texts": {number: _snippet(options.text(number)) for number in numbers} if options.text else {},
+        "texts": {number: snippet(options.text(number)) for number in numbers} if options.text else {},
         "groups": options.groups
         and {"names": list(map(shown, options.groups.groups)), "documents": options.groups.documents_G.tolist()},
     }
@@ -140,11 +139,6 @@ def _known(facts: TopicFacts, z: int) -> dict[str, Any]:
 def _near(nearest: Nearest, k: int) -> list[list[Any]]:
     pairs = zip(nearest.topics_Zn[k].tolist(), nearest.distances_Zn[k], strict=True)
     return [[other, _short(distance)] for other, distance in pairs]
-
-
-def _snippet(text: str) -> str:
-    line = shown(" ".join(text.split()))
-    return line if len(line) <= SNIPPET else line[: SNIPPET - 1] + "…"
 
 
 def _short(value: float) -> float:

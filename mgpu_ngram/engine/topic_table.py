@@ -12,6 +12,7 @@ from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_words import FREX_WEIGHT, LAMBDA, most_frequent_and_exclusive, most_probable, most_relevant
 
 ALWAYS = ("topic", "share", "tokens", "words", "relevant_words", "frex_words")  # of a TopicSummary, in its JSON
+SNIPPET = 400  # of a document that are kept to show it
 LISTS = ("probability", "relevance", "frex")  # of words
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -140,6 +141,12 @@ def topic_table(
 def shown(text: str) -> str:
     """Return text that a terminal or a page can show: a replacement character for each one that it cannot."""
     return "".join(c if c.isprintable() else REPLACEMENT for c in text)
+
+
+def snippet(text: str, characters: int = SNIPPET) -> str:
+    """Return the beginning of a text, in one line that can be shown."""
+    line = shown(" ".join(text.split()))
+    return line if len(line) <= characters else line[: characters - 1] + "…"
 
 
 def _row(ids_n: np.ndarray, values_n: np.ndarray) -> list[tuple[int, float]]:

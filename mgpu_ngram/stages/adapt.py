@@ -12,8 +12,8 @@ from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
 from mgpu_ngram.report import many, shown_path
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_count_plan, show_text_plan
-from mgpu_ngram.stages.cpu_rates import COUNT_BYTES, ESTIMATE_BYTES
-from mgpu_ngram.stages.estimate import BYTES_PER_TOKEN, FLAGS, show_estimate, show_estimated
+from mgpu_ngram.stages.cpu_rates import COUNT_BYTES, ESTIMATE_BYTES, TOKEN_BYTES
+from mgpu_ngram.stages.estimate import FLAGS, show_estimate, show_estimated
 from mgpu_ngram.stages.flags import add_overwrite
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
         from mgpu_ngram.core.output import find_manifest
 
         manifest = find_manifest(config.earlier)
-        return BYTES_PER_TOKEN * (manifest["tokens"] if manifest else 0) + super().work_bytes(config, inputs)
+        return TOKEN_BYTES * (manifest["tokens"] if manifest else 0) + super().work_bytes(config, inputs)
 
     def cpu_seconds(self, config: AdaptConfig, inputs: Corpus | None) -> float:
         return self.work_bytes(config, inputs) * (1 / COUNT_BYTES + 1 / ESTIMATE_BYTES)

@@ -1,6 +1,6 @@
 """Rates of 2 CPU cores, from which a run with device auto decides whether the work is worth a GPU.
 
-All are rounded down from commands with warm caches: texts of 1 M words (4.9 MB), models of 1 M to 3 M n-grams.
+All rates are rounded down from commands with warm caches: texts of 1 M words (4.9 MB), models of 1 M to 3 M n-grams.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ KEY_PAIRS = 4e8  # pairs of words a second that may be 2-grams of a KenLM probin
 CONVERT_BYTES = 70e6  # of an ARPA file a second, to read it and build a trie: 28 MB take 0.39 s
 HISTORIES = 20_000  # a second, to find their most probable words: 17,000 take 0.33 s with 5 orders of 35,000 words
 DECODE_PRODUCTS = 1e10  # words x beam x parameters a second: 2.1e10 with 2 models of 155,000 parameters, beam 5
+TOKEN_BYTES = 6  # of text for each token, about
 ROW_BYTES = 200e6  # of rows a second, to compute and write them
 
 

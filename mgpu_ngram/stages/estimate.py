@@ -12,7 +12,7 @@ from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.report import many, print_table, show_memory, show_options, show_seconds, shown_path, table, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_count_plan, show_text_plan
-from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES
+from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES, TOKEN_BYTES
 from mgpu_ngram.stages.flags import add_model_output, add_text, model_format
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ FLAGS: dict[str, dict[str, Any]] = {
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }  # fmt: skip
-BYTES_PER_TOKEN = 6  # of text, about
 DISCOUNTS = {KNESER_NEY: ("D1", "D2", "D3+"), "absolute": ("D",), "additive": ("delta",)}  # columns of statistics
 
 
@@ -139,7 +138,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         from mgpu_ngram.core.output import find_manifest
 
         manifest = find_manifest(config.counts) if config.counts else None
-        return BYTES_PER_TOKEN * manifest["tokens"] if manifest else super().work_bytes(config, inputs)
+        return TOKEN_BYTES * manifest["tokens"] if manifest else super().work_bytes(config, inputs)
 
     def cpu_seconds(self, config: EstimateConfig, inputs: Corpus | None) -> float:
         size = self.work_bytes(config, inputs)

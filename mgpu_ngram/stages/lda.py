@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Stage, Target, given
+from mgpu_ngram.stages.cpu_rates import TOKEN_BYTES
 from mgpu_ngram.stages.flags import add_overwrite, add_text
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ FLAGS: dict[str, dict[str, Any]] = {
     },
     "block_tokens": {"type": int, "metavar": "N", "help": "tokens of each part of the corpus (default 1,048,576)"},
 }  # fmt: skip
-
-TOKEN_BYTES = 6  # of text for each token, about
 
 
 class LdaStage(Stage[LdaConfig, "LdaResult"]):

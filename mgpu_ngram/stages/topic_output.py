@@ -17,7 +17,7 @@ STEPS = "▁▂▃▄▅▆▇█"
 MANY_GROUPS = 6  # above, the shares of a topic are drawn, not written
 DRAWN_GROUPS = 48  # the last ones are drawn
 LARGEST = 3  # topics of a group that are named
-SNIPPET = 300  # characters of a document that are shown
+SHOWN_CHARACTERS = 300  # of a document
 
 
 def show_topics(
@@ -57,6 +57,8 @@ def show_topic(row: TopicSummary, text: Callable[[int], str] | None = None) -> N
 
     text  returns a document by number; None to print numbers alone
     """
+    from mgpu_ngram.engine.topic_table import snippet
+
     documents = "" if row.documents is None else f", {many(row.documents, 'document')}"
     print(f"topic {row.topic}: {row.share:.2%} of tokens{documents}")
     for name, attribute in LISTS.items():
@@ -66,8 +68,8 @@ def show_topic(row: TopicSummary, text: Callable[[int], str] | None = None) -> N
     if row.nearest:
         print("nearest: " + ", ".join(f"{topic} ({distance:.3f})" for topic, distance in row.nearest))
     for document, share in row.examples:
-        snippet = _snippet(text(document)) if text else ""
-        _print_wrapped(f"document {document:,} ({share:.0%})" + (f": {snippet}" if snippet else ""))
+        beginning = snippet(text(document), SHOWN_CHARACTERS) if text else ""
+        _print_wrapped(f"document {document:,} ({share:.0%})" + (f": {beginning}" if beginning else ""))
 
 
 def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None) -> None:
@@ -124,10 +126,3 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _print_wrapped(line: str) -> None:
     print(textwrap.fill(line, console().width, subsequent_indent="  ", break_on_hyphens=False))
-
-
-def _snippet(text: str) -> str:
-    from mgpu_ngram.engine.topic_table import shown
-
-    line = shown(" ".join(text.split()))
-    return line if len(line) <= SNIPPET else line[: SNIPPET - 1] + "…"

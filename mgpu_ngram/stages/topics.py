@@ -51,7 +51,7 @@ FLAGS: dict[str, dict[str, Any]] = {
         "type": int, "metavar": "N", "help": "show the N topics nearest to each topic (default 0; with --topic 5)"
     },
 }  # fmt: skip
-TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
+VOCABULARY_TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
 SHOWN = 20  # topics of the table after the rows of documents
 
 
@@ -168,7 +168,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         if not os.path.exists(config.model):
             return math.inf
         topics = describe_topic_model(find_topic_model(config.model))["topics"]
-        return cpu_seconds(self.work_bytes(config, inputs) / TOKEN_BYTES, topics)
+        return cpu_seconds(self.work_bytes(config, inputs) / VOCABULARY_TOKEN_BYTES, topics)
 
     def plan(self, config: TopicsConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.topics.run import plan

@@ -8,14 +8,13 @@ import torch
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import BLOCKS, tensor_rows
-from mgpu_ngram.engine.states import EMPTY
+from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 
 from . import operators
 from .arguments import check_tensor, described, integer, number, ordered
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
 
-MAX_STATE = torch.iinfo(torch.int32).max
 ALIGNED = 8  # columns; 8 numbers of float16 are 16 bytes
 
 

@@ -136,7 +136,7 @@ def test_the_number_of_parts_follows_memory(device, counted, model_of, monkeypat
         return real(paths, *rest)
 
     monkeypatch.setattr(estimate_counts, "read_part", note)
-    monkeypatch.setattr(estimate, "ALONE", {device: 1.0})
+    monkeypatch.setattr(estimate, "LONE_PART_FACTORS", {device: 1.0})
     for part_tokens, parts in (10**9, 1), (1500, 3), (1, 14):
         monkeypatch.setattr(estimate, "_part_tokens", lambda _, tokens=part_tokens: tokens)
         assert model_of(folder, 1, discount_fallback=[]) == expected

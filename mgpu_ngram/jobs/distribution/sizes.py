@@ -9,12 +9,13 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import describe_model, is_model_file
 from mgpu_ngram.engine.distribution_tasks import ModelFacts
 from mgpu_ngram.engine.row_options import RowOptions
+from mgpu_ngram.jobs.budget import WORD_BYTES
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
 
 AHEAD = 4  # chunks per worker in flight or buffered
 TASK_BYTES = {"cpu": 128 << 20, "gpu": 1 << 30}  # bytes of files that a task writes, approximately
 MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 1 << 10, 8 << 20  # bytes of text
-BYTES_PER_TOKEN, BYTES_PER_LINE = 5.5, 120.0  # text per token and line; estimates for plans and chunk sizes
+LINE_BYTES = 120.0  # of text; an estimate for plans and chunk sizes
 COMPACT_BYTES = 1 << 10  # per history in compact blocks, an estimate
 STORED_ROWS = 1 << 12  # n-grams stored after a history, an estimate; not for single words
 PARQUET_BYTES = 16  # per row, an estimate
@@ -52,7 +53,7 @@ def row_bytes(config: DistributionConfig, rows: RowOptions, symbols: int) -> int
 
 def text_bytes(config: DistributionConfig) -> float:
     """Return the approximate bytes of text per history."""
-    return BYTES_PER_TOKEN if config.positions == "every" else BYTES_PER_LINE
+    return WORD_BYTES if config.positions == "every" else LINE_BYTES
 
 
 def chunk_bytes(corpus: Corpus, workers: int, device: str, history_bytes: int, text_bytes: float) -> int:

@@ -40,8 +40,8 @@ from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of
 from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_words
 from mgpu_ngram.jobs.progress import Progress
 
-TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part while it is estimated, per token of the text in its shards
-ALONE = {"gpu": 3.0, "cpu": 1.0}  # factor of tokens for the only part of a worker: nothing waits beside it
+PART_TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part that is estimated, per token of the text in its shards
+LONE_PART_FACTORS = {"gpu": 3.0, "cpu": 1.0}  # factor of tokens for the only part of a worker: nothing waits beside it
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -269,13 +269,15 @@ def _least_parts(where: Executor | PlanContext) -> int:
 def _part_limits(where: Executor | PlanContext, budget: Budget) -> PartLimits:
     """Return how large parts may be in the memory of each process."""
     part_tokens = _part_tokens(budget)
-    return PartLimits(_least_parts(where), where.workers, part_tokens, int(ALONE[budget.device] * part_tokens))
+    return PartLimits(
+        _least_parts(where), where.workers, part_tokens, int(LONE_PART_FACTORS[budget.device] * part_tokens)
+    )
 
 
 def _part_tokens(budget: Budget) -> int:
     """Return the tokens of text per part for which memory suffices while the part is made and estimated."""
     memory_bytes = budget.task_bytes() if budget.device == "gpu" else budget.host_bytes // budget.tasks
-    return max(1 << 16, memory_bytes // TOKEN_BYTES[budget.device])
+    return max(1 << 16, memory_bytes // PART_TOKEN_BYTES[budget.device])
 
 
 def saved(

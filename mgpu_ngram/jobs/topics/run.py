@@ -22,7 +22,7 @@ from mgpu_ngram.engine.doc_topics import GroupShares
 from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, text_options_of
 from mgpu_ngram.engine.open_bags import open_bags, open_texts, refuse_column, states_of_inputs
 from mgpu_ngram.engine.topic_distances import nearest_of
-from mgpu_ngram.engine.topic_page import PageOptions, topic_page
+from mgpu_ngram.engine.topic_page import NEAREST, PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import LISTS, TableParts, TopicFacts, TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import largest
@@ -35,7 +35,6 @@ from mgpu_ngram.jobs.topics.infer import Summary, infer
 
 FORMAT = "mgpu_ngram document topics"
 ROWS, TABLE, PAGE = "doc_topics", "topics.json", "topics.html"  # names in the folder of a run
-NEAREST = 5  # others beside a topic that is shown alone
 
 
 @dataclass(frozen=True)
