@@ -17,7 +17,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel
-from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
+from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES, ROW_DTYPES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 MAX_HISTORIES = {"gpu": 1_000_000, "cpu": 20_000}  # that are searched for at once
@@ -144,7 +144,7 @@ class DistributionBench:
 
         They are filled with bytes UNTOUCHED, so that what is not written is found.
         """
-        dtype, V = DTYPES[options.dtype], case.symbols
+        dtype, V = ROW_DTYPES[options.dtype], case.symbols
         width = V if packed else padded_bytes(V, options) // len(options.orders) // dtype.itemsize
         rows = self.room.view(dtype)[: histories * len(options.orders) * width]
         rows.view(np.uint8).fill(UNTOUCHED)
@@ -153,5 +153,5 @@ class DistributionBench:
 
 def padded_bytes(symbols: int, options: RowOptions) -> int:
     """Of the rows of one history, each padded to where the next may begin."""
-    row_bytes = symbols * DTYPES[options.dtype].itemsize
+    row_bytes = symbols * ROW_DTYPES[options.dtype].itemsize
     return len(options.orders) * -(-row_bytes // ROW_ALIGNMENT_BYTES) * ROW_ALIGNMENT_BYTES

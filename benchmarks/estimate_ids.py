@@ -18,7 +18,7 @@ from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.adjust import COUNTED, adjust_counts, adjust_unigrams, linked_part, narrowed, with_suffixes
+from mgpu_ngram.engine.adjust import MAX_COUNTED, adjust_counts, adjust_unigrams, linked_part, narrowed, with_suffixes
 from mgpu_ngram.engine.assemble import assemble
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes, mark_sentences
@@ -73,7 +73,7 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     watch.lap("adjust")
 
     count_V, kept_V = adjust_unigrams(part.left_V, counts_V, options, None)
-    counts = part.counts_of_counts | {1: count_counts(count_V, COUNTED)}
+    counts = part.counts_of_counts | {1: count_counts(count_V, MAX_COUNTED)}
     discounts = {n: discounts_of(n, of_order, FALLBACK)[0] for n, of_order in counts.items()}
     unigrams = estimate_unigrams(count_V, kept_V, discounts[1], options)
     read_bytes = sum(order.count_R.nbytes + order.suffix_R.nbytes for order in part.orders.values())

@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.vocabulary import END_ID, SPECIALS, START_ID
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import Nodes, logs_of, subtrie
+from mgpu_ngram.engine.backoff_nodes import BackoffNodes, logs_of, subtrie
 from mgpu_ngram.engine.trie import FANOUT
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
@@ -53,7 +53,7 @@ def sparse_model(ngrams: int, symbols: int, seed: int, xp: Any) -> Trie:
     suffix = V + xp.searchsorted(pair_G, word[inner] * V + last)
     single = xp.full(V, -1)
     first_child_M = xp.concatenate([V + children[:-1], starts[2] + xp.searchsorted(inner, xp.arange(len(pair_G)))])
-    nodes = Nodes(
+    nodes = BackoffNodes(
         starts,
         xp.concatenate([xp.arange(V), word, last]).astype(np.uint32),
         xp.concatenate([first_child_M, xp.full(1, starts[3])]),

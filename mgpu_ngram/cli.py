@@ -105,7 +105,7 @@ def _one_line(error: BaseException, name: str) -> str:
     return f"the run failed: {type(error).__name__}: {text}{where}"
 
 
-class _Parser(argparse.ArgumentParser):
+class _ArgumentParser(argparse.ArgumentParser):
     """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -114,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(wanted: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser, and those of the commands by name; only the `wanted` command gets its arguments."""
-    parser = _Parser(
+    parser = _ArgumentParser(
         prog="mgpu-ngram",
         description="N-gram counts, scores and next-word distributions on GPUs and CPUs.",
         epilog=EXAMPLES,

@@ -15,7 +15,7 @@ from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.model_file import identify, is_probing_file
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
-from mgpu_ngram.engine.filter_files import LINES
+from mgpu_ngram.engine.filter_files import LINES_FIELD
 from mgpu_ngram.engine.filter_shard import DocumentModel, FilterOptions, Scorers, judge, new_columns
 from mgpu_ngram.engine.score import LESS_TO_SCORE, ScoreOptions
 from mgpu_ngram.engine.score_documents import DocumentScores
@@ -27,8 +27,8 @@ from mgpu_ngram.jobs.filter.run import BLOCK_BYTES, check
 if TYPE_CHECKING:
     import pandas as pd
 
-OF_FILES = ("text", "name", "report", "block_bytes", "sample")  # settings that documents in memory do not have
-COUNTS = ("words", "oovs")  # fields that are whole numbers
+FILE_SETTINGS = ("text", "name", "report", "block_bytes", "sample")  # settings that documents in memory do not have
+WHOLE_FIELDS = ("words", "oovs")  # fields that are whole numbers
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DocumentFilter:
     """
 
     def __init__(self, model: str | os.PathLike, device: str = "auto", threads: int = 1, **options: Any):
-        for name in OF_FILES:
+        for name in FILE_SETTINGS:
             if name in options:
                 raise InputError(f"{name} is for files; leave it out, or give paths and output=FOLDER")
         check_path(model, "model")
@@ -158,10 +158,10 @@ def filter_frame(frame: pd.DataFrame, documents: DocumentFilter) -> pd.DataFrame
     found = documents(texts, languages) if texts else Filtered({name: [] for name in documents.fields}, [])
     new = {}
     for name, values in found.columns.items():
-        if name in COUNTS:
+        if name in WHOLE_FIELDS:
             new[name] = pd.Series([value or 0 for value in values], frame.index, "int64")
         else:
-            kind = {"bucket": str, LINES: object}.get(name, "float64")
+            kind = {"bucket": str, LINES_FIELD: object}.get(name, "float64")
             new[name] = pd.Series(values, frame.index, kind)
     return frame.assign(**new)[pd.Series(found.kept_D, frame.index, bool)]
 

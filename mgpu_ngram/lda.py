@@ -29,7 +29,7 @@ from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, load_topic_model, save_topic_model
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags_of import bags_of
-from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
+from mgpu_ngram.engine.coherence import COHERENCE_MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.fold_documents import to_csr
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
@@ -41,10 +41,10 @@ from mgpu_ngram.jobs.lda.train import corpus_of, shared_folder, train
 from mgpu_ngram.jobs.topics.files import HTML, check_file
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.lda_fitted import FittedModel, place_of
-from mgpu_ngram.lda_inputs import SETTINGS, config_of, is_counts, seed_of, text_bytes, updates_of
+from mgpu_ngram.lda_inputs import CONFIG_NAMES, config_of, is_counts, seed_of, text_bytes, updates_of
 
-TEXT = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
-TEXT_BYTES = 8e6  # that 2 CPU cores turn into bags of words in a second, rounded down
+TEXT_PARAMETERS = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
+BAG_BYTES_PER_SECOND = 8e6  # that 2 CPU cores turn into bags of words in a second, rounded down
 
 
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -245,14 +245,14 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         measure  u_mass, c_npmi, c_uci or c_v; pairs of words are counted in whole documents
         """
-        if measure not in MEASURES:
-            raise InputError(f"measure is {measure!r}; give {', '.join(MEASURES)}")
+        if measure not in COHERENCE_MEASURES:
+            raise InputError(f"measure is {measure!r}; give {', '.join(COHERENCE_MEASURES)}")
         best = most_probable(self._rows, n_words, cpu_cores())
         pairs = WordPairs.of(best.words_Zn, self.n_features_in_)
         counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
         for bags in self._documents(X).blocks():
             counts += count_pairs(bags, pairs, cpu_cores())
-        return MEASURES[measure](counts, pairs)
+        return COHERENCE_MEASURES[measure](counts, pairs)
 
     def to_html(self, path: str | Path, title: str = "Topics", overwrite: bool = False) -> None:
         """Write a page to explore the topics: one HTML file that needs no network. `overwrite` replaces a page."""
@@ -275,7 +275,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         model has its words. Raises InputError if there is no sound topic model.
         """
         model = load_topic_model(find_topic_model(path))
-        found = {ours: model.settings[name] for ours, name in SETTINGS.items() if name in model.settings}
+        found = {ours: model.settings[name] for ours, name in CONFIG_NAMES.items() if name in model.settings}
         found |= {name: model.settings[name] for name in ("lowercase", "token_pattern") if name in model.settings}
         self = cls(**{**found, "n_components": model.num_topics}, device=device)
         self._keep(model, model.settings.get("batches", 1))
@@ -353,12 +353,12 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if len(getattr(X, "shape", ())) == 2:
             check_columns(self, X, reset=fitting)
         token_pattern = self.token_pattern or DEFAULT_PATTERN
-        options = TextOptions(self.lowercase, token_pattern, *(getattr(self, name) for name in TEXT[2:]))
+        options = TextOptions(self.lowercase, token_pattern, *(getattr(self, name) for name in TEXT_PARAMETERS[2:]))
         if fitting and is_counts(X):
             options.refuse_for("X")
         if words is None and not fitting and not is_counts(X):
             raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
-        documents = bags_of(X, words, options, place_of(self.device, text_bytes(X) / TEXT_BYTES))
+        documents = bags_of(X, words, options, place_of(self.device, text_bytes(X) / BAG_BYTES_PER_SECOND))
         if fitting and len(getattr(X, "shape", ())) != 2:
             self.n_features_in_ = documents.num_words
             with suppress(AttributeError):

@@ -16,7 +16,7 @@ from mgpu_ngram.core.matrix_bags import is_matrix
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.lda.config import LdaConfig
 
-SETTINGS = {  # of an LdaConfig, by the name that they have here
+CONFIG_NAMES = {  # of an LdaConfig, by the name that they have here
     "n_components": "topics",
     "max_iter": "sweeps",
     "doc_topic_prior": "alpha",
@@ -33,7 +33,7 @@ SETTINGS = {  # of an LdaConfig, by the name that they have here
 def config_of(lda: Any, seed: int) -> LdaConfig:
     """Return the settings of an estimator's training. Raises InputError, which names the setting."""
     updates_of(lda)
-    values = {name: getattr(lda, ours) for ours, name in SETTINGS.items()} | {"corpus": [], "seed": seed}
+    values = {name: getattr(lda, ours) for ours, name in CONFIG_NAMES.items()} | {"corpus": [], "seed": seed}
     if values["beta"] is None:
         del values["beta"]
     if not (lda.doc_topic_prior is None or isinstance(lda.doc_topic_prior, Real)):
@@ -51,7 +51,7 @@ def config_of(lda: Any, seed: int) -> LdaConfig:
     try:
         return fill(LdaConfig, values, type(lda).__name__)
     except InputError as error:
-        ours = {name: ours for ours, name in SETTINGS.items()}
+        ours = {name: ours for ours, name in CONFIG_NAMES.items()}
         pattern = rf"^(\w+(?:: |\.))({'|'.join(ours)})\b"
         raise InputError(re.sub(pattern, lambda match: match[1] + ours[match[2]], str(error))) from None
 

@@ -12,7 +12,7 @@ from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import check_gpu, device_of, memory_guard, move_to, refuse_capture, synchronize
 from mgpu_ngram.engine.row_options import RowOptions, check_option
 from mgpu_ngram.engine.score import Replica
-from mgpu_ngram.engine.state_model import UNITS, StateModel
+from mgpu_ngram.engine.state_model import SCALE_UNITS, StateModel
 from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, not_compiled, on_stream_of, torch_of
@@ -71,7 +71,7 @@ class ModelStates(NextWords):
 
         Returns (B,) float32 and (B,) int32. Raises InputError for other shapes, dtypes and scales.
         """
-        check_option("scale", scale, UNITS)
+        check_option("scale", scale, SCALE_UNITS)
         given = None if out is None else _pair(out)
         with on_stream_of(states, words, *(given or ())):
             model, states_B = self._state_model, self._numbers("states", states, np.int32)
@@ -89,7 +89,7 @@ class ModelStates(NextWords):
     @not_compiled
     def final(self, states: Any, scale: str = "log10") -> Any:
         """Return the logarithm of the probability that the sentence ends after each state, (B,) float32."""
-        check_option("scale", scale, UNITS)
+        check_option("scale", scale, SCALE_UNITS)
         with on_stream_of(states):
             states_B = self._numbers("states", states, np.int32)
             with memory_guard(f"scoring {len(states_B):,} words", self.device, FEWER):

@@ -28,7 +28,7 @@ from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.engine.torch_arrays import on_stream_of
 
 SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
-MAX_CALLED = 1 << 16  # histories per block that workers make; they pass through the scheduler, about 20 bytes each
+MAX_CALLED_HISTORIES = 1 << 16  # per block that workers make; they pass through the scheduler, about 20 bytes each
 AHEAD = 2  # blocks per worker in flight or buffered
 SMALLER = "use iter_distributions, which makes rows block by block, fewer orders, or top_k"
 
@@ -317,7 +317,7 @@ class NextWords:
                 free = min(executor.everywhere(free_memory, executor.device)) // tasks_per_host
                 if executor.device == "gpu":  # where the model goes, too
                     free = max(0, free - replica_bytes(self.arrays.trie))
-                rows = min(MAX_CALLED, block_rows(options, len(self.arrays.words), executor.device, free))
+                rows = min(MAX_CALLED_HISTORIES, block_rows(options, len(self.arrays.words), executor.device, free))
             model = str(self.path), self.identity, executor.device, executor.threads
             order = self.arrays.trie.order
             encoder = Encoder(self.arrays.words, order, "cpu")

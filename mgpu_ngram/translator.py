@@ -22,7 +22,7 @@ from mgpu_ngram.jobs.decode.options import files_of, options_of, sentences_of_ta
 from mgpu_ngram.model import Model
 
 AHEAD = 2  # tasks per worker in flight or buffered
-OF_FILES = ("debpe", "columns", "softmax_filter", "first_words", "most_translations", "table_bytes")
+FILE_OPTIONS = ("debpe", "columns", "softmax_filter", "first_words", "most_translations", "table_bytes")
 OF_SEARCH = (
     "length_penalty", "word_penalty", "max_length", "max_length_multiple", "max_steps", "allow_unk", "early_stopping",
     "sample", "top_k", "top_p", "temperature", "seed", "mini_batch", "mini_batch_words", "batching",
@@ -98,7 +98,7 @@ class Translator:
         device: str = "auto",
         **options: Any,
     ):
-        _check_names(options, OF_FILES, "Translator")
+        _check_names(options, FILE_OPTIONS, "Translator")
         self.device = resolve_device(device)
         held = lm if isinstance(lm, Model) else None
         if held is not None and held.device != self.device:
@@ -157,7 +157,7 @@ class Translator:
         first = None if prefixes is None else _lines([prefixes] if one else prefixes, "prefixes")
         config = self._search_config(options, "translate", beam_size=beam_size, n_best=n_best, alignments=alignments)
         found = self._find(config, lines, first, None, client)
-        results = [[self._translated(hypothesis) for hypothesis in best] or [EMPTY] for best in found]
+        results = [[self._translated(hypothesis) for hypothesis in best] or [NO_TRANSLATION] for best in found]
         return results[0] if one else results
 
     def score(
@@ -252,7 +252,7 @@ class Translator:
         return Hypothesis.impossible(words, self._parts if self._parts > 1 else 0)
 
 
-EMPTY = Translated("", (), 0.0, 0.0, ())
+NO_TRANSLATION = Translated("", (), 0.0, 0.0, ())
 
 
 def _paths(given: Any) -> list[Any]:

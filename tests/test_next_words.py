@@ -22,7 +22,7 @@ from mgpu_ngram.engine import histories as encoding
 from mgpu_ngram.engine import next_word as engine
 from mgpu_ngram.engine import replicas
 from mgpu_ngram.engine import sample_words as sampling
-from mgpu_ngram.engine.row_options import BLOCK_SHARE, DTYPES, FOUND_BYTES, SCALES, RowOptions, block_rows
+from mgpu_ngram.engine.row_options import BLOCK_SHARE, FOUND_BYTES, ROW_DTYPES, SCALES, RowOptions, block_rows
 from mgpu_ngram.engine.trie import build_trie
 from mgpu_ngram.jobs.trie import run as trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -229,7 +229,7 @@ def test_log10_values_need_no_further_memory(model):
 
 
 def test_rows_begin_at_multiples_of_128_bytes(model):
-    for dtype in DTYPES:
+    for dtype in ROW_DTYPES:
         rows = model.distribution(["<s> a", "b"], dtype=dtype)
         assert all(stride % 128 == 0 for stride in rows.strides[:2])
 
@@ -642,7 +642,8 @@ def test_found_and_made_at_once(model, bos):
     replica = engine.NextWordModel(model.arrays, model.device)
     codes = replica.encoder.histories([[], ["a"], ["a", "b"], ["nowhere", "b"]])
     replica.device = "gpu"
-    for orders, mode, scale, dtype in itertools.product(["all", "max", [1]], ["smoothed", "stored"], SCALES, DTYPES):
+    modes = ["smoothed", "stored"]
+    for orders, mode, scale, dtype in itertools.product(["all", "max", [1]], modes, SCALES, ROW_DTYPES):
         options = RowOptions.of(3, orders, mode, scale, dtype)
         expected = host(replica.dense(replica.find(*codes, bos, scale), options))
         assert np.array_equal(host(replica.find_and_make(*codes, options, bos)), expected), options
@@ -961,7 +962,7 @@ def test_histories_that_are_refused(histories, message, arpa):
 
 
 def test_more_text_than_one_encoding_batch(arpa, monkeypatch):
-    monkeypatch.setattr(encoding, "MAX_TEXT_BYTES", 5)
+    monkeypatch.setattr(encoding, "MAX_HISTORIES_BYTES", 5)
     model = ng.Model.load(arpa, "cpu")
     assert len(model.distribution(["a", "bb"])) == 2
     with pytest.raises(ng.InputError, match="the histories have 6 bytes but may have 5 together; give fewer of them"):
@@ -1038,7 +1039,7 @@ def test_on_a_cluster(arpa, client):
 
 
 def test_histories_that_go_through_the_scheduler_are_few_at_once(arpa, client, monkeypatch):
-    monkeypatch.setattr(next_words, "MAX_CALLED", 7)
+    monkeypatch.setattr(next_words, "MAX_CALLED_HISTORIES", 7)
     model = ng.Model.load(arpa, "cpu")
     assert list(model.map_distributions(len, ["a"] * 20, client=client)) == [7, 7, 6]
     assert list(model.map_distributions(len, ["a"] * 20, rows=15, client=client)) == [15, 5]

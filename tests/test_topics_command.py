@@ -69,7 +69,7 @@ def test_a_column_of_nearest_topics(topics):
 
 
 def test_too_many_topics_for_distances_are_an_error_before_the_documents_are_read(topics, monkeypatch):
-    monkeypatch.setattr(topic_distances, "MAX_TOPICS", 2)
+    monkeypatch.setattr(topic_distances, "MAX_COMPARED_TOPICS", 2)
     status, out, err = topics("docs.parquet", "--nearest", 1, "--json", "-o", "rows.parquet")
     assert (status, out) == (2, "") and "--limit N" in err and err.count("\n") == 1
     assert not Path("rows.parquet").exists()

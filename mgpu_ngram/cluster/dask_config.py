@@ -11,12 +11,12 @@ from dask.utils import parse_bytes, parse_timedelta
 
 from mgpu_ngram.core.errors import InputError
 
-UNKNOWN = object()
+NOT_SET = object()
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"  # environment variables of workers that start here
 # allowed-failures also counts tasks that only waited on a lost worker; faults.py counts better.
 # Dask makes the C library return all freed memory at once, so every large array waits for new pages: writing files of
 # counts took 1.7 times as long. These are the thresholds that glibc reaches by itself.
-SETTINGS = {
+DASK_SETTINGS = {
     f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 64 << 20,
     f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 32 << 20,
     "distributed.scheduler.allowed-failures": 1_000_000,
@@ -29,7 +29,7 @@ SETTINGS = {
 def apply_settings(settings: dict[str, Any]) -> None:
     """Apply our settings and, after checks, the user's over them: to this process and the processes it starts."""
     _check(settings)
-    dask.config.set({**SETTINGS, **settings})
+    dask.config.set({**DASK_SETTINGS, **settings})
 
 
 def _check(settings: dict[str, Any]) -> None:
@@ -37,15 +37,15 @@ def _check(settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         if isinstance(value, dict):
             raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
-        if key in SETTINGS:
-            _check_value(key, value, SETTINGS[key])
+        if key in DASK_SETTINGS:
+            _check_value(key, value, DASK_SETTINGS[key])
             continue
         if key.split(".")[0] not in dask.config.config:
             continue
         section = key.rpartition(".")[0]
-        if section == ENVIRONMENT or dask.config.get(section, default=UNKNOWN) == {}:  # any keys are legal
+        if section == ENVIRONMENT or dask.config.get(section, default=NOT_SET) == {}:  # any keys are legal
             continue
-        if (usual := dask.config.get(key, default=UNKNOWN)) is not UNKNOWN:
+        if (usual := dask.config.get(key, default=NOT_SET)) is not NOT_SET:
             _check_value(key, value, usual)
             continue
         close = difflib.get_close_matches(key, _dotted(dask.config.config), 1, 0.5)

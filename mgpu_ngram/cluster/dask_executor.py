@@ -19,13 +19,13 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
 from mgpu_ngram.cluster import checks, dask_private, gang_driver, gpu
-from mgpu_ngram.cluster.executor import Done
+from mgpu_ngram.cluster.executor import OnDone
 from mgpu_ngram.cluster.faults import Watch
 from mgpu_ngram.cluster.gang_worker import Place, run_rank
 from mgpu_ngram.cluster.worker import Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
-MAX_CALLED = 100  # tasks per message: the scheduler is blocked while it takes them
+MAX_CALLED_TASKS = 100  # tasks per message: the scheduler is blocked while it takes them
 CALLED_SECONDS = 0.005  # longest delay of a message, so workers do not wait for a slow caller
 
 
@@ -96,7 +96,7 @@ class DaskExecutor:
             with self._calling:
                 self._called_since = self._called_since if self._called else now
                 self._called[key] = _Call(weakref.ref(future), args, affinity, colocate_with, priority)
-                is_enough = len(self._called) >= MAX_CALLED or now > self._called_since + CALLED_SECONDS
+                is_enough = len(self._called) >= MAX_CALLED_TASKS or now > self._called_since + CALLED_SECONDS
             if is_enough:
                 self._send()
             return future
@@ -120,7 +120,7 @@ class DaskExecutor:
             calls[key] = dask_private.Call(run_task, call.args, workers, holder is not None, call.priority)
         dask_private.send_tasks(self.client, calls, [next(self._numbers) for _ in calls])
 
-    def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
+    def wait(self, handles: Iterable[Future], done: OnDone | None = None) -> None:
         finished = as_completed(handles, loop=self.client.loop)
         del handles
         while True:

@@ -27,7 +27,7 @@ from distributed import Client, Scheduler, Status, Worker
 from distributed.spans import SpanMetadata
 
 MESSAGE_SECONDS = 0.001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
-LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes from which Dask warns; text in memory is large
+LARGE_GRAPH = "distributed.admin.large-graph-warning-threshold"  # in bytes; text in memory is large
 
 
 # The driver
@@ -85,7 +85,7 @@ def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]
     }
     with (
         dask.annotate(**{name: values.__getitem__ for name, values in annotations.items()}),
-        dask.config.set({LARGE: sys.maxsize}),
+        dask.config.set({LARGE_GRAPH: sys.maxsize}),
     ):
         client._graph_to_futures(
             LLGExpr(tasks, _determ_token=uuid.uuid4().hex), list(tasks), SpanMetadata(collections=[]),

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 MAX_DEATHS = 4  # a run ends when so many workers died in the same task, or ended a gang that was started again
 Handle = Any
-Done = Callable[[Any], Iterable[Any] | None]
+OnDone = Callable[[Any], Iterable[Any] | None]
 
 
 class Executor(Protocol):
@@ -52,7 +52,7 @@ class Executor(Protocol):
         priority       start before tasks that were called earlier and have not started
         """
 
-    def wait(self, handles: Iterable[Handle], done: Done | None = None) -> None:
+    def wait(self, handles: Iterable[Handle], done: OnDone | None = None) -> None:
         """Wait for all; call `done` with each handle as it finishes. The first error is raised.
 
         `done` may return further handles to wait for. Finished handles are not kept, so values without other
@@ -126,7 +126,7 @@ def reduce_tasks(
 
 
 def windowed(
-    executor: Executor, calls: Iterable[Handle], window: int, done: Done, meanwhile: Callable[[], None] | None = None
+    executor: Executor, calls: Iterable[Handle], window: int, done: OnDone, meanwhile: Callable[[], None] | None = None
 ) -> None:
     """Wait for the tasks of `calls`, at most `window` of them unfinished at once: workers fetch arguments early.
 

@@ -22,7 +22,7 @@ from mgpu_ngram.core.errors import RunError
 
 RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were in flight when a worker was lost
 ECHO, ECHO_SECONDS = "echo", 0.02  # key of an event that shows the driver that it receives events
-WORKERS = "all"  # Dask's topic for workers that join and leave
+WORKERS_TOPIC = "all"  # Dask's topic for workers that join and leave
 
 
 @dataclass
@@ -55,9 +55,10 @@ class Watch:
         self._gone: set[str] = set()
         self._placed: dict[str, str] = {}  # preferred worker of a task, by key
         self._empty_since = 0.0
-        self._others = dask_private.event_handler(client, WORKERS)  # a client has one handler per topic: pass events on
+        # A client has one handler per topic: pass events on.
+        self._others = dask_private.event_handler(client, WORKERS_TOPIC)
         self._subscribed = asyncio.Event()
-        client.subscribe_topic(WORKERS, self._on_workers)
+        client.subscribe_topic(WORKERS_TOPIC, self._on_workers)
         client.subscribe_topic(topic, self._on_task)
         client.sync(self._list_workers)
 
@@ -121,9 +122,9 @@ class Watch:
         """Leave a cluster as it was: end all our tasks."""
         self.client.cancel(self._alive())
         self.client.unsubscribe_topic(self.topic)
-        self.client.unsubscribe_topic(WORKERS)
+        self.client.unsubscribe_topic(WORKERS_TOPIC)
         if self._others:
-            self.client.subscribe_topic(WORKERS, self._others)
+            self.client.subscribe_topic(WORKERS_TOPIC, self._others)
 
     def _on_task(self, event: tuple[float, dict[str, Any]]) -> None:
         _, message = event

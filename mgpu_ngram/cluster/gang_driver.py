@@ -20,7 +20,7 @@ from mgpu_ngram.cluster.gang_worker import Place, ranks_here
 if TYPE_CHECKING:
     from mgpu_ngram.cluster.dask_executor import DaskExecutor
 
-START_SECONDS = 10.0  # for all ranks to start: another gang may hold some of the workers. Doubles with each attempt
+GANG_START_SECONDS = 10.0  # for all ranks: another gang may hold some of the workers. Doubles with each attempt
 ABORT_SECONDS = 10.0  # to wait for the ranks of an aborted gang to end
 QUIET_SECONDS = 2.0  # to wait for free workers without saying so
 PAUSE_SECONDS = 0.005, 0.1  # between questions to the workers, first and last
@@ -46,7 +46,7 @@ def size_now(executor: DaskExecutor, seconds: float) -> int:
 def run(executor: DaskExecutor, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str) -> list[Future]:
     """See `Executor.gang`."""
     executor.wait([handle for args in args_by_rank for handle in _handles(args)])
-    patience = START_SECONDS
+    patience = GANG_START_SECONDS
     while True:
         attempt = _Attempt(executor, _find_workers(executor, args_by_rank, label), label)
         try:

@@ -118,7 +118,7 @@ class ThreadChannel:
         return self._abort.wait_for(self._hub.put(self._rank, self._number, operation, array))
 
 
-NOTHING = np.empty(0, np.uint8)
+NO_BYTES = np.empty(0, np.uint8)
 
 
 class HostCommunicator(Communicator):
@@ -148,7 +148,7 @@ class HostCommunicator(Communicator):
     def barrier(self) -> None:
         self.check()
         if self.size > 1:
-            self._channel.exchange("barrier", NOTHING)
+            self._channel.exchange("barrier", NO_BYTES)
 
     def check(self) -> None:
         self._abort.check()
@@ -182,7 +182,7 @@ def run_in_threads(fn: Callable, args_by_rank: Sequence[Sequence[Any]]) -> list[
         channel = ThreadChannel(hub, rank, abort)
         try:
             result = fn(HostCommunicator(channel, rank, size, abort), *args_by_rank[rank])
-            channel.exchange("end", NOTHING)
+            channel.exchange("end", NO_BYTES)
             return result
         except BaseException as error:
             errors.append(error)

@@ -22,7 +22,7 @@ from distributed.protocol import to_serialize
 
 from mgpu_ngram.cluster import dask_private
 from mgpu_ngram.cluster.gang import LOST_SECONDS, Communicator, GangError
-from mgpu_ngram.cluster.gang_host import NOTHING, POLL_SECONDS, Abort, HostCommunicator, Hub
+from mgpu_ngram.cluster.gang_host import NO_BYTES, POLL_SECONDS, Abort, HostCommunicator, Hub
 from mgpu_ngram.cluster.gang_nccl import NcclCommunicator
 from mgpu_ngram.cluster.worker import die
 
@@ -70,7 +70,7 @@ def run_rank(place: Place, device: str, fn: Callable, *args: Any) -> Any:
         try:
             result = fn(comm, *args)
             if size > 1:
-                channel.exchange("end", NOTHING)
+                channel.exchange("end", NO_BYTES)
             return result
         except BaseException as error:
             abort.set(f"rank {place.rank} failed: {error!r}")  # its collectives will never end

@@ -16,7 +16,7 @@ import numpy as np
 
 LENT_BYTES = 448 << 20  # size of one allocation: opening 512 MiB or more takes 9.5 ms, less takes 1 ms
 WHOLE_BYTES = 2 << 20  # 112 GiB in such units open in 20 ms, of any other size in 1 s
-ALIGNED = 256
+POOL_UNIT_BYTES = 256
 MAX_PIECES = 64  # pieces in which an array is lent; an array of more pieces is copied first
 _one_at_a_time = threading.Lock()  # a process may not open the same allocation twice
 
@@ -98,7 +98,7 @@ def lend(arrays: Sequence[Any]) -> Loan:
                 loan.memory.append(array)
             else:
                 outside += [(array, at, n, record) for at, n in pieces]
-        left = sum(-(-nbytes // ALIGNED) * ALIGNED for _, _, nbytes, _ in outside)
+        left = sum(-(-nbytes // POOL_UNIT_BYTES) * POOL_UNIT_BYTES for _, _, nbytes, _ in outside)
         at, room, handle = 0, 0, b""  # in the last allocation
         for _, source, nbytes, record in outside:
             done = 0
@@ -110,7 +110,7 @@ def lend(arrays: Sequence[Any]) -> Loan:
                 size = min(room, nbytes - done)
                 runtime.memcpyAsync(loan.memory[-1].ptr + at, source + done, size, runtime.memcpyDeviceToDevice, 0)
                 record["segments"].append((handle, at, size))
-                taken = min(room, -(-size // ALIGNED) * ALIGNED)
+                taken = min(room, -(-size // POOL_UNIT_BYTES) * POOL_UNIT_BYTES)
                 done, at, room, left = done + size, at + taken, room - taken, left - taken
         stream.synchronize()
     return loan

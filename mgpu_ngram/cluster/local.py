@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
-from mgpu_ngram.cluster.executor import Done
+from mgpu_ngram.cluster.executor import OnDone
 from mgpu_ngram.cluster.gang import check_size
 from mgpu_ngram.cluster.gang_host import run_in_threads
 
@@ -74,7 +74,7 @@ class LocalExecutor:
             except BaseException as error:
                 handle.set_exception(error)
 
-    def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
+    def wait(self, handles: Iterable[Future], done: OnDone | None = None) -> None:
         finished: SimpleQueue[Future] = SimpleQueue()
         pending: set[Future] = set()
 

@@ -22,13 +22,13 @@ from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import Target
 from mgpu_ngram.stages.registry import STAGES
 
-UNITS = "bKMGTPEZY"  # of sizes, powers of 1024; without a unit: K
+SIZE_UNITS = "bKMGTPEZY"  # of sizes, powers of 1024; without a unit: K
 QUERY = "usage: kenlm-query [-n] [-v word|sentence|summary] [-l lazy|populate|read|parallel] MODEL < TEXT"
 BUILD_BINARY = (
     "usage: kenlm-build_binary [-u LOG10] [-s] [-i] [-v] [-w mmap|after] [-p MULTIPLIER] [-r MODELS] [-T PREFIX] "
     "[-S SIZE] [-q BITS] [-b BITS] [-a BITS] [probing|trie] MODEL.arpa [OUT]"
 )
-LEVELS = {
+VERBOSITIES = {
     "0": ["summary"], "1": ["sentence", "summary"], "2": ["word", "sentence", "summary"],
     "word": ["word"], "sentence": ["sentence"], "summary": ["summary"],
 }  # fmt: skip
@@ -146,18 +146,18 @@ def query(argv: list[str]) -> None:
             raise InputError("-b prints each score at once, but all text is read first; leave it out")
         if flag == "-n":
             markers = False
-        elif (flag == "-v" and value not in LEVELS) or (
+        elif (flag == "-v" and value not in VERBOSITIES) or (
             flag == "-l" and value not in ("lazy", "populate", "read", "parallel")
         ):
             raise InputError(f"{flag} is {value!r}; {QUERY}")
         elif flag == "-v":
-            printed = LEVELS[value] if value.isdigit() else [*printed, value]
+            printed = VERBOSITIES[value] if value.isdigit() else [*printed, value]
     if len(words) != 1:
         raise InputError(QUERY)
     settings = {"model": words[0], "text": ["-"], "sentence_markers": markers}
     stage: Any = STAGES["score"]
     one_line = "word" in printed and "sentence" not in printed
-    made = stage.printing(fill(stage.config, settings, "score"), tuple(printed or LEVELS["2"]), one_line)
+    made = stage.printing(fill(stage.config, settings, "score"), tuple(printed or VERBOSITIES["2"]), one_line)
     run_one(Job(stage, made, Target(None, single_file=True)), _config(None, MemoryConfig()), RunOptions())
 
 
@@ -282,7 +282,7 @@ def folder_of(prefix: str | None, flag: str) -> str | None:
 
 def parse_size(text: str) -> int:
     """Return the bytes of a size as KenLM and GNU sort write it: 80% of the memory, 10G, or kibibytes."""
-    digits = text.rstrip("%" + UNITS + UNITS.lower())
+    digits = text.rstrip("%" + SIZE_UNITS + SIZE_UNITS.lower())
     unit = text[len(digits) :] or "K"
     with suppress(ValueError, OverflowError):  # nan and inf
         number = float(digits)
@@ -291,8 +291,8 @@ def parse_size(text: str) -> int:
 
             return int(number / 100 * psutil.virtual_memory().total)
         if len(unit) == 1:
-            return int(number * 1024 ** UNITS.lower().index(unit.lower()))
-    raise InputError(f"the size {text!r} is not a number with one of the units % {' '.join(UNITS)}")
+            return int(number * 1024 ** SIZE_UNITS.lower().index(unit.lower()))
+    raise InputError(f"the size {text!r} is not a number with one of the units % {' '.join(SIZE_UNITS)}")
 
 
 def _number(flag: str, text: str, kind: type) -> Any:

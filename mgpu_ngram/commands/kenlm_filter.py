@@ -25,7 +25,7 @@ USAGE = (
     "usage: kenlm-filter copy|single|union|multiple [context] [phrase] [raw|arpa] [threads:N] [batch_size:N] "
     "[vocab:|model:]INPUT OUTPUT < OTHER_INPUT"
 )
-MODES = ("copy", "single", "union", "multiple")
+FILTER_MODES = ("copy", "single", "union", "multiple")
 BLOCK_BYTES = 4 << 20  # of raw n-grams that are read at once
 HELD_BYTES = 64 << 20  # of raw n-grams that wait to be written to the files of lines
 
@@ -80,10 +80,10 @@ def _parsed(argv: list[str]) -> Filter:
     if len(argv) < 3:
         raise InputError(USAGE)
     *words, source, output = argv
-    modes = [word for word in words if word in MODES]
+    modes = [word for word in words if word in FILTER_MODES]
     for word in words:
         name, colon, number = word.partition(":")
-        if word in (*MODES, "context", "phrase", "raw", "arpa"):
+        if word in (*FILTER_MODES, "context", "phrase", "raw", "arpa"):
             continue
         if name not in ("threads", "batch_size") or not colon or not number.isdigit():
             raise InputError(f"{word!r} is no option; {USAGE}")

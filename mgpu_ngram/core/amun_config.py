@@ -12,25 +12,25 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import suggest
 from mgpu_ngram.core.unpacked import read_lines, read_unpacked
 
-ALIGNMENTS = {
+ALIGNMENT_OPTIONS = {
     "return-alignment": "hard", "return-soft-alignment": "soft", "return-nematus-alignment": "nematus",
 }  # fmt: skip
-FLAGS = (
+SWITCHES = (
     "normalize", "allow-unk", "n-best", "wipo", "no-debpe", "debpe", "relative-paths", "tensor-cores",
-    "use-fused-softmax", "show-weights", "dump-config", *ALIGNMENTS,
+    "use-fused-softmax", "show-weights", "dump-config", *ALIGNMENT_OPTIONS,
 )  # fmt: skip
-WHOLE = ("beam-size", "max-length", "mini-batch", "maxi-batch", "mini-batch-words", "cpu-threads", "gpu-threads")
+INTEGERS = ("beam-size", "max-length", "mini-batch", "maxi-batch", "mini-batch-words", "cpu-threads", "gpu-threads")
 PATHS = ("source-vocab", "target-vocab", "bpe", "input-file", "model", "load-weights")
 OTHERS = ("scorers", "weights", "softmax-filter", "max-length-multiple", "devices", "mode")
 RENAMED = {"threads-per-device": "gpu-threads"}
-IGNORED = ("threads",)  # of early releases, whose later ones ignore it
+IGNORED_OPTIONS = ("threads",)  # of early releases, whose later ones ignore it
 REFUSED = {
     "log-progress": "a bar shows the progress on a terminal",
     "log-info": "the summary of -o FILE, and --json, show the same",
 }
-KNOWN = (*FLAGS, *WHOLE, *PATHS, *OTHERS)
-TYPES = ("nematus", "nematus2")  # of scorers, in lower case
-CELLS = ("enc-cell", "enc-cell-r", "dec-cell", "dec-cell-2")
+KNOWN = (*SWITCHES, *INTEGERS, *PATHS, *OTHERS)
+SCORER_TYPES = ("nematus", "nematus2")  # of scorers, in lower case
+CELL_KEYS = ("enc-cell", "enc-cell-r", "dec-cell", "dec-cell-2")
 CELL_KINDS = ("gru", "lstm", "mlstm")
 
 
@@ -53,7 +53,7 @@ def read_amun(path: str, relative: bool = False) -> dict[str, Any]:
         option = RENAMED.get(str(given), str(given))
         if option in REFUSED:
             raise InputError(f"{name}: {option} is not used: {REFUSED[option]}; leave it out")
-        if option in IGNORED:
+        if option in IGNORED_OPTIONS:
             continue
         if option not in KNOWN:
             raise InputError(f"{name}: unknown option {option!r}; {suggest(option, KNOWN)}")
@@ -66,9 +66,9 @@ def read_amun(path: str, relative: bool = False) -> dict[str, Any]:
 def checked(option: str, value: Any, name: str) -> Any:
     """Return the value of an option from the file `name`, or from a flag. Raises InputError for one of another type."""
     wanted = ""
-    if option in FLAGS and not isinstance(value, bool):
+    if option in SWITCHES and not isinstance(value, bool):
         wanted = "true or false"
-    elif option in WHOLE and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+    elif option in INTEGERS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         wanted = "a whole number, 0 or more"
     elif option == "max-length-multiple" and (isinstance(value, bool) or not isinstance(value, int | float)):
         wanted = "a number"
@@ -146,11 +146,11 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
         settings["dtype"] = "float16"
     if options.get("use-fused-softmax") is False:
         raise InputError("use-fused-softmax is false but softmax and search are one pass here; leave it out")
-    wanted = [option for option in ALIGNMENTS if options.get(option)]
+    wanted = [option for option in ALIGNMENT_OPTIONS if options.get(option)]
     if len(wanted) > 1:
         raise InputError(f"{wanted[0]} and {wanted[1]} are given but a line has one alignment; give one of them")
     if wanted:
-        settings["alignment"] = ALIGNMENTS[wanted[0]]
+        settings["alignment"] = ALIGNMENT_OPTIONS[wanted[0]]
     if "softmax-filter" in options:
         path, *numbers = options["softmax-filter"]
         names = ("first_words", "most_translations")
@@ -220,20 +220,22 @@ def _scorer(name: str, how: Any) -> tuple[str, int]:
     """Return (path, column) of a scorer."""
     if not isinstance(how, dict) or not isinstance(how.get("path"), str):
         raise InputError(f"scorer {name} is {how!r} but must be a mapping with a path")
-    kind = str(how.get("type", TYPES[0])).lower()
+    kind = str(how.get("type", SCORER_TYPES[0])).lower()
     if kind == "kenlm":
         raise InputError(
             f"scorer {name} is an n-gram model; give it as --lm FILE --lm-weight W (in YAML lm, lm_weight)"
         )
-    if kind not in TYPES:
+    if kind not in SCORER_TYPES:
         raise InputError(
             f"scorer {name} has the type {how['type']!r}; models are of type Nematus; for others leave it out"
         )
     for key, value in how.items():
-        if key in CELLS and value not in CELL_KINDS:
+        if key in CELL_KEYS and value not in CELL_KINDS:
             raise InputError(f"scorer {name} has {key} {value!r} but cells are {', '.join(CELL_KINDS)}; leave it out")
-        if key not in ("path", "type", "tab", *CELLS):
-            raise InputError(f"scorer {name} has the unknown key {key!r}; {suggest(str(key), ('path', 'tab', *CELLS))}")
+        if key not in ("path", "type", "tab", *CELL_KEYS):
+            raise InputError(
+                f"scorer {name} has the unknown key {key!r}; {suggest(str(key), ('path', 'tab', *CELL_KEYS))}"
+            )
     column = how.get("tab", 0)
     if isinstance(column, bool) or not isinstance(column, int) or column < 0:
         raise InputError(f"scorer {name} reads tab {column!r} but columns are numbers from 0")

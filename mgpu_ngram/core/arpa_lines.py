@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy import int64, uint32, uint64
 
-from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, short_text, write_float32
+from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, read_float32, short_text, write_float32
 from mgpu_ngram.kernels.common.ascii import BACKSLASH, ONES
 from mgpu_ngram.kernels.common.chunks import load_8
 from mgpu_ngram.kernels.common.words import equal_words, find_word
@@ -18,7 +18,7 @@ from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 # Error codes of `parse_lines`
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)
 
-TABS, NEWLINES, RETURNS, SPACES = (uint64(c * 0x0101010101010101) for c in (9, 10, 13, 32))
+TABS, NEWLINES, RETURNS, BLANKS = (uint64(c * 0x0101010101010101) for c in (9, 10, 13, 32))
 
 
 @njit(nogil=True, cache=True)
@@ -122,7 +122,7 @@ def _past_word(text, i):
     """Return the first byte from i on that is a tab, a newline, a carriage return or a space."""
     while True:
         chunk = load_8(text, i)
-        found = _zeros(chunk ^ TABS) | _zeros(chunk ^ NEWLINES) | _zeros(chunk ^ RETURNS) | _zeros(chunk ^ SPACES)
+        found = _zeros(chunk ^ TABS) | _zeros(chunk ^ NEWLINES) | _zeros(chunk ^ RETURNS) | _zeros(chunk ^ BLANKS)
         if found:
             first = (found & (~found + uint64(1))) >> uint64(7)  # 1 << 8 * k for byte k
             return i + int64((first * uint64(0x0001020304050607)) >> uint64(56))
@@ -237,7 +237,7 @@ def find_unknowns(text, spans_G):
 @njit(nogil=True, cache=True)
 def format_lines(offsets_V, data, ids, prob, backoff):
     """Return the lines of n-grams as uint8; without backoffs if `backoff` is empty."""
-    size = len(ids) * (2 * MAX_BYTES + ids.shape[1] + 2) + 8
+    size = len(ids) * (2 * MAX_NUMBER_BYTES + ids.shape[1] + 2) + 8
     for row in range(len(ids)):
         for k in range(ids.shape[1]):
             v = uint64(ids[row, k])

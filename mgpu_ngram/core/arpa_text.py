@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.core import arpa_lines as lines
 from mgpu_ngram.core.decompress import decompressed
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, HEAD_BYTES, refuse_as_arpa
 from mgpu_ngram.core.sources import Source, file_source
 from mgpu_ngram.core.stored import reader
@@ -19,7 +19,6 @@ from mgpu_ngram.kernels.compile import read_only
 
 STRIP_BYTES = 1 << 20  # bytes of lines that a thread parses at once
 HEADER_BYTES = 4096  # read of a line outside the n-grams; longer lines are wrong anyway
-SHOWN = 60  # characters of a wrong line that a message shows
 NEW_COPY = "copy it or write it again"
 
 
@@ -116,9 +115,9 @@ def _shown(text: bytes) -> str:
     """Return text for a message: shortened, without control characters."""
     shown = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode()
-        for c in text[: 4 * SHOWN].decode("utf-8", "backslashreplace")
+        for c in text[: 4 * SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
     )
-    return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
+    return shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 3] + "..."
 
 
 def open_text(path: str) -> ArpaText:

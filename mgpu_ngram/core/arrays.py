@@ -34,7 +34,7 @@ DTYPES = {"BOOL": np.dtype(bool)} | {
     for letter, kind, sizes in (("U", "u", (1, 2, 4, 8)), ("I", "i", (1, 2, 4, 8)), ("F", "f", (2, 4, 8)))
     for size in sizes
 }
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def save_arrays(
@@ -55,7 +55,7 @@ def save_arrays(
     if METADATA in arrays:
         raise ValueError(f"an array cannot have the name {METADATA}, which is the format's own; rename it")
     for name, array in arrays.items():
-        if array.dtype not in NAMES:
+        if array.dtype not in DTYPE_NAMES:
             raise ValueError(f"array {name!r} is of {array.dtype} but a file holds {', '.join(DTYPES)}; convert it")
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # each array starts at a multiple of its itemsize
     ordered = [arrays[name] for name in names]
@@ -88,7 +88,7 @@ def _header(
     end = 0
     for name, array in zip(names, arrays, strict=True):
         offsets = [end, end := end + array.nbytes]
-        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
+        header[name] = {"dtype": DTYPE_NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
     header[METADATA]["header_crc32"] = _header_crc32(header)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

@@ -10,7 +10,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import is_safetensors
 
 FORMAT = "bags of words"
-ARRAYS = ("starts_D1", "words_P", "counts_P")
+BAG_ARRAYS = ("starts_D1", "words_P", "counts_P")
 
 
 def is_bag_file(head: bytes) -> bool:
@@ -20,7 +20,7 @@ def is_bag_file(head: bytes) -> bool:
 
 def save_bags(path: str | Path, bags: Bags, durable: bool = True) -> int:
     """Write bags of words to one file; return its bytes. Arguments and errors are those of `save_arrays`."""
-    arrays = {name: getattr(bags, name) for name in ARRAYS}
+    arrays = {name: getattr(bags, name) for name in BAG_ARRAYS}
     return save_arrays(path, arrays, {"format": FORMAT, "num_words": bags.num_words}, durable)
 
 
@@ -33,9 +33,9 @@ def load_bags(path: str | Path, verify: bool = True) -> Bags:
     """
     arrays, metadata = load_arrays(path, verify)
     num_words = metadata.get("num_words") if isinstance(metadata, dict) else None
-    if metadata.get("format") != FORMAT or set(arrays) != set(ARRAYS) or type(num_words) is not int:
+    if metadata.get("format") != FORMAT or set(arrays) != set(BAG_ARRAYS) or type(num_words) is not int:
         raise InputError(f"{path} holds no bags of words; give a file that save_bags wrote")
-    kinds = [arrays[name].dtype.name for name in ARRAYS]
+    kinds = [arrays[name].dtype.name for name in BAG_ARRAYS]
     if kinds != ["int64", "uint32", "uint32"]:
         raise InputError(f"{path} holds arrays of {', '.join(kinds)}, not int64, uint32, uint32; make it again")
     bags = Bags(arrays["starts_D1"], arrays["words_P"], arrays["counts_P"], num_words)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_ngram.core.errors import InputError
 
-END = "</w>"
+WORD_END = "</w>"
 NO_RANK = 1 << 62
 VERSIONS = {"0.1": False, "0.2": True}  # whether the last letter carries the end of the word from the start
 
@@ -68,7 +68,7 @@ class Bpe:
         """Merge the pair of the lowest rank, everywhere, until no pair has a rank."""
         if len(word) < 2:
             return [word]
-        symbols = [*word[:-1], word[-1] + END] if self._joined_end else [*word, END]
+        symbols = [*word[:-1], word[-1] + WORD_END] if self._joined_end else [*word, WORD_END]
         while len(symbols) > 1:
             pairs = zip(symbols[:-1], symbols[1:], strict=True)
             rank, best = min((self._rank.get(pair, NO_RANK), pair) for pair in pairs)
@@ -83,7 +83,7 @@ class Bpe:
                     merged.append(symbols[i])
                     i += 1
             symbols = merged
-        last = symbols[-1].removesuffix(END)
+        last = symbols[-1].removesuffix(WORD_END)
         return [*symbols[:-1], last] if last else symbols[:-1]
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-NOTHING = "[]", "{}", "null"
+EMPTY_VALUES = "[]", "{}", "null"
 NAMED_CHANGES = 3  # at most so many differences are listed in an error
 
 
@@ -17,7 +17,7 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     for path in {**after, **before}:
         name = ".".join(path)
         side, other_side = (before, after) if path in before else (after, before)
-        if side[path] in NOTHING and any(other[: len(path)] == path != other for other in other_side):
+        if side[path] in EMPTY_VALUES and any(other[: len(path)] == path != other for other in other_side):
             continue  # the values inside it are listed as new or gone
         if path not in before:
             changes.append((path[0], f"{name} was not there, is {after[path]}"))

@@ -27,14 +27,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from mgpu_ngram.core.changes import plain_values, what_changed
-from mgpu_ngram.core.checkpoint_entries import ENTRY, Entry, damage_found, damage_of, delete_entry, disjoint, read_entry
+from mgpu_ngram.core.checkpoint_entries import (
+    ENTRY_SUFFIX,
+    Entry,
+    damage_found,
+    damage_of,
+    delete_entry,
+    disjoint,
+    read_entry,
+)
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import TEMPORARY, clear_leftovers, new_file, run_mark
 from mgpu_ngram.core.scratch import is_running
 
 FORMAT = "mgpu_ngram checkpoint"
 FORMAT_VERSION = 1
-IDENTITY = "identity.json"
+IDENTITY_FILE = "identity.json"
 OWNER = "owner.json"
 
 _tokens: set[str] = set()  # of the owner.json files that this process wrote
@@ -103,7 +111,7 @@ class Checkpoint:
                     leftover.unlink(missing_ok=True)
                 return checkpoint
             if (found := _count(entries)) and not restart:
-                started = datetime.fromtimestamp((folder / IDENTITY).stat().st_mtime).strftime("%Y-%m-%d %H:%M")
+                started = datetime.fromtimestamp((folder / IDENTITY_FILE).stat().st_mtime).strftime("%Y-%m-%d %H:%M")
                 raise InputError(
                     f"{folder} holds an unfinished run of {started} with {found} entries; add --resume (in Python "
                     "resume=True) to go on with it or --overwrite (overwrite=True) to start again"
@@ -133,7 +141,7 @@ class Checkpoint:
         try:
             partial.mkdir()
             (partial / entries).mkdir(parents=True)
-            _write_json(partial / IDENTITY, {**state, "format": FORMAT, "format_version": FORMAT_VERSION})
+            _write_json(partial / IDENTITY_FILE, {**state, "format": FORMAT, "format_version": FORMAT_VERSION})
             owner = _take(partial)
             os.rename(partial, folder)
         except BaseException:
@@ -154,7 +162,7 @@ class Checkpoint:
         Deletes a damaged entry that would be among them, with a warning.
         """
         found = []
-        for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY}")):
+        for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY_SUFFIX}")):
             try:
                 found.append(read_entry(path))
             except InputError as error:
@@ -175,7 +183,7 @@ class Checkpoint:
         Deletes a damaged entry, with a warning.
         """
         needed, by_generation = set(items), dict[int, list[Entry]]()
-        for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY}")):
+        for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY_SUFFIX}")):
             try:
                 entry = read_entry(path)
             except InputError as error:
@@ -227,12 +235,12 @@ class Checkpoint:
 def _read_state(folder: Path) -> dict[str, Any]:
     """Return the contents of identity.json; InputError when the folder is not a checkpoint that we can read."""
     try:
-        state = json.loads((folder / IDENTITY).read_bytes())
+        state = json.loads((folder / IDENTITY_FILE).read_bytes())
     except (OSError, ValueError):
         state = None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise InputError(
-            f"{folder} is no checkpoint of mgpu_ngram (no {IDENTITY} of ours in it), so it is neither resumed nor "
+            f"{folder} is no checkpoint of mgpu_ngram (no {IDENTITY_FILE} of ours in it), so it is neither resumed nor "
             "overwritten; delete it yourself or give another output path"
         )
     if state["format_version"] > FORMAT_VERSION:
@@ -272,7 +280,7 @@ def _take(folder: Path) -> dict[str, Any]:
 
 
 def _count(entries: Path) -> int:
-    return sum(1 for _ in entries.glob(f"*{ENTRY}"))
+    return sum(1 for _ in entries.glob(f"*{ENTRY_SUFFIX}"))
 
 
 def _remove(folder: Path, entries: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError, warn
 
-ENTRY = ".safetensors"  # the suffix of an entry's file name
+ENTRY_SUFFIX = ".safetensors"  # the suffix of an entry's file name
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def save_entry(
         raise ValueError(f"kind is {kind!r} but must be of letters, digits and _")
     if generation < 0:
         raise ValueError(f"generation is {generation} but must be 0 or more")
-    path = f"{folder}/{kind}-{secrets.token_hex(8)}{ENTRY}"
+    path = f"{folder}/{kind}-{secrets.token_hex(8)}{ENTRY_SUFFIX}"
     numbers = [int(i) for i in items]
     own = {"kind": kind, "items": numbers, "generation": int(generation)}
     save_arrays(path, arrays, {**(metadata or {}), **own}, durable)
@@ -69,7 +69,7 @@ def save_entry(
 
 def _delete_superseded(folder: str, kind: str, items: set[int], generation: int) -> None:
     """Delete the entries of a kind with lower generations, all of whose items are among `items`."""
-    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY}")):
+    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY_SUFFIX}")):
         try:
             entry = read_entry(path)
         except InputError:  # damaged, or another process has just deleted it
@@ -81,7 +81,7 @@ def _delete_superseded(folder: str, kind: str, items: set[int], generation: int)
 
 def delete_older(folder: str, kind: str, generation: int) -> None:
     """Delete the entries of a kind with lower generations: all items have durable entries of this generation."""
-    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY}")):
+    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY_SUFFIX}")):
         with suppress(InputError, OSError):
             if read_entry(path).generation < generation:
                 os.unlink(path)

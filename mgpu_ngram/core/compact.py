@@ -13,8 +13,8 @@ from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import FILLED, without_filled
 
-KIND = "compact distributions"
-ARRAYS = ("first_HK", "end_HK", "backoff_HK", "word_C", "prob_C")
+COMPACT_KIND = "compact distributions"
+COMPACT_ARRAYS = ("first_HK", "end_HK", "backoff_HK", "word_C", "prob_C")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class CompactBlock:
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of this block alone, by name."""
         filled = {} if self.filled_F is None else {FILLED: self.filled_F}
-        return {name: getattr(self, name) for name in ARRAYS} | filled
+        return {name: getattr(self, name) for name in COMPACT_ARRAYS} | filled
 
     def with_words(self, prob_V: np.ndarray | None) -> CompactBlock:
         """Return the block with (or with None without) the probabilities of single words."""
@@ -74,13 +74,14 @@ class CompactBlock:
     def parts(self, rows: int) -> Iterator[CompactBlock]:
         """Yield blocks of up to `rows` of the histories; they share their children."""
         for i in range(0, len(self), rows):
-            ranges: dict[str, Any] = {name: getattr(self, name)[i : i + rows] for name in ARRAYS[:3]}
+            ranges: dict[str, Any] = {name: getattr(self, name)[i : i + rows] for name in COMPACT_ARRAYS[:3]}
             yield replace(self, **ranges)
 
 
 def save_compact(path: str | Path, block: CompactBlock, metadata: dict[str, Any] | None = None) -> int:
     """Write a block to a safetensors file; return its size in bytes. Raises RunError when the disk is full."""
-    return save_arrays(path, block.arrays(), {**(metadata or {}), "kind": KIND, "has_backoffs": block.has_backoffs})
+    header = {**(metadata or {}), "kind": COMPACT_KIND, "has_backoffs": block.has_backoffs}
+    return save_arrays(path, block.arrays(), header)
 
 
 def load_compact(path: str | Path, prob_V: np.ndarray | None = None, verify: bool = True) -> CompactBlock:
@@ -92,7 +93,8 @@ def load_compact(path: str | Path, prob_V: np.ndarray | None = None, verify: boo
     Raises InputError when the file is missing, damaged or of another kind.
     """
     arrays, metadata = load_arrays(path, verify)
-    if metadata.get("kind") != KIND:
-        raise InputError(f"{path} holds no {KIND} but {metadata.get('kind') or 'other arrays'}; give another file")
-    fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+    if metadata.get("kind") != COMPACT_KIND:
+        found = metadata.get("kind") or "other arrays"
+        raise InputError(f"{path} holds no {COMPACT_KIND} but {found}; give another file")
+    fields: dict[str, Any] = {name: arrays[name] for name in COMPACT_ARRAYS}
     return CompactBlock(**fields, has_backoffs=metadata["has_backoffs"], prob_V=prob_V, filled_F=arrays.get(FILLED))

@@ -18,12 +18,12 @@ from mgpu_ngram.core.sources import import_zstandard
 
 GZIP_LEVEL, ZSTD_LEVEL = 6, 3  # the defaults of the programs gzip and zstd
 MEMBER_BYTES = 8 << 20  # of text that a thread compresses at once
-FORMATS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by the suffix of a name
+SUFFIX_FORMATS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by the suffix of a name
 
 
 def compression_of(path: str | Path) -> str:
     """Return the compression that a name to write asks for, such as "gzip"; "" for none."""
-    return FORMATS.get(Path(path).suffix.lower(), "")
+    return SUFFIX_FORMATS.get(Path(path).suffix.lower(), "")
 
 
 def without_compression(path: str | Path) -> Path:

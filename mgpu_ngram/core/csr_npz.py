@@ -12,7 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.npz import Npz, open_npz
 from mgpu_ngram.core.sources import Source
 
-FORMATS = ("csr", "csc", "coo")
+MATRIX_FORMATS = ("csr", "csc", "coo")
 WAY_OUT = "write it again with scipy.sparse.save_npz"  # of messages about damaged files
 BLOCK_PAIRS = 1 << 22  # pairs of a CSR matrix that are read at once; a longer row is read whole
 MAX_EMPTY_ROWS = 1000  # more rows for each count show a damaged file, whose row starts would not fit in memory
@@ -106,7 +106,7 @@ def _format(archive: Npz) -> str:
     value = archive.array("format")
     found = value.item() if value.ndim == 0 and value.dtype.kind in "SU" else repr(value.dtype)
     found = found.decode("ascii", "replace") if isinstance(found, bytes) else found
-    if found not in FORMATS:
+    if found not in MATRIX_FORMATS:
         raise InputError(f"{archive.name!r} is a sparse matrix of format {found!r}; convert it with .tocsr()")
     return found
 

@@ -10,7 +10,7 @@ from numpy import int64, uint32, uint64
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import leading_zeros, multiply_high, store_u64
 
-MAX_BYTES = 22  # the longest number that `write_float32` writes is "-999999950000000000000"
+MAX_NUMBER_BYTES = 22  # the longest number that `write_float32` writes is "-999999950000000000000"
 
 _FULL = 10**17  # one more digit still fits an int64
 _MIDDLE = 1 << 28  # the low bits of a double halfway between two float32
@@ -143,10 +143,10 @@ def _multiply(limbs, factor, times, carry):
 
 @njit(nogil=True, cache=True)
 def write_float32(value, out, at):
-    """Write the shortest text that reads back as `value` to out[at:], up to MAX_BYTES; return its end.
+    """Write the shortest text that reads back as `value` to out[at:], up to MAX_NUMBER_BYTES; return its end.
 
     Of several shortest texts, the nearest. Below 1e-6 and from 1e21 on it has an exponent, as in lmplz. Bytes after the
-    text, up to MAX_BYTES, may be written, too.
+    text, up to MAX_NUMBER_BYTES, may be written, too.
     """
     sign, low, high, length = short_text(value)
     if length == 0:

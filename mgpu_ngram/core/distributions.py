@@ -30,7 +30,7 @@ from mgpu_ngram.core.output import find_manifest, new_file, write_at
 from mgpu_ngram.core.words import Words
 
 FORMAT = "mgpu_ngram distributions"
-WORDS = "words.safetensors"
+WORDS_FILE = "words.safetensors"
 CHUNK_BYTES = 32 << 20  # of a Zarr chunk, which holds whole rows, at least 1
 DIMENSIONS = {"rows": "word", "ids": "rank", "values": "rank"}  # name of each array's last dimension, in Zarr
 
@@ -190,12 +190,12 @@ def parquet_file(folder: str | Path, part: int) -> str:
 def save_words(folder: str | Path, words: Words, prob_V: np.ndarray, begin: int) -> None:
     """Write the words of columns and ids, the log10 probabilities of single words, and the id of <s>."""
     arrays = {"offsets_V": words.offsets_V, "data": words.data, "prob_V": prob_V}
-    save_arrays(Path(folder) / WORDS, arrays, {"begin": begin})
+    save_arrays(Path(folder) / WORDS_FILE, arrays, {"begin": begin})
 
 
 def read_words(path: str | Path) -> tuple[Words, np.ndarray, int]:
     """Return (words, prob_V, id of <s>) of an output. Raises InputError if they are damaged."""
-    arrays, metadata = load_arrays(Path(path) / WORDS)
+    arrays, metadata = load_arrays(Path(path) / WORDS_FILE)
     return Words(arrays["offsets_V"], arrays["data"]), arrays["prob_V"], metadata["begin"]
 
 

@@ -18,7 +18,7 @@ from mgpu_ngram.core.sources import parquet_file
 from mgpu_ngram.core.streams import place_in
 
 Period = Literal["year", "month", "week", "day"]
-UNITS = {"year": "Y", "month": "M", "week": "W", "day": "D"}  # of NumPy
+PERIOD_UNITS = {"year": "Y", "month": "M", "week": "W", "day": "D"}  # of NumPy
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 16
 DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?(?![\d-])")
@@ -91,5 +91,5 @@ def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
             dates.append(np.datetime64(found[0] if found else "NaT", "D"))
         except ValueError:
             raise InputError(f"the column {column!r} has {value!r}, which is no date; correct it") from None
-    cut = np.array(dates, "datetime64[D]").astype(f"datetime64[{UNITS[period]}]")
+    cut = np.array(dates, "datetime64[D]").astype(f"datetime64[{PERIOD_UNITS[period]}]")
     return ["" if name == "NaT" else name for name in map(str, cut)]

@@ -60,7 +60,7 @@ class TokenLists:
     data: np.ndarray
 
 
-Documents = Texts | TokenLists | list[str]
+TextDocuments = Texts | TokenLists | list[str]
 
 
 def open_documents(files: Iterable[tuple[str, str]], text_column: str = "text") -> Corpus:
@@ -113,7 +113,7 @@ def _source(name: str, location: str, text_column: str) -> Source:
     return replace(source, column=text_column)
 
 
-def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> Iterator[Documents]:
+def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> Iterator[TextDocuments]:
     """Yield the documents of a chunk in order, in blocks of about `block_bytes` of text.
 
     as_strings  yield texts as lists of str, which keep the newlines in a text; in `Texts` they are spaces
@@ -135,7 +135,7 @@ def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> 
                 yield Texts(block.data)
 
 
-def _read_parquet(piece: Piece, block_bytes: int, as_strings: bool) -> Iterator[Documents]:
+def _read_parquet(piece: Piece, block_bytes: int, as_strings: bool) -> Iterator[TextDocuments]:
     source = piece.source
     with parquet_file(source) as file:
         for g in range(piece.start, piece.end):
@@ -151,7 +151,7 @@ def _is_text_list(kind: Any) -> bool:
     return lists and is_text(kind.value_type)
 
 
-def _from_arrow(values: Any, name: str, as_strings: bool) -> Documents:
+def _from_arrow(values: Any, name: str, as_strings: bool) -> TextDocuments:
     """Return the documents of an Arrow array of texts or of lists of tokens."""
     import pyarrow.compute as pc
 

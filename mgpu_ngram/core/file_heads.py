@@ -38,8 +38,9 @@ UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that
 CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")  # other than NUL and white space
 MIN_UTF16_BYTES = 32  # a shorter text may be words of one letter, each before a NUL, which ends a word
 NOT_IN_TEXT = ("Cc", "Cn", "Co")  # categories of Unicode: controls, no characters, private ones
-MAGIC = {
-    b"mmap lm http://kheafield.com/code": KENLM,
+KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
+MAGIC_NUMBERS = {
+    KENLM_MAGIC: KENLM,
     b"KenLM intermediate binary file\n": INTERMEDIATE,
     b"blmt": IRSTLM,
     PARQUET: "a Parquet file",
@@ -99,11 +100,11 @@ def what_begins(head: bytes) -> str:
     """
     if compressed := compression(head):
         return f"{compressed} data"
-    for marks in UNICODE, MAGIC:
+    for marks in UNICODE, MAGIC_NUMBERS:
         for magic, what in marks.items():
             if not head.startswith(magic):
                 continue
-            if marks is MAGIC:
+            if marks is MAGIC_NUMBERS:
                 return what
             if b"\0" in head:  # a line feed of UTF-16 has one; other bytes may stand where a mark would
                 return f"{what} text"

@@ -12,7 +12,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.decompress import first_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, is_utf8, json_keys, what_begins
-from mgpu_ngram.core.kenlm_file import TYPES, read_header
+from mgpu_ngram.core.kenlm_file import MODEL_TYPES, read_header
 from mgpu_ngram.core.kenlm_intermediate import intermediate_counts, intermediate_files
 from mgpu_ngram.core.model_file import describe_model
 from mgpu_ngram.core.model_layout import FORMAT
@@ -55,7 +55,7 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     elif what == heads.KENLM:
         header = read_header(name, head)
         orders = {"order": header.order, "orders": list(header.counts)}
-        found |= {"type": TYPES[header.kind]} | orders | {"vocabulary": header.has_words}
+        found |= {"type": MODEL_TYPES[header.kind]} | orders | {"vocabulary": header.has_words}
     elif is_safetensors(head) and not compressed:
         metadata = load_arrays(path, verify=False)[1]
         kinds: dict[Any, Callable[[str | Path], dict[str, Any]]] = {

@@ -22,12 +22,12 @@ from mgpu_ngram.core.json_values import (
     string_end,
     value_end,
 )
+from mgpu_ngram.core.text_column import SLACK
 from mgpu_ngram.kernels.common.ascii import COLON, COMMA, HIGH_BITS, NEWLINE, ONES, QUOTE, SPACE
 from mgpu_ngram.kernels.compile import njit, read_only
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
 
 PLAIN, ODD = 1, 2  # kinds of lines
-SLACK = 8  # bytes that are stored at once
 
 # Columns of the table of lines
 START, STOP, CLOSE, KIND, TEXT_END, TAG_START, TAG_STOP, NUMBER, COLUMNS = range(9)

@@ -13,28 +13,28 @@ from pathlib import Path
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import KENLM_MAGIC
 from mgpu_ngram.core.words import UNKNOWN, HashedWords, Words
 from mgpu_ngram.kernels.common.murmur import murmur_hashes
 
-MAGIC = b"mmap lm http://kheafield.com/code"
-INCOMPLETE = MAGIC + b" incomplete\n"
-VERSION = MAGIC + b" format version "
-SANITY = (VERSION + b"5\n\0").ljust(56, b"\0") + struct.pack("<3f3IQ", 0, 1, -0.5, 1, 2**32 - 1, 0, 1)
+INCOMPLETE = KENLM_MAGIC + b" incomplete\n"
+VERSION_LINE = KENLM_MAGIC + b" format version "
+SANITY = (VERSION_LINE + b"5\n\0").ljust(56, b"\0") + struct.pack("<3f3IQ", 0, 1, -0.5, 1, 2**32 - 1, 0, 1)
 FIXED = struct.Struct("<B3xfI?3xI")  # order, probing multiplier, type, whether it has words, search version
-TYPES = (
+MODEL_TYPES = (
     "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
     "quantised trie with array pointers",
 )  # fmt: skip
 PROBING, REST, TRIE, QUANTIZED, ARRAY = 0, 1, 2, 1, 2  # the last two are added to TRIE
 SLOT_V = np.dtype([("hash", "<u8"), ("id", "<u4")])  # of the word table of a probing model
-UNIGRAM = np.dtype([("prob", "<f4"), ("backoff", "<f4"), ("next", "<u8")])  # of a trie; `next`: its first child
+UNIGRAM_V = np.dtype([("prob", "<f4"), ("backoff", "<f4"), ("next", "<u8")])  # of a trie; `next`: its first child
 
 
 @dataclass(frozen=True)
 class Header:
     """The header of a KenLM binary model.
 
-    kind        index in TYPES
+    kind        index in MODEL_TYPES
     counts      n-grams of each order; in a probing model without those that KenLM filled in
     multiplier  slots per n-gram of hash tables
     has_words   whether the words themselves stand at the end of the file
@@ -75,8 +75,8 @@ def read_header(name: str, head: bytes) -> Header:
     """Return the header of a file from its first bytes. Raises InputError for a header that KenLM refuses, too."""
     if head.startswith(INCOMPLETE):
         raise InputError(f"{name!r} is a KenLM binary model that build_binary did not finish; build it again")
-    version = head[len(VERSION) :].split(b"\n")[0]
-    if head.startswith(VERSION) and version.isdigit() and version != b"5":
+    version = head[len(VERSION_LINE) :].split(b"\n")[0]
+    if head.startswith(VERSION_LINE) and version.isdigit() and version != b"5":
         raise InputError(
             f"{name!r} is a KenLM binary model of version {version.decode()}, but version 5 is read; build it again"
         )
@@ -88,13 +88,13 @@ def read_header(name: str, head: bytes) -> Header:
     try:
         order, multiplier, kind, has_words, search = FIXED.unpack_from(head, len(SANITY))
         counts = struct.unpack_from(f"<{order}Q", head, len(SANITY) + FIXED.size)
-        TYPES[kind]
+        MODEL_TYPES[kind]
     except (struct.error, IndexError):
         raise InputError(f"{name!r} is a KenLM binary model with a damaged header; build it again") from None
     if order < 2 or not 1 <= multiplier < np.inf or search != (kind >= TRIE):
         raise InputError(
             f"{name!r} is a KenLM binary model with a damaged header: order {order}, {multiplier:g} slots per n-gram, "
-            f"search version {search} of a {TYPES[kind]} model; build it again"
+            f"search version {search} of a {MODEL_TYPES[kind]} model; build it again"
         )
     return Header(kind, counts, multiplier, has_words)
 

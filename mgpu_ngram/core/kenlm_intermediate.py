@@ -18,8 +18,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import Words
 
-SUFFIX = ".kenlm_intermediate"
-HEADER = re.compile(rb"KenLM intermediate binary file\nCounts ((?:\d{1,18} ?)+)\nPayload pb\n?")
+INTERMEDIATE_SUFFIX = ".kenlm_intermediate"
+HEADER_PATTERN = re.compile(rb"KenLM intermediate binary file\nCounts ((?:\d{1,18} ?)+)\nPayload pb\n?")
 
 
 def intermediate_counts(path: str | Path, head: bytes) -> list[int]:
@@ -27,7 +27,7 @@ def intermediate_counts(path: str | Path, head: bytes) -> list[int]:
 
     head  the contents of the file
     """
-    found = HEADER.fullmatch(head)
+    found = HEADER_PATTERN.fullmatch(head)
     if not found:
         raise InputError(
             f"{str(path)!r} is damaged: it has no line 'Counts N ...' and 'Payload pb'; write it again with "
@@ -39,7 +39,7 @@ def intermediate_counts(path: str | Path, head: bytes) -> list[int]:
 def intermediate_files(path: str | Path) -> list[Path]:
     """Return the files of a model: the words, then the n-grams of each order. Raises InputError if one is missing."""
     counts = intermediate_counts(path, Path(path).read_bytes()[:4096])
-    prefix = str(path).removesuffix(SUFFIX)
+    prefix = str(path).removesuffix(INTERMEDIATE_SUFFIX)
     files = [Path(f"{prefix}.{name}") for name in ("vocab", *range(1, len(counts) + 1))]
     for file, count, n in zip(files[1:], counts, range(1, len(counts) + 1), strict=True):
         if file.is_file() and file.stat().st_size != count * _record(n).itemsize:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgpu_ngram.core.kenlm_file import SLOT_V, UNIGRAM, slots_of
+from mgpu_ngram.core.kenlm_file import SLOT_V, UNIGRAM_V, slots_of
 from mgpu_ngram.core.kenlm_probing import table_dtype
 from mgpu_ngram.core.kenlm_trie import BACKOFF_BITS, PROB_BITS, Entries, Packing, Pointers, table_bytes
 
@@ -20,7 +20,7 @@ def probing_bytes(counts: Sequence[int], multiplier: float, rest: bool = False) 
 
 def trie_bytes(counts: Sequence[int], packing: Packing) -> int:
     """Return the bytes of a trie: the hashes of words, the values of codes, then the n-grams of each order."""
-    size = 8 * (1 + counts[0]) + UNIGRAM.itemsize * (counts[0] + 2)
+    size = 8 * (1 + counts[0]) + UNIGRAM_V.itemsize * (counts[0] + 2)
     probs, backoffs = (packing.prob_bits, packing.backoff_bits) if packing.prob_bits else (PROB_BITS, BACKOFF_BITS)
     if packing.prob_bits:
         size += 8 + 4 * ((len(counts) - 1) * (1 << probs) + (len(counts) - 2) * (1 << backoffs))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import uint64
 
-from mgpu_ngram.core.kenlm_file import ARRAY, QUANTIZED, TRIE, UNIGRAM, KenlmFile, plain_backoffs
+from mgpu_ngram.core.kenlm_file import ARRAY, QUANTIZED, TRIE, UNIGRAM_V, KenlmFile, plain_backoffs
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64
@@ -104,7 +104,7 @@ class KenlmTrie:
         self._centers: list[np.ndarray] = []
         if file.header.quantized:
             at = self._read_centers(at)
-        self._unigrams = file.array(at, UNIGRAM, counts[0] + 2)
+        self._unigrams = file.array(at, UNIGRAM_V, counts[0] + 2)
         at += self._unigrams.nbytes
         self._word_bits = counts[0].bit_length()
         self._pointers: list[Pointers] = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 
-NO_WORDS = frozenset({"", "<eps>", "!NULL", "<s>", "</s>", "!SENT_START", "!SENT_END", "!ENTER", "!EXIT"})
+EMPTY_LABELS = frozenset({"", "<eps>", "!NULL", "<s>", "</s>", "!SENT_START", "!SENT_END", "!ENTER", "!EXIT"})
 LONG_NAMES = {
     "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "WORD": "W", "START": "S", "END": "E", "acoustic": "a",
     "language": "l",
@@ -98,7 +98,7 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
                 raise ValueError
             weight = row[-1] if len(row) == 5 or (len(row) == 4 and _is_weight(row[3])) else ""  # else two labels
             word = row[3] if len(row) == 5 or (len(row) == 4 and not weight) else row[2]
-            arcs.append(Arc(source, _node(row[1]), "" if word in NO_WORDS else word, _costs(weight)))
+            arcs.append(Arc(source, _node(row[1]), "" if word in EMPTY_LABELS else word, _costs(weight)))
         except ValueError:
             raise InputError(
                 f"{' '.join(row)!r} is no arc 'from to word graph,acoustic' and no final node 'node graph,acoustic'; "
@@ -172,7 +172,7 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
         except ValueError:
             raise InputError(f"link J={link['J']} has a score that is no finite number; correct it") from None
         word = link.get("W", words[target])
-        arcs.append(Arc(source, target, "" if word in NO_WORDS else word, scores))
+        arcs.append(Arc(source, target, "" if word in EMPTY_LABELS else word, scores))
     start = _only("start", header, set(words) - {arc.target for arc in arcs})
     end = _only("end", header, set(words) - {arc.source for arc in arcs})
     return header.get("U", ""), arcs, start, {end: (0.0, 0.0)}

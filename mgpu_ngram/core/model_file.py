@@ -34,7 +34,7 @@ from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.model_layout import EDGE_NUMBERS, FORMAT, FORMAT_VERSION
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.core.sources import Source, stored_head
-from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
+from mgpu_ngram.core.trie import CODED, FILLED, TRIE_ARRAYS, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
@@ -137,7 +137,7 @@ def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
         )
     try:
         coded = CODED if set(CODED) & set(arrays) else ()
-        fields: dict[str, Any] = {name: arrays[name] for name in (*ARRAYS, *coded)}
+        fields: dict[str, Any] = {name: arrays[name] for name in (*TRIE_ARRAYS, *coded)}
         starts, fanout = tuple(metadata["starts"]), metadata["fanout"]
         trie = Trie(starts=starts, fanout=fanout, **fields, filled_F=arrays.get(FILLED))
         edges = None

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from mgpu_ngram.core.arpa_lines import count_newlines, newline
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.nbest_json import parse_json
 from mgpu_ngram.core.nbest_moses import (
     FIELDS,
@@ -29,7 +29,6 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.common.words import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
-SHOWN_BYTES = 60  # of a wrong line in a message
 REASONS = {
     FIELDS: "is no line of an n-best list; give id ||| text ||| features ||| total",
     NO_ID: "has no id before its text; give id ||| text ||| features ||| total",
@@ -121,8 +120,8 @@ def shown_line(data: np.ndarray, at: int) -> tuple[int, str]:
     """Return the start of the line that contains byte `at`, and its first bytes for a message."""
     start = data[:at].tobytes().rfind(b"\n") + 1
     line = data[start : int(newline(read_only(data), start))].tobytes()
-    shown = line[:SHOWN_BYTES].decode("utf-8", "replace")
-    return start, repr(shown) + ("..." if len(line) > SHOWN_BYTES else "")
+    shown = line[:SHOWN_CHARACTERS].decode("utf-8", "replace")
+    return start, repr(shown) + ("..." if len(line) > SHOWN_CHARACTERS else "")
 
 
 def list_numbers(lines: NbestLines) -> np.ndarray:

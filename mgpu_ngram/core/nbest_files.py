@@ -9,7 +9,7 @@ import numpy as np
 
 from mgpu_ngram.core.arpa_lines import newline
 from mgpu_ngram.core.corpus import Corpus, open_corpus
-from mgpu_ngram.core.decimals import MAX_BYTES, write_float32
+from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, write_float32
 from mgpu_ngram.core.documents import first_text, stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, what_begins
@@ -65,7 +65,7 @@ def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
     starts_K = np.cumsum([0, *map(len, arrays.values())])
     cost_B = np.concatenate([*arrays.values(), np.zeros(0, np.uint8)])
     lines = int(np.count_nonzero(words == 10))
-    out = np.empty(len(words) + lines * (len(leads.data) + (len(costs) + 1) * MAX_BYTES + 16), np.uint8)
+    out = np.empty(len(words) + lines * (len(leads.data) + (len(costs) + 1) * MAX_NUMBER_BYTES + 16), np.uint8)
     given = words, cost_B, starts_K, leads.offsets_V, leads.data
     code, k, at, line, end = _join(*map(read_only, given), out)  # type: ignore[call-arg]
     if code != FINE:

@@ -15,7 +15,7 @@ from mgpu_ngram.core.nmt_model import Affine, Attention, Cell, Gru, Lstm, NmtMod
 from mgpu_ngram.core.nmt_names import with_nematus_names
 from mgpu_ngram.core.nmt_tensors import MARIAN_OPTIONS, Tensors, marian_options, read_tensors, tensor_names
 
-FORMATS = "Nematus and Amun with GRU, LSTM or multiplicative LSTM, Marian s2s with GRU, and GRUs without attention"
+KNOWN_MODELS = "Nematus and Amun with GRU, LSTM or multiplicative LSTM, Marian s2s with GRU, and GRUs without attention"
 TRANSLATION_MODEL = "translation model"  # the format of its description
 SCALED_VERSION = 0.1  # of Nematus: from it on, dropout scales in the training
 MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
@@ -45,7 +45,7 @@ def load_nmt_model(path: str) -> NmtModel:
         return _without_attention(tensors)
     if own := next((name for name in tensors if "_self_" in name), None):
         raise InputError(
-            f"{tensors.name!r} has tensor {own!r}, so it is a transformer; models that can be read: {FORMATS}"
+            f"{tensors.name!r} has tensor {own!r}, so it is a transformer; models that can be read: {KNOWN_MODELS}"
         )
     tensors = with_nematus_names(tensors)
     norm = "marian" if "encoder_gamma1" in tensors else "nematus" if "encoder_W_lns" in tensors else ""
@@ -60,7 +60,7 @@ def load_nmt_model(path: str) -> NmtModel:
         norm,
     )
     model = _nematus(tensors, dims, _with_options(_stacks(tensors, dims), path, tensors.name))
-    tensors.check_all_taken(FORMATS)
+    tensors.check_all_taken(KNOWN_MODELS)
     return model
 
 
@@ -327,7 +327,7 @@ def _without_attention(t: Tensors) -> NmtModel:
     source = t.matrix("enc_emb", t.shape("enc_emb")[0], source_E)
     target = t.matrix("dec_emb", V, target_E)
     forward, decoder = (cell("enc", source_E),), (cell("dec", target_E),)
-    t.check_all_taken(FORMATS)
+    t.check_all_taken(KNOWN_MODELS)
     return NmtModel(
         t.name, "gru_seq2seq", (source,), target, forward, (), None, decoder, None, (), (), output,
         G2P_SOURCE_EOS, G2P_EOS, 1, G2P_START,

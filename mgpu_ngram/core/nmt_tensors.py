@@ -14,7 +14,7 @@ from mgpu_ngram.core.npz import open_npz
 from mgpu_ngram.core.sources import Source
 
 WAY_OUT = "copy the model again or save it again with numpy.savez"
-IGNORED = ("history_errs", "uidx", "zipped_params", "decoder_c_tt")  # c_tt is added to all energies of a softmax
+IGNORED_TENSORS = ("history_errs", "uidx", "zipped_params", "decoder_c_tt")  # c_tt is added to all energies
 IGNORED_PREFIXES = ("adam_", "special:")
 MARIAN_OPTIONS = "special:model.yml"
 WEIGHT_NORM_EPSILON = 1e-5  # of Nematus
@@ -26,7 +26,7 @@ def read_tensors(path: str) -> Tensors:
     arrays: dict[str, np.ndarray] = {}
     with open_npz(Source(name, "plain", 0, location), WAY_OUT) as archive:
         for what in archive.files:
-            if what in IGNORED or what.startswith(IGNORED_PREFIXES):
+            if what in IGNORED_TENSORS or what.startswith(IGNORED_PREFIXES):
                 continue
             values = archive.array(what, dimensions=2)
             if values.dtype.kind != "f":

@@ -14,7 +14,7 @@ from mgpu_ngram.core.bpe import words_of
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.unpacked import read_unpacked
 
-EOS, UNK = "</s>", "<unk>"
+EOS_TOKEN, UNK_TOKEN = "</s>", "<unk>"
 MAX_GAPS = 1000  # ids without a word, besides as many as there are words
 _PAIR = re.compile(r"^\s*(\S.*?)\s*:\s*(\d+)\s*$")
 
@@ -100,12 +100,12 @@ def load_nmt_vocabulary(path: str, named_ends: bool = False) -> NmtVocabulary:
             raise InputError(f"vocabulary {name!r} gives the id {id} to {tokens[id]!r} and {token!r}; remove one")
         tokens[id] = token
     if named_ends:
-        missing = [token for token in (EOS, UNK) if token not in ids]
+        missing = [token for token in (EOS_TOKEN, UNK_TOKEN) if token not in ids]
         if missing:
             raise InputError(f"vocabulary {name!r} lacks {missing[0]!r}, which this model needs; add it with its id")
-        return NmtVocabulary(tuple(tokens), ids, ids[EOS], ids[UNK])
-    ids = {token: id for token, id in ids.items() if id > 1} | {EOS: 0, UNK: 1}
-    return NmtVocabulary((EOS, UNK, *tokens[2:]), ids)
+        return NmtVocabulary(tuple(tokens), ids, ids[EOS_TOKEN], ids[UNK_TOKEN])
+    ids = {token: id for token, id in ids.items() if id > 1} | {EOS_TOKEN: 0, UNK_TOKEN: 1}
+    return NmtVocabulary((EOS_TOKEN, UNK_TOKEN, *tokens[2:]), ids)
 
 
 def _pairs(text: str, name: str) -> list[tuple[str, int]]:

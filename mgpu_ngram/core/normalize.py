@@ -15,7 +15,7 @@ from mgpu_ngram.kernels.filter.normalize_text import CODE_POINTS, PAGE, Characte
 Normalizer = Literal["none", "ccnet", "nfc", "nfkc"]
 Form = Literal["NFC", "NFKC"]
 
-SIGMA = "Σ"  # its lower case depends on its neighbours
+CAPITAL_SIGMA = "Σ"  # its lower case depends on its neighbours
 
 _PUNCTUATION = {  # of CCNet (Wenzek et al. 2020)
     "，": ",", "。": ".", "、": ",", "„": '"', "”": '"', "“": '"', "«": '"', "»": '"', "」": '"', "「": '"',
@@ -115,13 +115,13 @@ def _changes(change: Callable[[str], str | None], may_stay: Callable[[list[int]]
 def _ccnet_character(character: str) -> str | None:
     lower = unicodedata.normalize("NFD", character.lower())
     sorted_marks = any(unicodedata.combining(c) and unicodedata.category(c) != "Mn" for c in lower)
-    return None if character == SIGMA or sorted_marks else lower.translate(_TABLE)
+    return None if character == CAPITAL_SIGMA or sorted_marks else lower.translate(_TABLE)
 
 
 def _normal_character(character: str, form: Form, joined: frozenset[int]) -> str | None:
     lower = character.lower()
     first = unicodedata.normalize("NFD" if form == "NFC" else "NFKD", lower)[0]
-    if character == SIGMA or unicodedata.combining(first) or ord(first) in joined:
+    if character == CAPITAL_SIGMA or unicodedata.combining(first) or ord(first) in joined:
         return None
     return unicodedata.normalize(form, lower)
 

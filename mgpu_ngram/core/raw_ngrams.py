@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mgpu_ngram.core.phrases import Phrases
 
-END = b"</s>"
+SENTENCE_END = b"</s>"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LineWords:
         found, words = self.every, [word for word in ngram.split(b" ") if word]
         if self.phrases is not None:
             words = words[1:] if words and _is_tag(words[0]) else words
-            words = words[: words.index(END)] if END in words else words
+            words = words[: words.index(SENTENCE_END)] if SENTENCE_END in words else words
         for word in words:
             if not _is_tag(word):
                 found &= self.words.get(word, 0)

@@ -14,7 +14,7 @@ from mgpu_ngram.core.corpus import Chunk, Piece
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.sources import CUTTABLE, Source, odd_size
 from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES
-from mgpu_ngram.core.streams import UNKNOWN, ArrayStream, Range, open_streams
+from mgpu_ngram.core.streams import UNKNOWN_END, ArrayStream, Range, open_streams
 from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -107,7 +107,7 @@ def block_checksums(block: TextBlock, data: Any, chunk: Chunk) -> list[tuple[int
 def _room(chunk: Chunk, unit: str, block_bytes: int, halo: int) -> int:
     """Return the size of a block's buffer in bytes, no more than the chunk may need."""
     itemsize = max((piece.source.itemsize for piece in chunk.pieces), default=1)
-    needed = sum(piece.end - piece.start if piece.source.format in CUTTABLE else UNKNOWN for piece in chunk.pieces)
+    needed = sum(piece.end - piece.start if piece.source.format in CUTTABLE else UNKNOWN_END for piece in chunk.pieces)
     if unit == "word":
         return min(block_bytes, needed + PROBE_BYTES)  # its last line continues past the chunk's end
     return max(min(block_bytes, needed) // itemsize, 1) * itemsize + halo * itemsize

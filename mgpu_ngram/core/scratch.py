@@ -8,18 +8,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
-PREFIX = "mgpu-ngram-"
+SCRATCH_PREFIX = "mgpu-ngram-"
 
 
 def scratch_folder(parent: str | Path | None = None) -> str:
     """Create a temporary folder named after this process, in the system's folder or in `parent`. First removes those of
     dead processes there.
     """
-    for folder in Path(parent or tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
-        owner = re.fullmatch(rf"{PREFIX}(\d+)-\w+", folder.name)
+    for folder in Path(parent or tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*-*"):
+        owner = re.fullmatch(rf"{SCRATCH_PREFIX}(\d+)-\w+", folder.name)
         if owner and not is_running(int(owner[1])):
             shutil.rmtree(folder, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
+    return tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=parent)
 
 
 def is_running(pid: int) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
-UNIGRAM = 1  # kind of model
+UNIGRAM_KIND = 1  # kind of model
 
-PIECES, TRAINER, NORMALIZER = 1, 2, 3  # fields of ModelProto
-PIECE, SCORE, KIND = 1, 2, 3  # of a piece
-MODEL_KIND, SUFFIX, BYTE_FALLBACK = 3, 24, 35  # of TrainerSpec
+PIECES_FIELD, TRAINER_FIELD, NORMALIZER_FIELD = 1, 2, 3  # fields of ModelProto
+TEXT_FIELD, SCORE_FIELD, KIND_FIELD = 1, 2, 3  # of a piece
+MODEL_KIND_FIELD, SPACE_BEHIND_FIELD, BYTE_FALLBACK_FIELD = 3, 24, 35  # of TrainerSpec
 CHARSMAP, DUMMY_PREFIX, SINGLE_SPACES, ESCAPE = 2, 3, 4, 5  # of NormalizerSpec
 
 
@@ -25,7 +25,7 @@ class SentencePieceModel:
     pieces: list[bytes] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
-    model_kind: int = UNIGRAM
+    model_kind: int = UNIGRAM_KIND
     space_behind: bool = False
     byte_fallback: bool = False
     charsmap: bytes = b""
@@ -38,17 +38,17 @@ def read_model(data: bytes) -> SentencePieceModel:
     """Return the model of a file that the library sentencepiece takes. Raises ValueError for other data."""
     model = SentencePieceModel()
     for number, value in _fields(data):
-        if number == PIECES and isinstance(value, bytes):
+        if number == PIECES_FIELD and isinstance(value, bytes):
             piece = dict(_fields(value))
-            model.pieces.append(_as_bytes(piece.get(PIECE, b"")))
-            model.scores.append(struct.unpack("<f", _as_bytes(piece.get(SCORE, bytes(4))))[0])
-            model.kinds.append(int(piece.get(KIND, NORMAL)))
-        elif number == TRAINER and isinstance(value, bytes):
+            model.pieces.append(_as_bytes(piece.get(TEXT_FIELD, b"")))
+            model.scores.append(struct.unpack("<f", _as_bytes(piece.get(SCORE_FIELD, bytes(4))))[0])
+            model.kinds.append(int(piece.get(KIND_FIELD, NORMAL)))
+        elif number == TRAINER_FIELD and isinstance(value, bytes):
             found = dict(_fields(value))
-            model.model_kind = int(found.get(MODEL_KIND, UNIGRAM))
-            model.space_behind = bool(found.get(SUFFIX, 0))
-            model.byte_fallback = bool(found.get(BYTE_FALLBACK, 0))
-        elif number == NORMALIZER and isinstance(value, bytes):
+            model.model_kind = int(found.get(MODEL_KIND_FIELD, UNIGRAM_KIND))
+            model.space_behind = bool(found.get(SPACE_BEHIND_FIELD, 0))
+            model.byte_fallback = bool(found.get(BYTE_FALLBACK_FIELD, 0))
+        elif number == NORMALIZER_FIELD and isinstance(value, bytes):
             found = dict(_fields(value))
             model.charsmap = _as_bytes(found.get(CHARSMAP, b""))
             model.dummy_prefix = bool(found.get(DUMMY_PREFIX, 1))

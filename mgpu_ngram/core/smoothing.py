@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule
 
 KNESER_NEY = "kneser-ney"
-NAMES = {
+METHODS = {
     KNESER_NEY: "Modified Kneser-Ney",  # lmplz's words
     "witten-bell": "Witten-Bell",
     "absolute": "Absolute discounting",
@@ -27,7 +27,7 @@ Number = TypeVar("Number", int, float)
 class Smoothing:
     """A smoothing of plain counts. The last value of each tuple also holds for all higher orders.
 
-    name         a key of NAMES, but Kneser-Ney
+    name         a key of METHODS, but Kneser-Ney
     interpolate  interpolate with the lower order, Witten-Bell and absolute; False: back off
     discount     absolute: what each count loses, by order; empty: n1 / (n1 + 2 n2)
     delta        additive: what is added to each count, by order

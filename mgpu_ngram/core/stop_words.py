@@ -4,7 +4,7 @@ The list was published at http://ir.dcs.gla.ac.uk/resources/linguistic_utils/sto
 left out, as in scikit-learn. Misspellings are part of it.
 """
 
-WORDS = """
+ENGLISH_WORDS = """
 a about above across after afterwards again against all almost alone along already also although always am among
 amongst amoungst amount an and another any anyhow anyone anything anyway anywhere are around as at back be became
 because become becomes becoming been before beforehand behind being below beside besides between beyond bill both
@@ -23,4 +23,4 @@ under until up upon us very via was we well were what whatever when whence whene
 wherein whereupon wherever whether which while whither who whoever whole whom whose why will with within without would
 yet you your yours yourself yourselves
 """
-ENGLISH = frozenset(WORDS.split())
+ENGLISH = frozenset(ENGLISH_WORDS.split())

@@ -19,7 +19,7 @@ from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file
 from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read, reader
 
 ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
-UNKNOWN = 1 << 62
+UNKNOWN_END = 1 << 62
 
 
 def place_in(source: Source, offset: int) -> str:
@@ -63,7 +63,7 @@ class Range:
 class ArrayStream:
     """Decompressed text in arrays, from offset `start` on; the stream owns all of it."""
 
-    end = UNKNOWN
+    end = UNKNOWN_END
 
     def __init__(self, arrays: Iterator[np.ndarray], start: int = 0):
         self.arrays, self.start, self.pending = arrays, start, np.empty(0, np.uint8)

@@ -12,7 +12,7 @@ from mgpu_ngram.kernels.common.chunks import load_8
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 
-SLACK = 8  # bytes that are copied at once
+SLACK = 8  # bytes that are stored at once
 
 
 @dataclass

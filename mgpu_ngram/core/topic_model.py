@@ -22,8 +22,8 @@ from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 FORMAT = "mgpu_ngram topic model"
 FORMAT_VERSION = 1
-MODEL = "model.safetensors"  # name in the folder of a run
-CELLS = 1 << 24  # of dense counts that are read or searched at once
+MODEL_FILE = "model.safetensors"  # name in the folder of a run
+COUNTS_AT_ONCE = 1 << 24  # of dense counts that are read or searched at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class TopicModel:
     def of_counts(cls, counts_VZ: Any, priors: Priors, **others: Any) -> TopicModel:
         """Return the model of dense counts (V, Z) uint32, of NumPy or CuPy; host memory holds no dense copy."""
         V, Z = counts_VZ.shape
-        xp, step = array_module(counts_VZ), max(1, CELLS // Z)
+        xp, step = array_module(counts_VZ), max(1, COUNTS_AT_ONCE // Z)
         sizes, topics, counts = [np.zeros(1, np.int64)], [np.zeros(0, np.uint16)], [np.zeros(0, np.uint32)]
         for v in range(0, V, step):
             part = counts_VZ[v : v + step]
@@ -106,8 +106,8 @@ class TopicModel:
         return counts_VZ
 
     def counts_by_words(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (first word, dense counts (v, Z) uint32) of consecutive words: about CELLS counts at once."""
-        step = max(1, CELLS // self.num_topics)
+        """Yield (first word, dense counts (v, Z) uint32) of consecutive words: about COUNTS_AT_ONCE counts at once."""
+        step = max(1, COUNTS_AT_ONCE // self.num_topics)
         for v in range(0, self.num_words, step):
             yield v, self.counts_VZ(v, min(v + step, self.num_words))
 
@@ -125,8 +125,8 @@ class TopicModel:
     def pseudocounts_ZV(self) -> np.ndarray:
         """Return (Z, V) float64: counts plus word priors, which scikit-learn calls components_."""
         table_ZV = np.full((self.num_topics, self.num_words), self.priors.beta)
-        for n in range(0, len(self.counts_N), CELLS):
-            topics_n, counts_n = self.topics_N[n : n + CELLS], self.counts_N[n : n + CELLS]
+        for n in range(0, len(self.counts_N), COUNTS_AT_ONCE):
+            topics_n, counts_n = self.topics_N[n : n + COUNTS_AT_ONCE], self.counts_N[n : n + COUNTS_AT_ONCE]
             words_n = np.searchsorted(self.word_starts_V1, np.arange(n, n + len(counts_n)), "right") - 1
             table_ZV[topics_n, words_n] += counts_n
         for word, prior_Z in self.priors.seeds.items():
@@ -206,9 +206,9 @@ def find_topic_model(path: str | Path) -> str:
 
     Raises InputError if there is none that can be read.
     """
-    found = os.path.join(path, MODEL) if os.path.isdir(path) else str(path)
+    found = os.path.join(path, MODEL_FILE) if os.path.isdir(path) else str(path)
     if not os.path.isfile(found):
-        missing = f"{path} has no {MODEL}" if os.path.isdir(path) else f"there is no topic model {path}"
+        missing = f"{path} has no {MODEL_FILE}" if os.path.isdir(path) else f"there is no topic model {path}"
         raise InputError(f"{missing}; give the output of `mgpu-ngram lda`")
     try:
         with open(found, "rb") as file:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.kernels.dispatch import array_module
 
-ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_L", "samples", "sample_starts")  # of every trie
+TRIE_ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_L", "samples", "sample_starts")
 CODED = ("words_V2", "centers")  # also of a quantised trie
 FILLED = "filled_F"  # also of a trie with n-grams that the model lacks
 
@@ -100,7 +100,7 @@ class Trie:
 
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that the trie has, by name."""
-        named = {name: getattr(self, name) for name in (*ARRAYS, *CODED, FILLED)}
+        named = {name: getattr(self, name) for name in (*TRIE_ARRAYS, *CODED, FILLED)}
         return {name: array for name, array in named.items() if array is not None}
 
     def map_arrays(self, fn: Callable[[Any], Any]) -> Trie:

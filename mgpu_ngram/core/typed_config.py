@@ -14,9 +14,9 @@ from mgpu_ngram.core.errors import InputError
 
 T = TypeVar("T")
 Bytes = Annotated[int, "bytes"]  # an int, or text such as "64 MiB"
-UNITS = {"": 1, "b": 1}
+BYTE_UNITS = {"": 1, "b": 1}
 for _i, _p in enumerate("kmgt", 1):
-    UNITS |= {f"{_p}ib": 1024**_i, f"{_p}b": 1000**_i, _p: 1024**_i}
+    BYTE_UNITS |= {f"{_p}ib": 1024**_i, f"{_p}b": 1000**_i, _p: 1024**_i}
 EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")  # YAML 1.1 takes 1e-8 for text, but 1.0e-8 for a number
 
 
@@ -28,7 +28,7 @@ def parse_bytes(text: Any, where: str) -> int:
     unit = digits.lstrip("0123456789. ")
     number = digits[: len(digits) - len(unit)].strip()
     try:
-        return int(float(number) * UNITS[unit.strip().lower()])
+        return int(float(number) * BYTE_UNITS[unit.strip().lower()])
     except (ValueError, KeyError, OverflowError):
         raise InputError(f"{where} is {text!r} but must be a size such as 67108864, '64 MiB' or '2 GB'") from None
 

@@ -17,15 +17,14 @@ import numpy as np
 from mgpu_ngram.core.ahead import map_ahead
 from mgpu_ngram.core.bags import MAX_COUNT, MAX_WORDS, Bags, make_bags
 from mgpu_ngram.core.corpus import Corpus
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.kernels.compile import njit
 
-HEADER = ("documents", "words", "pairs")  # what the first three lines count
+HEADER_LINES = ("documents", "words", "pairs")  # what the first three lines count
 BLOCK_BYTES = 8 << 20  # text that one thread parses at once
 MAX_THREADS = 8
-SHOWN_BYTES = 60  # of a line in a message
 EMPTY_PER_PAIR, EMPTY_ALWAYS = 1000, 1_000_000  # more documents than this for the pairs show a damaged header
 MAX_DIGITS = 18  # of a number
 
@@ -50,7 +49,7 @@ def is_uci(head: bytes) -> bool:
 def is_cut_header(head: bytes) -> bool:
     """Return whether a file ends in the header of a docword file: it has up to three lines, of one number each."""
     lines = head.splitlines()
-    return len(lines) <= len(HEADER) and all(line.strip().isdigit() for line in lines)
+    return len(lines) <= len(HEADER_LINES) and all(line.strip().isdigit() for line in lines)
 
 
 def read_uci_header(source: Source) -> UciHeader:
@@ -86,7 +85,7 @@ def _texts(source: Source, block_bytes: int) -> Iterator[np.ndarray]:
 def _header(name: str, text: np.ndarray) -> tuple[UciHeader, int]:
     """Return the header at the start of a text, and the offset of the line after it."""
     lines = text[:4096].tobytes().split(b"\n")[:-1]
-    for i, what in enumerate(HEADER):
+    for i, what in enumerate(HEADER_LINES):
         line = lines[i].strip() if i < len(lines) else b""
         if not line.isdigit() or len(line) > MAX_DIGITS:
             found = f"is {_shown(lines[i])}" if i < len(lines) else "is missing"
@@ -201,7 +200,7 @@ def _falls(doc: int, previous: int) -> str:
 
 def _shown(line: bytes) -> str:
     text = line.decode("utf-8", "replace").rstrip("\r")
-    return repr(text if len(text) <= SHOWN_BYTES else text[:SHOWN_BYTES] + "...")
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 
 @njit(nogil=True, cache=True)

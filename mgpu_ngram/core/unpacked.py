@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import filesystem, find_files, remote_errors, unreadable
 from mgpu_ngram.core.stored import STRIP_BYTES
 
-MAX_BYTES = 1 << 30  # of a file, unpacked
+MAX_UNPACKED_BYTES = 1 << 30  # of a file, unpacked
 
 
 def read_unpacked(path: str, what: str) -> tuple[str, bytes]:
@@ -23,7 +23,7 @@ def read_unpacked(path: str, what: str) -> tuple[str, bytes]:
         return name, data
     decoder = zlib.decompressobj(wbits=31)
     try:
-        text = decoder.decompress(data, MAX_BYTES)
+        text = decoder.decompress(data, MAX_UNPACKED_BYTES)
     except zlib.error as error:
         raise InputError(f"{what} {name!r} is damaged gzip data ({error}); compress it again") from None
     if not decoder.eof:

@@ -58,7 +58,7 @@ class Vocabulary:
 
     def arrays(self) -> dict[str, Any]:
         """Its arrays by name."""
-        return {name: getattr(self, name) for name in ARRAYS if name != "hash_V"}
+        return {name: getattr(self, name) for name in SYMBOL_ARRAYS if name != "hash_V"}
 
     def with_arrays(self, named: dict[str, Any]) -> Vocabulary:
         """The same vocabulary with other arrays, such as views of a file."""
@@ -144,7 +144,7 @@ class SpecialInText(Exception):
     """<unk>, <s> or </s> occurs in a text that must not contain it. Arguments: source_index, offset, word."""
 
 
-ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
+SYMBOL_ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
 
 
 @dataclass
@@ -173,12 +173,12 @@ class LocalVocabulary:
         return sum(array.nbytes for array in self.columns())
 
     def columns(self) -> list[Any]:
-        """Its arrays in the order of `ARRAYS`."""
-        return [getattr(self, name) for name in ARRAYS]
+        """Its arrays in the order of `SYMBOL_ARRAYS`."""
+        return [getattr(self, name) for name in SYMBOL_ARRAYS]
 
     def arrays(self) -> dict[str, Any]:
         """Its arrays by name."""
-        return {name: getattr(self, name) for name in ARRAYS}
+        return {name: getattr(self, name) for name in SYMBOL_ARRAYS}
 
     def with_arrays(self, named: dict[str, Any]) -> LocalVocabulary:
         """The same vocabulary with other arrays, such as of another device."""

@@ -18,10 +18,10 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.sources import CUTTABLE, Source
 from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read, reader
 
-MAGIC = b"WARC/"
-TEXT = "conversion"  # type of the records that hold text
-IN_WET = (TEXT, "warcinfo")  # types of the records of a WET file
-FIELDS = {  # of a document, by header
+WARC_MAGIC = b"WARC/"
+TEXT_RECORD = "conversion"  # type of the records that hold text
+IN_WET = (TEXT_RECORD, "warcinfo")  # types of the records of a WET file
+DOCUMENT_FIELDS = {  # of a document, by header
     "id": "warc-record-id",
     "url": "warc-target-uri",
     "date": "warc-date",
@@ -31,8 +31,8 @@ FIELDS = {  # of a document, by header
 LENGTH = "length"  # field with the bytes of a document's text
 MAX_HEADER_BYTES = 64 << 10
 MAX_RECORD_BYTES = 256 << 20  # Common Crawl cuts pages at 5 MiB
-SHOWN_BYTES = 64 << 10  # of a damaged record
-HELD_BYTES = 16 << 20  # of text of a gzip member that wait for its checksum, more than a record of a crawl has
+DAMAGED_BYTES = 64 << 10  # of a damaged record
+MEMBER_BYTES = 16 << 20  # of text of a gzip member that wait for its checksum, more than a record of a crawl has
 GZIP = b"\x1f\x8b\x08"
 OVERLAP_BYTES = 1024  # that show whether a gzip member holds a record
 
@@ -65,9 +65,9 @@ def check_wet(name: str, head: bytes, column: str) -> None:
     """Raise InputError for a WARC file without texts, by its first bytes, and for a column that is another field."""
     types = [found.decode().lower() for found in _TYPE.findall(head)]
     other = next((found for found in types if found not in IN_WET), "")
-    if other and TEXT not in types:
+    if other and TEXT_RECORD not in types:
         raise InputError(f"{name!r} is a WARC file of {other} records, which hold no text; give the files *.wet.gz")
-    if column in (*FIELDS, LENGTH):
+    if column in (*DOCUMENT_FIELDS, LENGTH):
         raise InputError(f"text_column is {column!r}, which is another field of a WET file; leave it out")
 
 
@@ -77,7 +77,8 @@ def document_of(record: WarcRecord, column: str) -> tuple[dict[str, Any], str]:
     Raises UnicodeDecodeError for text that is no UTF-8.
     """
     text = record.content.decode().rstrip("\r\n")
-    fields: dict[str, Any] = {name: record.headers[key] for name, key in FIELDS.items() if key in record.headers}
+    headers = record.headers
+    fields: dict[str, Any] = {name: headers[key] for name, key in DOCUMENT_FIELDS.items() if key in headers}
     if "language" in fields:  # in the order of their shares: eng,deu
         fields["language"] = fields["language"].partition(",")[0]
     return fields | {LENGTH: len(record.content), column: text}, text
@@ -89,14 +90,14 @@ def read_records(source: Source) -> Iterator[WarcRecord | DamagedRecord]:
     A damaged record costs no other: reading continues where the next one begins. Behind damaged gzip data that is the
     next member that holds a record; other compressed files end there.
     """
-    parser = _Parser()
+    parser = _RecordParser()
     with reader(source) as read:
         for text in _texts(source, read):
             yield from parser.cut(text) if isinstance(text, str) else parser.feed(text)
     yield from parser.end()
 
 
-class _Parser:
+class _RecordParser:
     """Finds records in text that comes in parts."""
 
     def __init__(self) -> None:
@@ -112,7 +113,7 @@ class _Parser:
 
     def cut(self, reason: str) -> Iterator[DamagedRecord]:
         """Drop the record of which a part is there; the text that follows begins with another one."""
-        yield DamagedRecord(self._offset, reason, bytes(self._buffer[:SHOWN_BYTES]))
+        yield DamagedRecord(self._offset, reason, bytes(self._buffer[:DAMAGED_BYTES]))
         self._drop(len(self._buffer))
         self._lost = False
 
@@ -183,7 +184,7 @@ class _Parser:
         found = _BEGIN.search(self._buffer, at + 1)
         self._lost = not found
         end = found.start() if found else len(self._buffer)
-        head = bytes(self._buffer[at : min(end, at + SHOWN_BYTES)])
+        head = bytes(self._buffer[at : min(end, at + DAMAGED_BYTES)])
         return DamagedRecord(self._offset + at, reason, head), end if found else at + 1
 
 
@@ -208,7 +209,7 @@ def _strips(source: Source, read: Read, start: int) -> Iterator[bytes]:
 
 
 def _members(source: Source, read: Read) -> Iterator[bytes | str]:
-    """Yield the text of a gzip file's members when their checksums are right; of more than HELD_BYTES in parts."""
+    """Yield the text of a gzip file's members when their checksums are right; of more than MEMBER_BYTES in parts."""
     start = 0
     while start < source.size_bytes:
         decoder: Any = None
@@ -236,7 +237,7 @@ def _members(source: Source, read: Read) -> Iterator[bytes | str]:
                     held_bytes += len(text)
                     if decoder.eof:
                         decoder = None
-                    if decoder is None or held_bytes > HELD_BYTES:
+                    if decoder is None or held_bytes > MEMBER_BYTES:
                         yield b"".join(held)
                         held = []
                 if damage:
@@ -261,7 +262,7 @@ def _next_member(source: Source, read: Read, start: int) -> int:
         while at >= 0:
             with_some = strip[at : at + OVERLAP_BYTES]
             try:
-                if zlib.decompressobj(wbits=31).decompress(with_some, len(MAGIC)) == MAGIC:
+                if zlib.decompressobj(wbits=31).decompress(with_some, len(WARC_MAGIC)) == WARC_MAGIC:
                     return start + at
             except zlib.error:
                 pass

@@ -22,7 +22,7 @@ from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.find_suffixes import find_suffixes
 from mgpu_ngram.kernels.estimate.link_histories import link_histories
 
-COUNTED = 4  # counts of counts cover counts 1 to 4
+MAX_COUNTED = 4  # counts of counts cover counts 1 to 4
 
 
 def adjust_counts(
@@ -56,7 +56,7 @@ def adjust_counts(
             order.count_R = _narrow(xp.where(order.word(0) == START_ID, order.raw_R, left_L[:R]))
             if places:
                 part.split_left_L = left_L[R:].astype(np.int64)
-        part.counts_of_counts[n] = count_counts(order.count_R, COUNTED)
+        part.counts_of_counts[n] = count_counts(order.count_R, MAX_COUNTED)
         part.sizes[n] = order.sizes()
 
     list(side_by_side(adjust, orders.values(), threads))

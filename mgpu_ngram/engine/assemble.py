@@ -25,7 +25,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
 
-SAMPLED = 1 << 14  # one of so many n-grams is sampled to decide where to cut
+SAMPLED_NGRAMS = 1 << 14  # one of so many n-grams is sampled to decide where to cut
 
 
 @dataclass
@@ -78,9 +78,9 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
 
 
 def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
-    """Return (S,) uint64: the first word of every SAMPLED-th n-gram of a part."""
-    shift, begin = np.uint64(64 - bits), SAMPLED // 2
-    firsts = [(w.columns[0, begin::SAMPLED] >> shift) - np.uint64(1) for w in part.probabilities.values()]
+    """Return (S,) uint64: the first word of every SAMPLED_NGRAMS-th n-gram of a part."""
+    shift, begin = np.uint64(64 - bits), SAMPLED_NGRAMS // 2
+    firsts = [(w.columns[0, begin::SAMPLED_NGRAMS] >> shift) - np.uint64(1) for w in part.probabilities.values()]
     return np.concatenate([np.empty(0, np.uint64), *map(to_host, firsts)])
 
 

@@ -16,11 +16,11 @@ from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS
 from mgpu_ngram.kernels.trie.find_children import find_children, sample_every_fanout
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
-PIECE = 1 << 22  # nodes of which temporary arrays are made at once
+NODES_AT_ONCE = 1 << 22  # nodes of which temporary arrays are made at once
 
 
 @dataclass
-class Nodes:
+class BackoffNodes:
     """G nodes, in the order of `core.trie.Trie`, of orders 1 to N; M of them have an order below N. NumPy or CuPy.
 
     starts, word_G, first_child_M  as in Trie
@@ -90,24 +90,24 @@ class Nodes:
         return overfull
 
 
-def nodes_of(trie: Trie) -> Nodes:
+def nodes_of(trie: Trie) -> BackoffNodes:
     """Return the nodes of a trie that is not quantised and has backoffs."""
     xp, G = array_module(trie.word_G), len(trie)
     parent_G, suffix_G = xp.full(G, -1), xp.full(G, -1)
     suffix_G[trie.symbols : trie.histories] = trie.suffixes()[trie.symbols :]
-    for begin in range(trie.symbols, G, PIECE):
-        nodes = xp.arange(begin, min(begin + PIECE, G))
+    for begin in range(trie.symbols, G, NODES_AT_ONCE):
+        nodes = xp.arange(begin, min(begin + NODES_AT_ONCE, G))
         parents = xp.searchsorted(trie.first_child_M, nodes.astype(trie.first_child_M.dtype), "right") - 1
-        parent_G[begin : begin + PIECE] = parents
+        parent_G[begin : begin + NODES_AT_ONCE] = parents
     top = max(trie.histories, trie.symbols)
-    for begin in range(top, G, PIECE):
-        suffixes, words = suffix_G[parent_G[begin : begin + PIECE]], trie.word_G[begin : begin + PIECE]
+    for begin in range(top, G, NODES_AT_ONCE):
+        suffixes, words = suffix_G[parent_G[begin : begin + NODES_AT_ONCE]], trie.word_G[begin : begin + NODES_AT_ONCE]
         found = find_children(*index_of(trie), suffixes, words)
-        suffix_G[begin : begin + PIECE] = xp.where(suffixes < 0, words, found)
+        suffix_G[begin : begin + NODES_AT_ONCE] = xp.where(suffixes < 0, words, found)
     listed_G = xp.ones(G, bool)
     if trie.filled_F is not None:
         listed_G[trie.filled_F] = False
-    nodes = Nodes(
+    nodes = BackoffNodes(
         trie.starts, trie.word_G, trie.first_child_M, parent_G, suffix_G, listed_G, _raised(trie.prob_G),
         _raised(trie.backoff_M),
     )  # fmt: skip
@@ -120,9 +120,9 @@ def _raised(log10: Any) -> Any:
     """Return 10**log10, float64, of float32 values."""
     xp = array_module(log10)
     out = xp.empty(len(log10))
-    for begin in range(0, len(log10), PIECE):
-        piece = log10[begin : begin + PIECE]
-        out[begin : begin + PIECE] = xp.where(piece > ZERO_LOG10, 10.0 ** piece.astype(np.float64), 0)
+    for begin in range(0, len(log10), NODES_AT_ONCE):
+        piece = log10[begin : begin + NODES_AT_ONCE]
+        out[begin : begin + NODES_AT_ONCE] = xp.where(piece > ZERO_LOG10, 10.0 ** piece.astype(np.float64), 0)
     return out
 
 
@@ -133,14 +133,14 @@ def logs_of(values: Any, zeros: Any = None) -> Any:
     """
     xp = array_module(values)
     out = xp.empty(len(values), np.float32)
-    for begin in range(0, len(values), PIECE):
-        rows = slice(begin, begin + PIECE)
+    for begin in range(0, len(values), NODES_AT_ONCE):
+        rows = slice(begin, begin + NODES_AT_ONCE)
         piece, zero = values[rows], np.float32(ZERO_LOG10) if zeros is None else zeros[rows]
         out[rows] = xp.where(piece > 0, xp.log10(xp.where(piece > 0, piece, 1)).astype(np.float32), zero)
     return out
 
 
-def subtrie(nodes: Nodes, prob_G: Any, backoff_M: Any, fanout: int) -> Trie:
+def subtrie(nodes: BackoffNodes, prob_G: Any, backoff_M: Any, fanout: int) -> Trie:
     """Return the trie of the listed n-grams.
 
     nodes              the histories of listed n-grams are listed; words need not be. Their values are not read

@@ -151,7 +151,7 @@ def c_v(counts: PairCounts, pairs: WordPairs) -> np.ndarray:
     return _by_block(counts, pairs, _c_v)
 
 
-MEASURES: dict[str, Callable[[PairCounts, WordPairs], np.ndarray]] = {
+COHERENCE_MEASURES: dict[str, Callable[[PairCounts, WordPairs], np.ndarray]] = {
     "u_mass": u_mass,
     "c_npmi": c_npmi,
     "c_uci": c_uci,
@@ -160,20 +160,20 @@ MEASURES: dict[str, Callable[[PairCounts, WordPairs], np.ndarray]] = {
 
 
 def coherence(bags: Bags, words_Zn: np.ndarray, threads: int = 1) -> dict[str, np.ndarray]:
-    """Return every measure of MEASURES, each (Z,) float64, for the top words of topics, best first.
+    """Return every measure of COHERENCE_MEASURES, each (Z,) float64, for the top words of topics, best first.
 
     bags      the documents, all in memory; for parts of them, add the `count_pairs` of each
     words_Zn  (Z, n) word ids
     """
     pairs = WordPairs.of(words_Zn, bags.num_words)
     counts = count_pairs(bags, pairs, threads)
-    return {name: measure(counts, pairs) for name, measure in MEASURES.items()}
+    return {name: measure(counts, pairs) for name, measure in COHERENCE_MEASURES.items()}
 
 
-Block = Callable[[np.ndarray, np.ndarray], np.ndarray]
+BlockMeasure = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _by_block(counts: PairCounts, pairs: WordPairs, measure: Block) -> np.ndarray:
+def _by_block(counts: PairCounts, pairs: WordPairs, measure: BlockMeasure) -> np.ndarray:
     """Return measure(joint_Znn, single_Zn), the shares of documents with two words and with one, for all topics."""
     Z, n = pairs.tops_Zn.shape
     documents = max(counts.documents, 1)

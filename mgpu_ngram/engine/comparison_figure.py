@@ -10,8 +10,8 @@ import numpy as np
 
 from mgpu_ngram.core.output import new_file
 
-BINS = 61
-KEPT_SHARE = 0.005  # of sentences at either end of a histogram that lie outside its axis
+HISTOGRAM_BINS = 61
+TAIL_SHARE = 0.005  # of sentences at either end of a histogram that lie outside its axis
 
 
 def draw_comparison(
@@ -32,8 +32,8 @@ def draw_comparison(
     figure = Figure(figsize=(5.2 * panels, 4.2), layout="constrained")
     for place, (name, difference_S) in enumerate(zip(names[1:], differences, strict=True), 1):
         axes = figure.add_subplot(1, panels, place)
-        far = float(np.quantile(np.abs(difference_S), 1 - KEPT_SHARE)) if len(difference_S) else 0.0
-        edges = np.linspace(-1, 1, BINS + 1) * (far or 1.0)
+        far = float(np.quantile(np.abs(difference_S), 1 - TAIL_SHARE)) if len(difference_S) else 0.0
+        edges = np.linspace(-1, 1, HISTOGRAM_BINS + 1) * (far or 1.0)
         axes.hist(np.clip(difference_S, edges[0], edges[-1]), edges.tolist(), color="#2f7ed8")
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_xlabel(f"log10 P in {name}, minus that in {names[0]}")

@@ -14,8 +14,8 @@ from mgpu_ngram.kernels.ctc.search_beams import edges_of_trie
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 MARKERS = ("<unk>", "<s>", "</s>")
-NO_WORD = -1  # of word_G: ~0, the unknown word
-LONGEST = np.iinfo(np.int64).max
+UNKNOWN_WORD = -1  # of word_G: ~0, the unknown word
+NO_LENGTH = np.iinfo(np.int64).max
 
 
 def _trie_of(strings: list[str], alphabet: Alphabet) -> StringTrie:
@@ -59,19 +59,19 @@ def make_lexicon(alphabet: Alphabet, words: Words | None, known: Collection[str]
     spell = _Speller(alphabet)
     ids = {} if words is None else {word: v for v, word in enumerate(words) if word not in MARKERS}
     listed = ids.keys() if known is None else known & ids.keys()
-    found: dict[str, tuple[int, int]] = {}  # (word or NO_WORD, 0 if a known word begins so)
+    found: dict[str, tuple[int, int]] = {}  # (word or UNKNOWN_WORD, 0 if a known word begins so)
     for word, v in ids.items():
         spelling, is_whole = spell(word)
         if spelling:
-            before = found.get(spelling, (NO_WORD, 1))
+            before = found.get(spelling, (UNKNOWN_WORD, 1))
             code = before[0] if not is_whole else v if word in listed or not listed else ~v
             found[spelling] = code, min(before[1], int(word not in listed))
     strings = sorted(found)
     trie = _trie_of(strings, alphabet)
     pairs = np.array([found[string] for string in strings], np.int64).reshape(-1, 2)
-    word_G = np.full(len(trie.symbol_G), NO_WORD, np.int32)
+    word_G = np.full(len(trie.symbol_G), UNKNOWN_WORD, np.int32)
     word_G[trie.node_S] = pairs[:, 0]
-    return LexiconTrie(_edges(trie, trie.least(pairs[:, 1], LONGEST) == 0), word_G)
+    return LexiconTrie(_edges(trie, trie.least(pairs[:, 1], NO_LENGTH) == 0), word_G)
 
 
 def make_hot_words(alphabet: Alphabet, phrases: Iterable[str], weight: float) -> HotWords:
@@ -87,8 +87,8 @@ def make_hot_words(alphabet: Alphabet, phrases: Iterable[str], weight: float) ->
                 whole.add(spelling)
     strings = sorted(lengths)
     trie = _trie_of(strings, alphabet)
-    least_G = trie.least(np.array([lengths[string] for string in strings], np.int64), LONGEST)
-    is_hot_G, whole_G = least_G < LONGEST, np.zeros(len(least_G), np.uint8)
+    least_G = trie.least(np.array([lengths[string] for string in strings], np.int64), NO_LENGTH)
+    is_hot_G, whole_G = least_G < NO_LENGTH, np.zeros(len(least_G), np.uint8)
     whole_G[trie.node_S[np.array([string in whole for string in strings], bool)]] = 1
     score_G = np.where(is_hot_G, weight * trie.depth_G / np.where(is_hot_G, least_G, 1), 0.0)
     return HotWords(_edges(trie, is_hot_G), score_G, whole_G, weight)

@@ -12,10 +12,10 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.ctc.groups import BLANK, CLOSES, SPACE, STARTS, Tokens
 from mgpu_ngram.kernels.ctc.search_beams import hashes
 
-MARK = "▁"  # SentencePiece writes it where a word begins
-UNKNOWN = "⁇"
+WORD_MARK = "▁"  # SentencePiece writes it where a word begins
+UNKNOWN_SIGN = "⁇"
 PAD = re.compile(r"[<\[]pad[>\]]", re.IGNORECASE)
-UNK = re.compile(r"[<\[]unk[>\]]", re.IGNORECASE)
+UNK_LABEL = re.compile(r"[<\[]unk[>\]]", re.IGNORECASE)
 SPECIAL = re.compile(r"[<\[].+[>\]]")
 
 
@@ -43,7 +43,7 @@ def read_labels(labels: Sequence[str]) -> Alphabet:
     """
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise InputError(f"labels are {labels!r:.60} but must be a list of strings, one for each token")
-    pieces = any(label.startswith((MARK, "##")) for label in labels)
+    pieces = any(label.startswith((WORD_MARK, "##")) for label in labels)
     normal = _pieces(labels) if pieces else _characters(labels)
     seen: dict[str, int] = {}
     for token, label in enumerate(normal):
@@ -57,9 +57,9 @@ def read_labels(labels: Sequence[str]) -> Alphabet:
     for label in normal:
         kind = BLANK if not label else SPACE if label == " " and not pieces else 0
         text = "" if kind else label
-        if pieces and label[:1] == MARK:
+        if pieces and label[:1] == WORD_MARK:
             kind, text = STARTS, text[1:]
-            if text[-1:] == MARK:
+            if text[-1:] == WORD_MARK:
                 kind, text = STARTS | CLOSES, text[:-1]
         kinds.append(kind)
         texts.append(text)
@@ -74,14 +74,14 @@ def read_labels(labels: Sequence[str]) -> Alphabet:
 
 
 def _with_blank(labels: Sequence[str], unknown: str) -> list[str]:
-    made = ["" if PAD.fullmatch(label) else unknown if UNK.fullmatch(label) else label for label in labels]
-    if not any(made.count(blank) for blank in ("", *("_" * (unknown == UNKNOWN)))):
+    made = ["" if PAD.fullmatch(label) else unknown if UNK_LABEL.fullmatch(label) else label for label in labels]
+    if not any(made.count(blank) for blank in ("", *("_" * (unknown == UNKNOWN_SIGN)))):
         made.append("")
     return made
 
 
 def _characters(labels: Sequence[str]) -> list[str]:
-    made = _with_blank(labels, UNKNOWN)
+    made = _with_blank(labels, UNKNOWN_SIGN)
     for old, new in ("|", " "), ("_", ""):
         if old in made and new not in made:
             made[made.index(old)] = new
@@ -92,10 +92,11 @@ def _pieces(labels: Sequence[str]) -> list[str]:
     made = list(labels)
     if any(label.startswith("##") for label in labels):
         made = [_of_wordpiece(label) for label in labels]
-    return _with_blank(made, MARK + UNKNOWN + MARK)
+    return _with_blank(made, WORD_MARK + UNKNOWN_SIGN + WORD_MARK)
 
 
 def _of_wordpiece(label: str) -> str:
     if label.startswith("##"):
         return label[2:]
-    return label if SPECIAL.fullmatch(label) or label in ("", MARK, MARK + UNKNOWN + MARK) else MARK + label
+    is_whole = SPECIAL.fullmatch(label) or label in ("", WORD_MARK, WORD_MARK + UNKNOWN_SIGN + WORD_MARK)
+    return label if is_whole else WORD_MARK + label

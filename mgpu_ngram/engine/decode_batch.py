@@ -19,15 +19,15 @@ from mgpu_ngram.engine.step_function import StepFunction
 from mgpu_ngram.engine.step_graphs import capture_stream
 
 BATCHINGS = ("refill", "drain", "naive")
-SENTENCES = {"cpu": 256, "gpu": 4096}  # at once, at most
-HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # at once, at most; more make steps no shorter for each of them
+MAX_SENTENCES = {"cpu": 256, "gpu": 4096}  # at once, at most
+MAX_HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # at once, at most; more make steps no shorter for each of them
 # Of sources at once, at most; 0: no limit. Each takes 16 KB with 1,024 states, and as many more are being encoded.
 POSITIONS = {"cpu": 0, "gpu": 64 * 2048}
 
 
 def sentences_at_once(device: str, beam_size: int) -> int:
     """Return the sentences that are searched at once on a device, if nothing else is asked for."""
-    return max(1, min(SENTENCES[device], HYPOTHESES[device] // beam_size))
+    return max(1, min(MAX_SENTENCES[device], MAX_HYPOTHESES[device] // beam_size))
 
 
 @dataclass(frozen=True)

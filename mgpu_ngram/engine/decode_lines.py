@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import decode_output
 from mgpu_ngram.engine.decode_batch import Batching, Forced
 from mgpu_ngram.engine.device import Stopwatch
-from mgpu_ngram.engine.nmt_weights import TABLE_BYTES
+from mgpu_ngram.engine.nmt_weights import MAX_TABLE_BYTES
 from mgpu_ngram.engine.open_translation import Translation, TranslationFiles, open_translation
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 
@@ -58,7 +58,7 @@ class DecodeOptions:
     max_length: int = 0
     device: str = "cpu"
     dtype: str = "float32"
-    table_bytes: int = TABLE_BYTES
+    table_bytes: int = MAX_TABLE_BYTES
     threads: int = 1
 
 
@@ -235,5 +235,5 @@ def _written(
     if how.alignment == "nematus":
         return decode_output.nematus_alignment(number, best, text, " ".join(source))
     if how.alignment:
-        return [f"{text} ||| {decode_output.ALIGNMENTS[how.alignment](best, target.eos)}"]
+        return [f"{text} ||| {decode_output.LINE_ALIGNMENTS[how.alignment](best, target.eos)}"]
     return [text]

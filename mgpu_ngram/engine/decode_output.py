@@ -33,7 +33,7 @@ def _rows(hypothesis: Hypothesis, eos: int):
     return hypothesis.alignment_LT[: len(hypothesis.words) - (hypothesis.words[-1] == eos)]
 
 
-ALIGNMENTS = {"hard": hard_alignment, "soft": soft_alignment}  # those that fit in a line
+LINE_ALIGNMENTS = {"hard": hard_alignment, "soft": soft_alignment}  # those that fit in a line
 
 
 def nematus_alignment(number: int, hypothesis: Hypothesis, text: str, source: str) -> list[str]:
@@ -65,7 +65,7 @@ def n_best_lines(
         sums = " ".join(f"{name}= {part:.{decimals}f}" for name, part in zip(names, parts, strict=True))
         fields = [str(number), text_of(hypothesis, vocabulary, join_bpe)]
         if alignment:
-            fields.append(ALIGNMENTS[alignment](hypothesis, vocabulary.eos))
+            fields.append(LINE_ALIGNMENTS[alignment](hypothesis, vocabulary.eos))
         lines.append(" ||| ".join([*fields, sums, f"{hypothesis.score:.{decimals}f}"]))
     return lines
 

@@ -20,7 +20,7 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
 COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU
-ALIGNED = 256  # arrays that are copied together start at multiples of this
+ARRAY_ALIGNMENT_BYTES = 256  # arrays that are copied together start at multiples of this
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
         return list(arrays)
     import cupy
 
-    starts = [0, *np.cumsum([-(-a.nbytes // ALIGNED) * ALIGNED for a in here]).tolist()]
+    starts = [0, *np.cumsum([-(-a.nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES for a in here]).tolist()]
     packed = cupy.empty(starts[-1], np.uint8)
     pieces: list[tuple[int, np.ndarray]] = []  # contiguous bytes, and their start in `packed`
     for start, array in zip(starts, here, strict=False):

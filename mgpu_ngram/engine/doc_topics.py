@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.compile import njit, read_only
 
-NONE = -1  # the document in a place that no document fills
+NO_DOCUMENT = -1  # the document in a place that no document fills
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def representative_documents(doc_topics: DocTopics, n: int, first_document: int 
     if n < 0:
         raise InputError(f"{n} documents a topic were asked for; give 0 or more")
     shape = doc_topics.num_topics, n
-    found = Representatives(np.full(shape, NONE, np.int64), np.zeros(shape), np.zeros(shape))
+    found = Representatives(np.full(shape, NO_DOCUMENT, np.int64), np.zeros(shape), np.zeros(shape))
     if n:
         _keep_best(*doc_topics.inputs, first_document, *found)
     return found

@@ -12,7 +12,7 @@ from mgpu_ngram.core.arpa import ZERO_LOG10
 from mgpu_ngram.core.discounts import Discounts
 from mgpu_ngram.core.vocabulary import START_ID, UNK_ID
 from mgpu_ngram.engine.adjust import split_places
-from mgpu_ngram.engine.part import Estimated, EstimateOptions, Nodes, Order, Part, Unigrams, Weights
+from mgpu_ngram.engine.part import Estimated, EstimateOptions, Order, OrderNodes, Part, Unigrams, Weights
 from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -23,7 +23,7 @@ from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 from mgpu_ngram.kernels.estimate.weigh_contexts import weigh_contexts
 
 CONTEXTS_AT_ONCE = 1 << 24  # whose counts are summed together
-MIN_MASS = np.finfo(np.float32).tiny  # that a context leaves: no reader accepts a backoff of -inf
+MIN_BACKOFF = np.finfo(np.float32).tiny  # that a context leaves: no reader accepts a backoff of -inf
 
 
 def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: EstimateOptions) -> Unigrams:
@@ -58,7 +58,7 @@ def estimate_part(
     split_L  (H * V,) float32, of split bigrams
     threads  as of `side_by_side`, one order each
     """
-    backoffs, nodes = dict[int, Weights](), dict[int, Nodes]()
+    backoffs, nodes = dict[int, Weights](), dict[int, OrderNodes]()
 
     def prepared(n: int) -> tuple[int, Callable[[Any], tuple[Any, Weights]]]:
         return n, _estimator(part.orders[n], rules[n])
@@ -83,7 +83,7 @@ def estimate_part(
     for n, order in part.orders.items():
         if order.links:
             suffix_R = None if n == 2 else order.suffix_R
-            nodes[n] = Nodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
+            nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
     return Estimated(dict(side_by_side(weights, interpolated(), threads)), backoffs, nodes=nodes)
 
 
@@ -124,7 +124,7 @@ def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[An
 
     def estimate(lower_L: Any) -> tuple[Any, Weights]:
         prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
-        return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_MASS, out=gamma_C)))
+        return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_BACKOFF, out=gamma_C)))
 
     return estimate
 

@@ -25,7 +25,7 @@ from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file, parquet_source
 from mgpu_ngram.core.text_column import TextColumn, is_utf8
-from mgpu_ngram.core.warc import MAGIC, TEXT, DamagedRecord, check_wet, document_of, read_records
+from mgpu_ngram.core.warc import TEXT_RECORD, WARC_MAGIC, DamagedRecord, check_wet, document_of, read_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-LINES = "lines"  # field with the perplexity of each sentence
+LINES_FIELD = "lines"  # field with the perplexity of each sentence
 
 
 @dataclass
@@ -128,7 +128,7 @@ def _shard(name: str, location: str, text_column: str, language_column: str) -> 
         _check_names(source, language_column)
         return parquet_source(source, text_column)
     head = first_text(source)
-    if head.startswith(MAGIC):
+    if head.startswith(WARC_MAGIC):
         check_wet(name, head, text_column)
         return replace(source, column=text_column, warc=True)
     refuse_array(name, head, source.format)
@@ -225,7 +225,7 @@ def _wet_blocks(source: Source, block_bytes: int) -> Iterator[DocumentBlock]:
         if isinstance(record, DamagedRecord):
             found.rejects.append(Reject(record.offset, record.reason, record.head))
             continue
-        if record.headers.get("warc-type", "").lower() != TEXT:
+        if record.headers.get("warc-type", "").lower() != TEXT_RECORD:
             continue
         try:
             fields, text = document_of(record, source.column)
@@ -302,7 +302,7 @@ class _ParquetWriter:
     @classmethod
     @contextmanager
     def open(cls, sink: Sink, source: Source, fields: Sequence[str]) -> Iterator[Writer]:
-        others = {"words": pa.int64(), "oovs": pa.int64(), "bucket": pa.string(), LINES: pa.list_(pa.float64())}
+        others = {"words": pa.int64(), "oovs": pa.int64(), "bucket": pa.string(), LINES_FIELD: pa.list_(pa.float64())}
         kinds = {name: others.get(name, pa.float64()) for name in fields}
         with parquet_file(source) as file:
             schema, metadata = file.schema_arrow, file.metadata

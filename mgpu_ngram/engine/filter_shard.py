@@ -22,21 +22,21 @@ from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.text_column import TextColumn, head_of
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
-from mgpu_ngram.engine.filter_files import LINES, DocumentBlock, open_writer, read_shard, reject_line
+from mgpu_ngram.engine.filter_files import LINES_FIELD, DocumentBlock, open_writer, read_shard, reject_line
 from mgpu_ngram.engine.filter_stats import SAMPLE_CHARACTERS, SAMPLES, BucketStats, FilterStats, histogram, sample_ranks
 from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions, replica_of
 from mgpu_ngram.engine.score_documents import (
     DocumentScorer,
     DocumentScores,
     DocumentTotals,
-    Sentences,
+    SentenceUnit,
     perplexities,
 )
 from mgpu_ngram.engine.subwords import SubwordCodes, replica_codes
 
 T = TypeVar("T")
 
-SCORES, SHARD = "scores", "shard"  # kinds of checkpoint entries
+SCORES_ENTRY, SHARD_ENTRY = "scores", "shard"  # kinds of checkpoint entries
 GPU_BLOCKS = 4  # at once on a GPU: some are copied while others are scored
 GPU_THREADS = 6  # of the blocks: with more, all blocks are parsed, then all wait for the GPU, then all are rendered
 
@@ -65,7 +65,7 @@ class FilterOptions:
     language: str
     fields: tuple[str, ...]
     normalize: Normalizer
-    sentences: Sentences
+    sentences: SentenceUnit
     block_bytes: int
     device: str
     threads: int = 1
@@ -128,7 +128,7 @@ def score_shard(number: int, source: Source, options: FilterOptions, folder: str
     scores = DocumentScores.joined(parts)
     arrays = vars(scores) | {"language_D": np.array(numbers, np.int32)}
     watch.skip()
-    path = save_entry(folder, SCORES, [number], arrays, {"languages": list(known)})
+    path = save_entry(folder, SCORES_ENTRY, [number], arrays, {"languages": list(known)})
     watch.lap("write")
     return ShardScores(path, len(scores), watch.seconds)
 
@@ -185,7 +185,7 @@ def write_shard(
         watch.skip()
     watch.lap("save")  # until the disk has both files
     found.size_bytes, found.rejects_bytes = sink.size_bytes, rejects.size_bytes
-    save_entry(folder, SHARD, [number], {}, {"stats": asdict(found)})
+    save_entry(folder, SHARD_ENTRY, [number], {}, {"stats": asdict(found)})
     return WrittenShard(found, watch.seconds)
 
 
@@ -299,7 +299,7 @@ def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -
     has_D = judged.totals.words_D > 0
     columns: dict[str, NewField] = {}
     for name in fields:
-        if name == LINES:
+        if name == LINES_FIELD:
             columns[name] = NewField(perplexities(scores.log10_S, scores.words_S), has_D, scores.ends_D)
         elif name == "bucket":
             columns[name] = NewField(judged.bucket_D, np.ones(len(has_D), bool), names=judged.buckets)

@@ -14,8 +14,8 @@ from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, gpu_of, torch_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
-DTYPES = (np.float32, np.float16, np.uint16)  # of logits; others become float32
-Step = Callable[[Any, Any], tuple[Any, Any]]
+LOGIT_DTYPES = (np.float32, np.float16, np.uint16)  # of logits; others become float32
+StepFunction = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class GivenSteps:
@@ -27,7 +27,7 @@ class GivenSteps:
 
     start_word = -1
 
-    def __init__(self, step: Step, state: Any, vocab_size: int, eos: int, bos: int, unk: int):
+    def __init__(self, step: StepFunction, state: Any, vocab_size: int, eos: int, bos: int, unk: int):
         state = map_state(lambda value: value.detach() if torch_of(value) else value, state)
         self._step, self._state, self._bos = step, state, bos
         self.vocab_size, self.eos, self.unk = vocab_size, eos, unk
@@ -74,7 +74,7 @@ class GivenSteps:
             raise InputError(
                 f"step returns logits as {_kind(logits)} but the state is {_kind(self._first)}; keep to one"
             )
-        return new, StepScores(logits_RV if logits_RV.dtype in DTYPES else logits_RV.astype(np.float32))
+        return new, StepScores(logits_RV if logits_RV.dtype in LOGIT_DTYPES else logits_RV.astype(np.float32))
 
     def _rows(self) -> int:
         """Return the number of sentences."""

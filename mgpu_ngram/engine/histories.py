@@ -15,7 +15,7 @@ from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.score.find_codes import find_codes
 
-MAX_TEXT_BYTES = (1 << 32) - 1  # bytes of histories that are encoded together
+MAX_HISTORIES_BYTES = (1 << 32) - 1  # bytes of histories that are encoded together
 
 
 class Encoder:
@@ -52,10 +52,10 @@ class Encoder:
         histories = list(histories)
         if all(isinstance(history, (str, bytes)) for history in histories):
             text = bytearray().join(line_of(history, f"history {i}") for i, history in enumerate(histories))
-            if len(text) > MAX_TEXT_BYTES:
+            if len(text) > MAX_HISTORIES_BYTES:
                 raise InputError(
-                    f"the histories have {len(text):,} bytes but may have {MAX_TEXT_BYTES:,} together; give fewer of "
-                    "them at once"
+                    f"the histories have {len(text):,} bytes but may have {MAX_HISTORIES_BYTES:,} together; give fewer "
+                    "of them at once"
                 )
             return self.text(to_device_fast(np.frombuffer(text, np.uint8), self.device), False, "last")
         codes: list[int] = []

@@ -12,7 +12,7 @@ import numpy as np
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.document_columns import Period, classes_of, column_values, periods_of
-from mgpu_ngram.core.documents import Documents, Texts, TokenLists, read_documents
+from mgpu_ngram.core.documents import TextDocuments, Texts, TokenLists, read_documents
 from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import TopicModel, identify_topic_model, load_topic_model
@@ -28,7 +28,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fold_in
 
 BLOCK_BYTES = 4 << 20  # text that becomes bags of words at once
-CELLS = {"cpu": 1 << 22, "gpu": 1 << 26}  # documents x topics that are computed at once
+SHARES_AT_ONCE = {"cpu": 1 << 22, "gpu": 1 << 26}  # documents x topics that are computed at once
 LESS_MEMORY = "use fewer workers, or a device with more memory"
 
 
@@ -190,7 +190,7 @@ def infer_bags(bags: Bags, unknown_D: np.ndarray, options: InferOptions) -> Infe
         return found.result()
 
 
-def _teller(documents: Documents) -> Callable[[int], str]:
+def _teller(documents: TextDocuments) -> Callable[[int], str]:
     """Return a function that returns the beginning of a document of a block."""
     if isinstance(documents, Texts):
         data = documents.data
@@ -234,7 +234,7 @@ class _TopicCollector:
         text: Callable[[int], str] | None,
     ) -> None:
         """Add documents, their groups, and a function that returns their beginnings by number."""
-        step = max(1, CELLS[self.options.device] // self.replica.num_topics)
+        step = max(1, SHARES_AT_ONCE[self.options.device] // self.replica.num_topics)
         first = self.documents
         for d in range(0, bags.documents, step):
             end = min(d + step, bags.documents)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy import int64, uint64
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.kenlm_file import PROBING, REST, SLOT_V, UNIGRAM, Header, slots_of
+from mgpu_ngram.core.kenlm_file import PROBING, REST, SLOT_V, UNIGRAM_V, Header, slots_of
 from mgpu_ngram.core.kenlm_probing import combine, table_dtype
 from mgpu_ngram.core.kenlm_trie import (
     ARRAY_VERSION,
@@ -40,7 +40,7 @@ from mgpu_ngram.kernels.trie.find_children import find_children
 from mgpu_ngram.kernels.trie.find_key_pairs import place_keys
 
 MULTIPLIER = 1.5  # slots per n-gram, KenLM's default
-PLAIN = Packing()
+NOT_PACKED = Packing()
 ZEROS = np.array([-0.0, 0.0], np.float32)  # the backoffs of the first codes: no history, and a history without mass
 
 
@@ -66,7 +66,7 @@ def write_kenlm(
     format: Literal["kenlm-probing", "kenlm-trie"],
     multiplier: float = MULTIPLIER,
     with_words: bool = True,
-    packing: Packing = PLAIN,
+    packing: Packing = NOT_PACKED,
     lower: Sequence[BackoffModel] = (),
 ) -> int:
     """Write a KenLM binary model; return its size in bytes.
@@ -275,7 +275,7 @@ class Sorted:
         """Write the order; next_G (G + 1,) int64: the first child of each n-gram, and the end of the last one's."""
         count = len(self.word_G)
         if self.unigrams:
-            table = np.zeros(count + 2, UNIGRAM)
+            table = np.zeros(count + 2, UNIGRAM_V)
             table["prob"][:count], table["backoff"][:count], table["next"][: count + 1] = (
                 self.prob_G, self.backoff_G, next_G
             )  # fmt: skip

@@ -26,7 +26,7 @@ from mgpu_ngram.kernels.lda.weights import ALIGN, Documents, Pairs, count_bits
 MAX_BLOCK_TOKENS = 3 << 30  # of a block, with the gaps between documents: below 2^32
 SLOT_PAIRS = 4096  # pairs of a slot on a GPU: a block of threads takes one slot
 LAYOUT_BYTES = 80  # of device memory that `lay_out` takes for each pair at most
-PLACES = 1 << 24  # of tokens or entries whose places are computed at once
+PLACES_AT_ONCE = 1 << 24  # of tokens or entries whose places are computed at once
 STREAMED = 2  # blocks on the device at once when blocks are streamed
 DONE = object()  # the event of a copy on a CPU
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def places(rows_D2: Any, sizes_D: Any) -> Iterator[tuple[int, int, Any]]:
     rows_D2  of `Documents`
     sizes_D  (D,) tokens, or entries, of each document
 
-    An index takes several times the bytes of a topic, so each part has about PLACES places, on the device.
+    An index takes several times the bytes of a topic, so each part has about PLACES_AT_ONCE places, on the device.
     """
     xp, sizes_D = array_module(rows_D2), sizes_D.astype(np.int64)
     for first, end in strips(sizes_D):
@@ -114,10 +114,11 @@ def places(rows_D2: Any, sizes_D: Any) -> Iterator[tuple[int, int, Any]]:
 
 
 def strips(sizes_N: Any) -> list[tuple[int, int]]:
-    """Return (first, end) of consecutive items of about PLACES places together, from their int64 sizes."""
+    """Return (first, end) of consecutive items of about PLACES_AT_ONCE places together, from their int64 sizes."""
     xp, ends_N = array_module(sizes_N), sizes_N.cumsum()
     total = int(ends_N[-1]) if len(ends_N) else 0
-    cuts = to_host(xp.searchsorted(ends_N, xp.arange(PLACES, total, PLACES))).tolist() if total > PLACES else []
+    limits = xp.arange(PLACES_AT_ONCE, total, PLACES_AT_ONCE)
+    cuts = to_host(xp.searchsorted(ends_N, limits)).tolist() if total > PLACES_AT_ONCE else []
     return list(pairwise(sorted({0, *cuts, len(sizes_N)})))
 
 

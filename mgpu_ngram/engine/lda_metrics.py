@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
-from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
+from mgpu_ngram.engine.coherence import COHERENCE_MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.held_out import HeldOut
 from mgpu_ngram.engine.lda import Group, Sampler, document_counts, merged, numbers_of_counts, total, word_topics
@@ -156,7 +156,7 @@ def coherences(sampler: Sampler, group: Group, n: int = TOP_WORDS) -> dict[str, 
     summed = np.concatenate([[counts.documents], counts.words_U, counts.pairs_E])
     summed = to_host(group.all_reduce(to_device(summed, sampler.device)))
     counts = PairCounts(int(summed[0]), *np.split(summed[1:], [len(pairs.words_U)]))
-    return {name: float(measure(counts, pairs).mean()) for name, measure in MEASURES.items()}
+    return {name: float(measure(counts, pairs).mean()) for name, measure in COHERENCE_MEASURES.items()}
 
 
 def top_words(counts_VZ: Any, n: int) -> np.ndarray:

@@ -15,11 +15,11 @@ from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 
 ITERATIONS = 20  # at most, in one call
-TOLERANCE = 1e-4  # of the relative change of a prior
+PRIOR_TOLERANCE = 1e-4  # of the relative change of a prior
 MIN_PRIOR = 1e-6  # prior of a topic without tokens
 MAX_FITTED_SUM = MAX_ALPHA_SUM / 2  # of alpha: it grows without end when all documents have the same shares
-EXACT = 256  # counts below it have bins of their own; above it, 128 bins share the counts between powers of 2
-HALF = EXACT // 2
+EXACT_COUNTS = 256  # counts below it have bins of their own; above it, 128 bins share the counts between powers of 2
+OCTAVE_BINS = EXACT_COUNTS // 2
 MAX_BITS = 32  # of counts
 
 
@@ -63,7 +63,7 @@ def _fixed_point(prior: np.ndarray, above: Any, below: Any) -> np.ndarray:
         if not divisor > 0:
             return prior
         new = np.maximum(prior * above(prior) / divisor, MIN_PRIOR)
-        done = (abs(new - prior) <= TOLERANCE * new).all()
+        done = (abs(new - prior) <= PRIOR_TOLERANCE * new).all()
         prior = new
         if done:
             break
@@ -95,15 +95,16 @@ def _bins(counts: Any) -> Any:
     xp = array_module(counts)
     bits = xp.frexp(counts.astype(np.float64))[1].astype(np.int64)
     shift = xp.maximum(bits - 8, 0)
-    return xp.where(counts < EXACT, counts, EXACT + (shift - 1) * HALF + (counts >> shift) - HALF)
+    above = EXACT_COUNTS + (shift - 1) * OCTAVE_BINS + (counts >> shift) - OCTAVE_BINS
+    return xp.where(counts < EXACT_COUNTS, counts, above)
 
 
 def _bin_values(bins: int) -> np.ndarray:
     """Return the count in the middle of each bin."""
-    above = np.arange(max(0, bins - EXACT))
-    shift = 1 + above // HALF
-    middle = ((HALF + above % HALF) << shift) + (1 << shift) / 2 - 0.5
-    return np.concatenate([np.arange(min(bins, EXACT), dtype=np.float64), middle])
+    above = np.arange(max(0, bins - EXACT_COUNTS))
+    shift = 1 + above // OCTAVE_BINS
+    middle = ((OCTAVE_BINS + above % OCTAVE_BINS) << shift) + (1 << shift) / 2 - 0.5
+    return np.concatenate([np.arange(min(bins, EXACT_COUNTS), dtype=np.float64), middle])
 
 
 def _digamma_sums(histogram_ZB: np.ndarray, values_B: np.ndarray, prior_Z: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.core.checkpoint_entries import delete_older, save_entry
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
-from mgpu_ngram.core.scratch import PREFIX
+from mgpu_ngram.core.scratch import SCRATCH_PREFIX
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.held_out import HeldOut, hold_out
@@ -157,7 +157,7 @@ def _room(training: Training) -> Room:
     device_bytes = training.memory.device_bytes
     if device_bytes is None and training.device == "gpu":
         device_bytes = int(DEVICE_SHARE * free_bytes("gpu"))
-    folder = Path(training.memory.spill_dir or tempfile.gettempdir(), f"{PREFIX}{os.getpid()}-{training.run}")
+    folder = Path(training.memory.spill_dir or tempfile.gettempdir(), f"{SCRATCH_PREFIX}{os.getpid()}-{training.run}")
     _folders.setdefault(training.run, []).append(folder)
     if training.device == "cpu":
         return Room(None, max(0, host_bytes - counts_bytes), folder)

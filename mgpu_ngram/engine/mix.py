@@ -11,13 +11,13 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import Nodes, logs_of, nodes_of, subtrie
+from mgpu_ngram.engine.backoff_nodes import BackoffNodes, logs_of, nodes_of, subtrie
 from mgpu_ngram.engine.device import device_of, to_device
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
-PRECISION = 1e-6  # EM ends when every weight moves by less
-MAX_ITERATIONS = 1000
+EM_PRECISION = 1e-6  # EM ends when every weight moves by less
+MAX_EM_ITERATIONS = 1000
 UNKNOWN_CODE = 1
 
 
@@ -25,7 +25,7 @@ UNKNOWN_CODE = 1
 class Component:
     """A model of the mixture, and the nodes of the mixture that its nodes are."""
 
-    nodes: Nodes
+    nodes: BackoffNodes
     place_G: Any
 
 
@@ -62,7 +62,7 @@ def mix(
 
 
 def posteriors(
-    probs: Sequence[Any], nodes: Nodes, words: Words, weights: Sequence[float], length: int, scale: float
+    probs: Sequence[Any], nodes: BackoffNodes, words: Words, weights: Sequence[float], length: int, scale: float
 ) -> list[Any]:
     """Return the weights of each model after each history, (M,) float64 each, as SRILM's BayesMix weighs models.
 
@@ -130,7 +130,7 @@ def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float
     return subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout), words
 
 
-def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Component], Nodes]:
+def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Component], BackoffNodes]:
     """Return (the words of all models, the models, the nodes of the mixture with probabilities 0)."""
     words = models[0][1]
     for _, more in models[1:]:
@@ -142,7 +142,7 @@ def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Comp
     return words, parts, _union(parts, len(words))
 
 
-def _set_begin(models: Sequence[tuple[Trie, Words]], parts: list[Component], nodes: Nodes, words: Words) -> None:
+def _set_begin(models: Sequence[tuple[Trie, Words]], parts: list[Component], nodes: BackoffNodes, words: Words) -> None:
     """Give <s> the greatest of its values."""
     values = [part.nodes.prob_G[own.id("<s>")] for part, (_, own) in zip(parts, models, strict=True)]
     nodes.prob_G[words.id("<s>")] = max(map(float, values))
@@ -158,7 +158,7 @@ def _joined(words: Words, more: Words) -> Words:
     return Words(np.concatenate([words.offsets_V, ends]), np.concatenate([words.data[: words.offsets_V[-1]], data]))
 
 
-def _union(parts: Sequence[Component], V: int) -> Nodes:
+def _union(parts: Sequence[Component], V: int) -> BackoffNodes:
     """Return the nodes of all models, with probabilities 0; sets the places of their nodes.
 
     place_G  on entry (V,) int64: the words of each model among all V words
@@ -193,13 +193,13 @@ def _union(parts: Sequence[Component], V: int) -> Nodes:
     for part in parts:
         listed_G[part.place_G[part.nodes.listed_G]] = True
     first_child_M = xp.concatenate([*first_children, xp.full(1, starts[-1])])
-    return Nodes(
+    return BackoffNodes(
         tuple(starts), word_G.astype(np.uint32), first_child_M, parent_G, suffix_G, listed_G, xp.zeros(starts[-1]),
         xp.ones(starts[-2]),
     )  # fmt: skip
 
 
-def spread(part: Component, nodes: Nodes, lacks: int | None = None) -> tuple[Any, Any]:
+def spread(part: Component, nodes: BackoffNodes, lacks: int | None = None) -> tuple[Any, Any]:
     """Return a model's probabilities of all nodes of the mixture (G,), and its backoffs (M,), float64.
 
     lacks  the model's word whose values the words have that it lacks; None: they have probability 0
@@ -257,7 +257,7 @@ def tune_weights(codes_MT: Any, log10_MT: Any) -> Tuned:
         share_MT = prob_MT * xp.asarray(weights[-1])[:, None]
         sum_T = share_MT.sum(axis=0)
         perplexities.append(10.0 ** -float(xp.log10(sum_T).mean()))
-        moved = len(weights) == 1 or max(abs(np.subtract(weights[-1], weights[-2]))) >= PRECISION
-        if not moved or len(weights) > MAX_ITERATIONS:
+        moved = len(weights) == 1 or max(abs(np.subtract(weights[-1], weights[-2]))) >= EM_PRECISION
+        if not moved or len(weights) > MAX_EM_ITERATIONS:
             return Tuned(weights, perplexities, tokens, int((~known_T).sum()))
         weights.append((share_MT / sum_T).mean(axis=1).tolist())

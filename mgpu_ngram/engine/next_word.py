@@ -25,7 +25,7 @@ from mgpu_ngram.engine.device import (
 from mgpu_ngram.engine.histories import Encoder
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.replicas import held_replica
-from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
+from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES, ROW_DTYPES, RowOptions
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
@@ -135,7 +135,7 @@ class RowMaker:
         return out[:, :, : len(self.prob_V)]
 
     def room(self, histories: int, options: RowOptions) -> Any:
-        dtype = DTYPES[options.dtype]
+        dtype = ROW_DTYPES[options.dtype]
         whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
         width = -(-len(self.prob_V) // whole) * whole
         return array_module(self.prob_V).empty((histories, len(options.orders), width), dtype)

@@ -16,7 +16,7 @@ from mgpu_ngram.kernels.decode.cublas import to_device_matrix
 from mgpu_ngram.kernels.decode.panels import to_panels
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
-TABLE_BYTES = 64 << 20
+MAX_TABLE_BYTES = 64 << 20
 T = TypeVar("T")
 
 
@@ -35,7 +35,7 @@ class ReadyModel(NmtModel):
     source_inputs: tuple[Any, ...] = ()
 
 
-def ready(model: NmtModel, tf32: bool = False, table_bytes: int = TABLE_BYTES) -> ReadyModel:
+def ready(model: NmtModel, tf32: bool = False, table_bytes: int = MAX_TABLE_BYTES) -> ReadyModel:
     """Return a model on its device, ready to be applied. A CPU computes in float32; uint16 are the bits of bfloat16.
 
     tf32         a GPU rounds the numbers of float32 products to TF32; else these have single precision

@@ -45,8 +45,8 @@ else:
 
 NOWHERE = (1 << 31) - 1  # first source of a word that no text has, behind those of all others
 NewArrays = Callable[[Mapping[str, tuple[int, Any]]], dict[str, Any]]
-DECIMALS = 10  # digits of a token id, at most
-PLACES = {"counts_V": np.int64, "first_source_V": np.int32, "first_offset_V": np.int64}  # columns of `SPECIALS`
+ID_DIGITS = 10  # digits of a token id, at most
+SPECIAL_COLUMNS = {"counts_V": np.int64, "first_source_V": np.int32, "first_offset_V": np.int64}  # of `SPECIALS`
 
 
 def number_symbols(
@@ -190,7 +190,7 @@ def join_symbols(
     V = K + sum(map(len, ordered))
     if V >= 2**31 - 1:
         raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
-    made = new_arrays({name: (V, dtype) for name, dtype in PLACES.items()})
+    made = new_arrays({name: (V, dtype) for name, dtype in SPECIAL_COLUMNS.items()})
     for i, (name, values_V) in enumerate(made.items()):
         values_V[:K] = array_module(values_V).asarray(places_K3[:, i], values_V.dtype)
         at = K
@@ -276,7 +276,7 @@ def _symbols_in_pieces(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the same, with little memory beside the result. Token ids become decimals. new_arrays: in host memory."""
     head = np.frombuffer(b"".join(words), np.uint8)
-    symbol_bytes = DECIMALS * V if are_ids else sum(len(piece.words.data) for piece in ordered)
+    symbol_bytes = ID_DIGITS * V if are_ids else sum(len(piece.words.data) for piece in ordered)
     made = new_arrays({"offsets_V": (V + 1, np.int64), "data": (len(head) + symbol_bytes, np.uint8)})
     offsets_V, data = made.values()  # unused memory is free
     row, end = len(words), len(head)

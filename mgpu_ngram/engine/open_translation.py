@@ -21,16 +21,16 @@ from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.next_word import NextWordModel, next_word_model_of
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
-from mgpu_ngram.engine.nmt_weights import TABLE_BYTES, ready
+from mgpu_ngram.engine.nmt_weights import MAX_TABLE_BYTES, ready
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.shortlist_steps import ShortlistSteps
 from mgpu_ngram.engine.source_columns import ColumnSources, ColumnSteps, SourceColumn
 from mgpu_ngram.engine.step_function import StepFunction
 from mgpu_ngram.kernels.decode.activations import singles, stored
 
-DTYPES = ("float32", "tf32", "float16", "bfloat16")
+COMPUTE_DTYPES = ("float32", "tf32", "float16", "bfloat16")
 TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
-START = "<s>"  # before the first word of models without attention; </s> where the vocabulary lacks it
+START_TOKEN = "<s>"  # before the first word of models without attention; </s> where the vocabulary lacks it
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
 FIRST_WORDS, MAX_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
 
@@ -192,7 +192,7 @@ def open_translation(
     dtype: str = "float32",
     threads: int = 1,
     lm: NextWordModel | None = None,
-    table_bytes: int = TABLE_BYTES,
+    table_bytes: int = MAX_TABLE_BYTES,
 ) -> Translation:
     """Return the system in files, on a device.
 
@@ -205,8 +205,8 @@ def open_translation(
 
     Raises InputError, one line, for files that are damaged or do not fit each other.
     """
-    if dtype not in DTYPES:
-        raise InputError(f"dtype is {dtype!r} but must be one of {', '.join(DTYPES)}")
+    if dtype not in COMPUTE_DTYPES:
+        raise InputError(f"dtype is {dtype!r} but must be one of {', '.join(COMPUTE_DTYPES)}")
     models = [load_nmt_model(path) for path in files.models]
     first = models[0]
     for model in models[1:]:
@@ -262,7 +262,7 @@ def _with_ids(model: NmtModel, source: NmtVocabulary, target: NmtVocabulary) -> 
     """Return the model; one without attention takes the ids of the vocabularies."""
     if model.kind != "gru_seq2seq":
         return model
-    start = target.ids.get(START, target.eos)
+    start = target.ids.get(START_TOKEN, target.eos)
     start = start if start < model.vocab_size else target.eos  # the vocabulary may have more words than the model
     return replace(model, source_eos=source.eos, eos=target.eos, unk=target.unk, start=start)
 

@@ -152,7 +152,7 @@ class Weights:
     values: Any
 
 
-class Nodes(NamedTuple):
+class OrderNodes(NamedTuple):
     """The n-grams of an order of the whole model, as nodes of a trie; the arrays are those of `Order` and `Links`.
 
     suffix_R  None in order 2
@@ -177,7 +177,7 @@ class Estimated:
     probabilities: dict[int, Weights]
     backoffs: dict[int, Weights]
     seconds: dict[str, float] = field(default_factory=dict)
-    nodes: dict[int, Nodes] = field(default_factory=dict)
+    nodes: dict[int, OrderNodes] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name."""
@@ -193,7 +193,7 @@ class Estimated:
             return {n: Weights(named.get(f"{kind}{n}.columns"), named[f"{kind}{n}.values"]) for n in weights}
 
         both = named_weights("p", self.probabilities), named_weights("b", self.backoffs)
-        nodes = {n: Nodes(*(named.get(f"n{n}.{name}") for name in Nodes._fields)) for n in self.nodes}
+        nodes = {n: OrderNodes(*(named.get(f"n{n}.{name}") for name in OrderNodes._fields)) for n in self.nodes}
         return Estimated(*both, self.seconds, nodes)
 
 

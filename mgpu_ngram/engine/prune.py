@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.engine.backoff_nodes import PIECE, Nodes, logs_of, nodes_of, subtrie
+from mgpu_ngram.engine.backoff_nodes import NODES_AT_ONCE, BackoffNodes, logs_of, nodes_of, subtrie
 from mgpu_ngram.kernels.dispatch import array_module
 
 MIN_PROB = 1e-300  # of a history: 0 times infinity is no number
@@ -61,13 +61,13 @@ def prune_rare(trie: Trie, rare_G: Any) -> tuple[Trie, int]:
     return _renormalised(nodes, trie)
 
 
-def _renormalised(nodes: Nodes, trie: Trie) -> tuple[Trie, int]:
+def _renormalised(nodes: BackoffNodes, trie: Trie) -> tuple[Trie, int]:
     """Return (the trie of the listed n-grams with new backoffs, the result of `normalise`)."""
     overfull = nodes.normalise()
     return subtrie(nodes, logs_of(nodes.prob_G, trie.prob_G), logs_of(nodes.backoff_M), trie.fanout), overfull
 
 
-def thresholds(nodes: Nodes, begin: int, end: int) -> Any:
+def thresholds(nodes: BackoffNodes, begin: int, end: int) -> Any:
     """Return (G,) float64: the highest threshold at which each n-gram stays; infinity for words.
 
     That is the relative change of the perplexity without the n-gram, or a longer n-gram's that needs it as a context
@@ -79,7 +79,7 @@ def thresholds(nodes: Nodes, begin: int, end: int) -> Any:
     return _with_needs(nodes, lambda n: _changes(nodes, n, history_M))
 
 
-def _with_needs(nodes: Nodes, values_of: Callable[[int], Any]) -> Any:
+def _with_needs(nodes: BackoffNodes, values_of: Callable[[int], Any]) -> Any:
     """Return (G,) float64: the greatest value of an n-gram and of n-grams that need it; infinity for words.
 
     values_of  returns the values of an order's nodes, at least 0
@@ -99,7 +99,7 @@ def _with_needs(nodes: Nodes, values_of: Callable[[int], Any]) -> Any:
     return keeps_G
 
 
-def _history_probs(nodes: Nodes, begin: int, end: int) -> Any:
+def _history_probs(nodes: BackoffNodes, begin: int, end: int) -> Any:
     """Return (M,) float64, the probability of each history's words; <s> at its start has that of </s>."""
     prob_M = nodes.prob_G[: len(nodes.backoff_M)].copy()
     prob_M[begin] = prob_M[end]
@@ -109,15 +109,15 @@ def _history_probs(nodes: Nodes, begin: int, end: int) -> Any:
     return array_module(prob_M).maximum(prob_M, MIN_PROB)
 
 
-def _changes(nodes: Nodes, n: int, history_M: Any) -> Any:
+def _changes(nodes: BackoffNodes, n: int, history_M: Any) -> Any:
     """Return the relative changes of the perplexity without each n-gram of order n, at least 0."""
     xp, level, first = array_module(nodes.word_G), nodes.level(n), nodes.starts[n - 2]
     mass_C, lower_C = nodes.masses(n - 1)
     full_C = (lower_C <= 0) & (mass_C >= 0)  # no words are left to back off to
     mass_C, lower_C = xp.where(full_C, 0.0, mass_C), xp.where(full_C, 0.0, lower_C)
     changes = xp.empty(level.stop - level.start)
-    for at in range(level.start, level.stop, PIECE):
-        rows = slice(at, min(at + PIECE, level.stop))
+    for at in range(level.start, level.stop, NODES_AT_ONCE):
+        rows = slice(at, min(at + NODES_AT_ONCE, level.stop))
         parent_R = nodes.parent_G[rows]
         prob_R, shorter_R = nodes.prob_G[rows], nodes.prob_G[nodes.suffix_G[rows]]
         mass_R, lower_R = mass_C[parent_R - first], lower_C[parent_R - first]

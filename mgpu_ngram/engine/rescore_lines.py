@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_ngram.core.decimals import MAX_BYTES, write_float32
+from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, write_float32
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nbest import NbestLines, list_ids, list_numbers
 from mgpu_ngram.core.nbest_moses import FEATURES_END, LINE, LINE_END, NUMBER, NUMBER_END, copy_bytes
@@ -77,7 +77,7 @@ def sort_part(
     else:
         counts = np.diff(firsts, append=len(list_N))
         leads = Words.of([f", {json.dumps(name)}: " if format.json else f" {name}= " for name in names])
-        size = len(lines.data) + len(list_N) * (len(leads.data) + (len(names) + 1) * MAX_BYTES + 2)
+        size = len(lines.data) + len(list_N) * (len(leads.data) + (len(names) + 1) * MAX_NUMBER_BYTES + 2)
         out, ends_N = np.empty(size, np.uint8), np.empty(len(order_N), np.int64)
         arrays = lines.data, lines.spans_N9, order_N, score_NM, total_N
         of_leads = read_only(leads.offsets_V), read_only(leads.data)

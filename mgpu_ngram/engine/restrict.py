@@ -13,13 +13,13 @@ from mgpu_ngram.core.phrases import Phrases
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.word_list import whole_text
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import Nodes, nodes_of, subtrie
+from mgpu_ngram.engine.backoff_nodes import BackoffNodes, nodes_of, subtrie
 from mgpu_ngram.engine.device import device_of, to_device
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
 
-LINES = 64  # lines whose words are bits of one number
+LINES_AT_ONCE = 64  # lines whose words are bits of one number
 BEGIN_TAG, END_TAG = ord("<"), ord(">")
 
 
@@ -86,7 +86,7 @@ def restrict(trie: Trie, words: Words, allowed: AllowedWords, mode: str, context
 
 
 def restricted(
-    nodes: Nodes, trie: Trie, words: Words, allowed: AllowedWords, mode: str, context: bool = False
+    nodes: BackoffNodes, trie: Trie, words: Words, allowed: AllowedWords, mode: str, context: bool = False
 ) -> tuple[Trie, Words]:
     """As `restrict`, with the nodes of the trie, which stay as they are."""
     passes_G = _in_text(nodes, allowed) if mode == "single" else _in_one_line(nodes, allowed)
@@ -99,11 +99,11 @@ def restricted(
 
 
 def by_line(
-    nodes: Nodes, trie: Trie, words: Words, allowed: AllowedWords, context: bool = False
+    nodes: BackoffNodes, trie: Trie, words: Words, allowed: AllowedWords, context: bool = False
 ) -> Iterator[tuple[Trie, Words]]:
     """Yield the part of a model that each line allows, as `restrict` with the mode union."""
-    for first in range(0, allowed.lines, LINES):
-        some = allowed.some(first, min(first + LINES, allowed.lines))
+    for first in range(0, allowed.lines, LINES_AT_ONCE):
+        some = allowed.some(first, min(first + LINES_AT_ONCE, allowed.lines))
         small, few = restricted(nodes, trie, words, replace(some, phrases=None), "union", context)
         of_small, small_nodes = _renumbered(some, words, few), nodes_of(small)
         for line in range(some.lines):
@@ -125,17 +125,17 @@ def _renumbered(allowed: AllowedWords, words: Words, few: Words) -> AllowedWords
     return AllowedWords(pairs_P2, always_V, allowed.lines, phrases, few.id("</s>"))
 
 
-def _in_text(nodes: Nodes, allowed: AllowedWords) -> Any:
+def _in_text(nodes: BackoffNodes, allowed: AllowedWords) -> Any:
     allowed_V = allowed.always_V.copy()
     allowed_V[allowed.pairs_P2[:, 1]] = True
     return _and_of_words(nodes, to_device(allowed_V, device_of(nodes.word_G)))
 
 
-def _in_one_line(nodes: Nodes, allowed: AllowedWords) -> Any:
+def _in_one_line(nodes: BackoffNodes, allowed: AllowedWords) -> Any:
     lines_P, words_P = allowed.pairs_P2.T
     passes_G = array_module(nodes.word_G).zeros(len(nodes.word_G), bool)
-    for first in range(0, max(1, allowed.lines), LINES):
-        begin, end = np.searchsorted(lines_P, [first, first + LINES])
+    for first in range(0, max(1, allowed.lines), LINES_AT_ONCE):
+        begin, end = np.searchsorted(lines_P, [first, first + LINES_AT_ONCE])
         bits_V = np.where(allowed.always_V, np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0))
         bits_P = np.uint64(1) << (lines_P[begin:end] - first).astype(np.uint64)
         np.bitwise_or.at(bits_V, words_P[begin:end], bits_P)
@@ -143,7 +143,7 @@ def _in_one_line(nodes: Nodes, allowed: AllowedWords) -> Any:
         if allowed.phrases is None:
             passes_G |= bits_G != 0
             continue
-        for line, phrases in enumerate(allowed.phrases[first : first + LINES]):
+        for line, phrases in enumerate(allowed.phrases[first : first + LINES_AT_ONCE]):
             candidates = array_module(bits_G).flatnonzero(bits_G & np.uint64(1 << line))
             ids = _spelled(nodes, candidates)
             kept = [phrases.allow(_counted(gram, allowed)) for gram in ids]
@@ -157,7 +157,7 @@ def _counted(ngram: tuple[int, ...], allowed: AllowedWords) -> tuple[int, ...]:
     return words[: words.index(allowed.end)] if allowed.end in words else words
 
 
-def _spelled(nodes: Nodes, wanted: Any) -> list[tuple[int, ...]]:
+def _spelled(nodes: BackoffNodes, wanted: Any) -> list[tuple[int, ...]]:
     """Return the words of some nodes, from the first one on."""
     columns, node = [], wanted
     while len(node) and int(node.max()) >= 0:
@@ -169,7 +169,7 @@ def _spelled(nodes: Nodes, wanted: Any) -> list[tuple[int, ...]]:
     return [tuple(w for w in row if w >= 0) for row in np.stack(columns[::-1], axis=1).tolist()]
 
 
-def _and_of_words(nodes: Nodes, values_V: Any) -> Any:
+def _and_of_words(nodes: BackoffNodes, values_V: Any) -> Any:
     """Return (G,) the bitwise and of the values of each n-gram's words."""
     values_G = values_V[nodes.word_G]
     for n in range(2, nodes.order + 1):

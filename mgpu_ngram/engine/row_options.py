@@ -14,7 +14,7 @@ from mgpu_ngram.kernels.distribution.scale_values import SCALES
 from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K
 
 MODES = ("smoothed", "stored")
-DTYPES: dict[str, np.dtype] = {
+ROW_DTYPES: dict[str, np.dtype] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(np.uint16),
@@ -59,7 +59,7 @@ class RowOptions:
         """
         check_option("mode", mode, MODES)
         check_option("scale", scale, SCALES)
-        check_option("dtype", dtype, DTYPES)
+        check_option("dtype", dtype, ROW_DTYPES)
         if top_k is not None:
             if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or not 1 <= top_k <= MAX_TOP_K:
                 raise InputError(f"top_k is {top_k!r} but must be 1 to {MAX_TOP_K:,}; leave it out for all words")
@@ -78,7 +78,7 @@ class RowOptions:
         """Return the bytes of all rows of one history."""
         if self.top_k:
             return len(self.orders) * self.top_k * 8
-        return len(self.orders) * symbols * DTYPES[self.dtype].itemsize
+        return len(self.orders) * symbols * ROW_DTYPES[self.dtype].itemsize
 
 
 def check_option(name: str, value: Any, known: Iterable[str]) -> None:

@@ -20,8 +20,8 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.filter.count_words import count_words
 from mgpu_ngram.kernels.filter.normalize_text import CharacterMap, normalize_text
 
-Sentences = Literal["line", "document"]
-DECIMALS = 1  # of a perplexity, as CCNet rounds it
+SentenceUnit = Literal["line", "document"]
+PERPLEXITY_DECIMALS = 1  # of a perplexity, as CCNet rounds it
 DIFFERENCE_DECIMALS = 4
 
 
@@ -97,7 +97,7 @@ class DocumentScores:
     @classmethod
     def none(cls, documents: int) -> DocumentScores:
         """Return the scores of documents without words."""
-        return cls._of((np.empty(0, kind) for kind in KINDS), np.zeros(documents, np.int64))
+        return cls._of((np.empty(0, kind) for kind in SENTENCE_DTYPES), np.zeros(documents, np.int64))
 
     def without_empty_sentences(self) -> DocumentScores:
         """Return the scores of the sentences that have more than their </s>."""
@@ -125,7 +125,7 @@ class DocumentScores:
         return cls(log10_S, words_S, oovs_S, contrast_S, ends_D)
 
 
-KINDS = (np.float32, np.int32, np.int32, np.float32)  # of the values of sentences
+SENTENCE_DTYPES = (np.float32, np.int32, np.int32, np.float32)  # of the values of sentences
 
 
 def _sums(values_S: np.ndarray, starts_D: np.ndarray, ends_D: np.ndarray) -> np.ndarray:
@@ -138,9 +138,9 @@ def _sums(values_S: np.ndarray, starts_D: np.ndarray, ends_D: np.ndarray) -> np.
 
 
 def perplexities(log10: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Return the perplexity of each sum of log10 probabilities, float64, rounded to DECIMALS; NaN without words."""
+    """Return the perplexity of each sum of log10 probabilities, rounded to PERPLEXITY_DECIMALS; NaN without words."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.round(10.0 ** (-log10.astype(np.float64) / words), DECIMALS)
+        return np.round(10.0 ** (-log10.astype(np.float64) / words), PERPLEXITY_DECIMALS)
 
 
 class DocumentScorer:
@@ -158,7 +158,7 @@ class DocumentScorer:
         replica: Replica,
         codes: SubwordCodes | None = None,
         normalize: Normalizer = "none",
-        sentences: Sentences = "line",
+        sentences: SentenceUnit = "line",
         threads: int = 1,
         contrast: tuple[Replica, SubwordCodes | None] | None = None,
     ):

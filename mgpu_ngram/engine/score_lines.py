@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_ngram.core.decimals import MAX_BYTES, write_float32
+from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, write_float32
 from mgpu_ngram.kernels.common.find_tokens import is_space
 from mgpu_ngram.kernels.compile import njit, read_only
 
-_FIELD_BYTES = 1 + 10 + 1 + 3 + 1 + MAX_BYTES + 1  # =ID ORDER PROB and a tab
-_TOTAL_BYTES = len("Total:  OOV: \n") + MAX_BYTES + 10
+_FIELD_BYTES = 1 + 10 + 1 + 3 + 1 + MAX_NUMBER_BYTES + 1  # =ID ORDER PROB and a tab
+_TOTAL_BYTES = len("Total:  OOV: \n") + MAX_NUMBER_BYTES + 10
 _END = np.frombuffer(b"</s>", np.uint8)
 
 

@@ -28,7 +28,7 @@ from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-RUN = "run"  # kind of checkpoint entry
+RUN_ENTRY = "run"  # kind of checkpoint entry
 MANY_TABLES = 8  # with so many tables for each shard, a GPU sorts all rows together instead of merging pair by pair
 MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of each row while it is merged and written: in, out, between levels, on the host
 
@@ -113,7 +113,7 @@ def store_run(run: SortedRun, folder: str, durable: bool = True) -> SortedRun:
         bits[n] = table.bits
     for n, bins in run.bins.items():
         arrays[f"{n}.bins"] = to_host(bins)
-    path = save_entry(folder, RUN, run.chunks, arrays, {"bits": bits}, durable)
+    path = save_entry(folder, RUN_ENTRY, run.chunks, arrays, {"bits": bits}, durable)
     return SortedRun({}, {}, (*run.stored, StoredRun(path, run.chunks)), seconds=run.seconds)
 
 

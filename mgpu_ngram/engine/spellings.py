@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.trie.last_words import TokenPieces, last_words
 from mgpu_ngram.kernels.trie.walk_spellings import SpellingTrie, walk_spellings
 
-Texts = tuple[Any, Any]  # offsets_T (T + 1,) int64 and data uint8, on a device
+EncodedTexts = tuple[Any, Any]  # offsets_T (T + 1,) int64 and data uint8, on a device
 
 
 class Spellings:
@@ -47,11 +47,11 @@ class Spellings:
         self._trie = SpellingTrie(*made[:2])
         self.ids_W, self.first_M, self.end_M, self.word_M = made[2:]
 
-    def walk(self, nodes_R: Any, texts: Texts) -> Any:
+    def walk(self, nodes_R: Any, texts: EncodedTexts) -> Any:
         """Return the node of each text after each node, (R, T) int32."""
         return walk_spellings(self._trie, nodes_R, *texts)
 
-    def walk_from_root(self, texts: Texts) -> Any:
+    def walk_from_root(self, texts: EncodedTexts) -> Any:
         """Return the node of each text, (T,) int32."""
         return self.walk(array_module(self.ids_W).zeros(1, np.int32), texts)[0]
 
@@ -59,7 +59,7 @@ class Spellings:
         """Return the nodes of the last words of texts of tokens; see `last_words` of the kernels."""
         return last_words(self._trie, pieces, tokens_BT, lengths_B, words)
 
-    def texts(self, texts: Sequence[bytes]) -> Texts:
+    def texts(self, texts: Sequence[bytes]) -> EncodedTexts:
         """Return texts as `walk` takes them."""
         offsets_T = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         data = np.frombuffer(bytearray().join(texts), np.uint8)  # writable, or Numba would compile the walk again

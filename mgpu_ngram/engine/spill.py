@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint_entries import ENTRY, save_entry
+from mgpu_ngram.core.checkpoint_entries import ENTRY_SUFFIX, save_entry
 from mgpu_ngram.core.mapped import map_file, place_of
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.engine.budget import Budget, hold
@@ -19,7 +19,7 @@ from mgpu_ngram.engine.device import to_device_together, to_host_fast
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
-ALIGNED = 64  # bytes: where arrays of a new file begin
+FILE_ALIGNMENT_BYTES = 64  # bytes: where arrays of a new file begin
 
 
 class HasArrays(Protocol):
@@ -81,15 +81,16 @@ def new_arrays(rows: Mapping[str, tuple[int, Any]], budget: Budget, folder: str)
     Raises RunError when the disk has no room.
     """
     sizes = {name: n * np.dtype(dtype).itemsize for name, (n, dtype) in rows.items()}
-    nbytes = sum(-(-size // ALIGNED) * ALIGNED for size in sizes.values())
+    rooms = [-(-size // FILE_ALIGNMENT_BYTES) * FILE_ALIGNMENT_BYTES for size in sizes.values()]
+    nbytes = sum(rooms)
     if not nbytes or budget.fits_host(nbytes):
         return {name: np.empty(n, dtype) for name, (n, dtype) in rows.items()}
-    path = f"{folder}/{SPILLED}-{secrets.token_hex(8)}{ENTRY}"
+    path = f"{folder}/{SPILLED}-{secrets.token_hex(8)}{ENTRY_SUFFIX}"
     with new_file(path) as sink:
         _allocate(sink.file.fileno(), 0, nbytes)  # or a full disk would end this process when it writes to the map
     whole = map_file(os.open(path, os.O_RDWR | os.O_CLOEXEC), writable=True)
     os.unlink(path)
-    starts = itertools.accumulate((-(-size // ALIGNED) * ALIGNED for size in sizes.values()), initial=0)
+    starts = itertools.accumulate(rooms, initial=0)
     return {
         name: whole[start : start + sizes[name]].view(dtype)
         for (name, (_, dtype)), start in zip(rows.items(), starts, strict=False)

@@ -22,7 +22,7 @@ from mgpu_ngram.kernels.distribution.advance_states import Histories, StateRows
 from mgpu_ngram.kernels.score.step_states import EMPTY, make_states, step_states
 
 MIN_PIECE_STATES, MIN_PIECE_ROWS = 4096, 4  # least states to step, or rows of states to make, per thread
-UNITS = {"log10": 1.0, "ln": LN_10}
+SCALE_UNITS = {"log10": 1.0, "ln": LN_10}
 
 
 class StateModel:
@@ -60,7 +60,7 @@ class StateModel:
         made = (xp.empty(B, np.float32), xp.empty(B, np.int32)) if out is None else out
 
         def step(states_B: Any, words_B: Any, prob_B: Any, next_B: Any) -> None:
-            step_states(self.edges, self.order, self.table, states_B, words_B, UNITS[scale], (prob_B, next_B))
+            step_states(self.edges, self.order, self.table, states_B, words_B, SCALE_UNITS[scale], (prob_B, next_B))
 
         self._in_pieces(step, MIN_PIECE_STATES, states_B, words_B, *made)
         return made

@@ -11,7 +11,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.sentencepiece_proto import NORMAL, UNIGRAM, UNKNOWN, USER_DEFINED, SentencePieceModel, read_model
+from mgpu_ngram.core.sentencepiece_proto import (
+    NORMAL,
+    UNIGRAM_KIND,
+    UNKNOWN,
+    USER_DEFINED,
+    SentencePieceModel,
+    read_model,
+)
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import move_to
 from mgpu_ngram.kernels.dispatch import to_host
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'mgpu-ngram[filter]'"
 KEPT = 64  # tokenisers that a process keeps
-SPELT = 1 << 16  # pieces without a text of their own whose codes are kept
+KEPT_SPELLINGS = 1 << 16  # pieces without a text of their own whose codes are kept
 SEARCHED = (0, 2, 3)  # the first release of sentencepiece whose search `best_pieces` repeats
 UNKNOWN_PENALTY = 10.0  # of SentencePiece: an unknown character's score is that much below the least of all pieces
 VARIES = 0  # in a table of codes: the piece is written in the text's own letters, or is several words
@@ -87,7 +94,7 @@ def _unigram(data: bytes) -> SentencePieceModel | None:
     except ValueError:
         return None
     taken = (
-        release >= SEARCHED and model.model_kind == UNIGRAM and model.kinds.count(UNKNOWN) == 1
+        release >= SEARCHED and model.model_kind == UNIGRAM_KIND and model.kinds.count(UNKNOWN) == 1
         and USER_DEFINED not in model.kinds and NORMAL in model.kinds
         and not model.byte_fallback and not model.space_behind and not any(b"\0" in piece for piece in model.pieces)
     )  # fmt: skip
@@ -165,7 +172,7 @@ class SubwordCodes:
         is_word = np.array([piece.split() == [piece] for piece in pieces], bool)
         ids_P = words.ids(offsets, np.frombuffer(b"".join(pieces), np.uint8))
         self._code_P = np.where(is_word, ids_P + np.uint32(1), np.uint32(VARIES))
-        self._spelt = functools.lru_cache(SPELT)(self._spell)
+        self._spelt = functools.lru_cache(KEPT_SPELLINGS)(self._spell)
 
     def __call__(self, texts: list[str], threads: int = 1) -> np.ndarray:
         """Return the codes of all texts, a sentence each."""

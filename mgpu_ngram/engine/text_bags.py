@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.arrow_numbers import numbers_from_arrow
 from mgpu_ngram.core.bags import Bags, make_bags
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.documents import Documents, Texts, TokenLists, read_documents
+from mgpu_ngram.core.documents import TextDocuments, Texts, TokenLists, read_documents
 from mgpu_ngram.core.text_options import TextOptions
 from mgpu_ngram.core.vocabulary import HashCollision, words_from_arrow, words_to_arrow
 from mgpu_ngram.core.word_list import make_words
@@ -40,7 +40,7 @@ def read_local_bags(
     return join_local([NO_BAGS, *(local_bags(documents, options, device) for documents in blocks)])
 
 
-def local_bags(documents: Documents, options: TextOptions, device: str = "cpu") -> LocalBags:
+def local_bags(documents: TextDocuments, options: TextOptions, device: str = "cpu") -> LocalBags:
     """Return some documents as bags of words, with their own words.
 
     documents  a list of str needs a pattern other than the default one, `Texts` the default one

@@ -13,7 +13,7 @@ from mgpu_ngram.engine.state_model import StateModel
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.trie.last_words import TokenPieces
 
-UNKNOWN = b" <unk> "  # in place of a token without a piece: a word of its own, which no model knows
+UNKNOWN_TEXT = b" <unk> "  # in place of a token without a piece: a word of its own, which no model knows
 
 
 class TextEnds(NamedTuple):
@@ -39,7 +39,7 @@ class TextReader:
     def __init__(self, model: StateModel, spellings: Spellings, pieces: Sequence[bytes], starts: Collection[int]):
         self._model, self._spellings = model, spellings
         begins_S = np.array(list(starts), np.int64)
-        self._pieces = TokenPieces(*spellings.texts([*pieces, UNKNOWN]), to_device(begins_S, model.device))
+        self._pieces = TokenPieces(*spellings.texts([*pieces, UNKNOWN_TEXT]), to_device(begins_S, model.device))
 
     def ends(self, tokens_BT: Any, lengths_B: Any) -> TextEnds:
         """Return the ends of texts.

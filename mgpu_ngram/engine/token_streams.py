@@ -117,7 +117,7 @@ class _Growing:
         self._size = size
 
 
-class Symbols:
+class ChunkSymbols:
     """The growing vocabulary of a chunk: positions on the host, counts and bytes on the device of the tokens."""
 
     def __init__(self, device: str):

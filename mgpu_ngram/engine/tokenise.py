@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.vocabulary import ARRAYS
+from mgpu_ngram.core.vocabulary import SYMBOL_ARRAYS
 from mgpu_ngram.engine.budget import Budget, device_alone, hold
 from mgpu_ngram.engine.device import memory_guard, on_device_or_host
 from mgpu_ngram.engine.spill import spill
@@ -44,5 +44,5 @@ def without_words(tokenised: TokenisedChunk) -> TokenisedChunk | None:
     if tokenised.streams is None:
         return None
     words = tokenised.vocabulary
-    nothing = {name: getattr(words, name)[:0].copy() for name in ARRAYS if name != "hash_V"}
+    nothing = {name: getattr(words, name)[:0].copy() for name in SYMBOL_ARRAYS if name != "hash_V"}
     return hold(TokenisedChunk(tokenised.streams, replace(words, **nothing)))

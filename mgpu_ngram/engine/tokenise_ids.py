@@ -10,7 +10,14 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.engine.device import Stopwatch, to_device
 from mgpu_ngram.engine.lexicon import END_CODE, START_CODE
-from mgpu_ngram.engine.token_streams import Streams, Symbols, TokenisedChunk, TokeniseOptions, blocks_of, segments_of
+from mgpu_ngram.engine.token_streams import (
+    ChunkSymbols,
+    Streams,
+    TokenisedChunk,
+    TokeniseOptions,
+    blocks_of,
+    segments_of,
+)
 from mgpu_ngram.engine.vocabulary import special_hashes
 from mgpu_ngram.kernels.count.hash_words import hash_ids
 from mgpu_ngram.kernels.count.intern import WordTable, intern
@@ -21,7 +28,7 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
-    symbols, streams, size = Symbols(options.device), Streams(), 0
+    symbols, streams, size = ChunkSymbols(options.device), Streams(), 0
     itemsize, halo = np.dtype(options.dtype).itemsize, options.order - 1
     if options.lmplz:
         halo = max(halo, 1)  # an empty halo then means that the source ends

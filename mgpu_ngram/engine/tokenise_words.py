@@ -12,7 +12,14 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.core.vocabulary import SPECIALS, HashCollision
 from mgpu_ngram.engine.device import Stopwatch, to_device
-from mgpu_ngram.engine.token_streams import Streams, Symbols, TokenisedChunk, TokeniseOptions, blocks_of, lower_ascii
+from mgpu_ngram.engine.token_streams import (
+    ChunkSymbols,
+    Streams,
+    TokenisedChunk,
+    TokeniseOptions,
+    blocks_of,
+    lower_ascii,
+)
 from mgpu_ngram.engine.vocabulary import special_hashes
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
@@ -26,7 +33,7 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
-    symbols, streams, size = Symbols(options.device), Streams(), 0
+    symbols, streams, size = ChunkSymbols(options.device), Streams(), 0
     special_hash = np.empty(0, np.uint64)
     if options.lmplz:
         special_hash = special_hashes("word", options.seed, symbols.xp)[len(SPECIALS) - options.refused :]

@@ -13,8 +13,8 @@ from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_words import largest
 from mgpu_ngram.kernels.compile import njit, read_only
 
-Metric = Literal["jensen-shannon", "hellinger"]
-MAX_TOPICS = 8192  # whose distances are a matrix of 512 MiB
+DistanceMetric = Literal["jensen-shannon", "hellinger"]
+MAX_COMPARED_TOPICS = 8192  # whose distances are a matrix of 512 MiB
 
 
 class Nearest(NamedTuple):
@@ -28,19 +28,19 @@ class Nearest(NamedTuple):
     distances_Zn: np.ndarray
 
 
-def topic_distances(rows: TopicRows, metric: Metric = "jensen-shannon", threads: int = 1) -> np.ndarray:
+def topic_distances(rows: TopicRows, metric: DistanceMetric = "jensen-shannon", threads: int = 1) -> np.ndarray:
     """Return (Z, Z) float64, the distance of every two topics' word probabilities, from 0 to 1.
 
     jensen-shannon  the square root of the Jensen-Shannon divergence in bits
     hellinger       sqrt (1 - sum of sqrt (p(word | a) p(word | b)))
 
     Time is O(Z N) for N counts above 0: 11 ns for each word that either topic of a pair has, on one core.
-    Raises InputError above MAX_TOPICS topics.
+    Raises InputError above MAX_COMPARED_TOPICS topics.
     """
     Z = rows.num_topics
-    if Z > MAX_TOPICS:
+    if Z > MAX_COMPARED_TOPICS:
         raise InputError(
-            f"distances of {Z:,} topics were asked for, but {MAX_TOPICS:,} is the limit; take the "
+            f"distances of {Z:,} topics were asked for, but {MAX_COMPARED_TOPICS:,} is the limit; take the "
             "largest topics alone (--limit N)"
         )
     distances_ZZ = np.zeros((Z, Z))
@@ -54,7 +54,7 @@ def topic_distances(rows: TopicRows, metric: Metric = "jensen-shannon", threads:
     return np.maximum(distances_ZZ, distances_ZZ.T)
 
 
-def distances_from(rows: TopicRows, topic: int, metric: Metric = "jensen-shannon") -> np.ndarray:
+def distances_from(rows: TopicRows, topic: int, metric: DistanceMetric = "jensen-shannon") -> np.ndarray:
     """Return (Z,) float64, the distance of each topic from one, as `topic_distances` defines it, in time O(N)."""
     given, hellinger = _given(rows, metric)
     distances_Z = np.empty(rows.num_topics)
@@ -78,7 +78,7 @@ def nearest_of(
 ) -> dict[int, list[tuple[int, float]]]:
     """Return {topic: [(other topic, Jensen-Shannon distance)]}, the n nearest others of each topic, nearest first.
 
-    topics  those to describe, in time O(N) each; None: all, of a model of at most MAX_TOPICS
+    topics  those to describe, in time O(N) each; None: all, of a model of at most MAX_COMPARED_TOPICS
     """
     if topics is None:
         found = nearest_topics(topic_distances(rows, threads=threads), n)
@@ -121,7 +121,7 @@ def _pairs(topics_n: np.ndarray, distances_n: np.ndarray) -> list[tuple[int, flo
     return list(zip(topics_n.tolist(), distances_n.tolist(), strict=True))
 
 
-def _given(rows: TopicRows, metric: Metric) -> tuple[tuple[Any, ...], bool]:
+def _given(rows: TopicRows, metric: DistanceMetric) -> tuple[tuple[Any, ...], bool]:
     """Return the first argument of `_distances`, and whether the metric is Hellinger's."""
     hellinger = {"jensen-shannon": False, "hellinger": True}.get(metric)
     if hellinger is None:

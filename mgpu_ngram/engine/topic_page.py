@@ -24,7 +24,7 @@ from mgpu_ngram.engine.topic_table import TopicFacts, shown, snippet
 from mgpu_ngram.engine.topic_words import LAMBDA, largest
 
 NEAREST = 5  # other topics beside a topic
-STEPS = 21  # values of lambda from 0 to 1 whose best words the page has
+LAMBDA_STEPS = 21  # values of lambda from 0 to 1 whose best words the page has
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _candidates(rows: TopicRows, z: int, n: int) -> tuple[np.ndarray, np.ndarray
     ids, counts = rows.row(z)
     log_prob = np.log((counts + rows.beta_V[ids]) * rows.scales_Z[z])
     log_share = np.log(rows.word_totals_V[ids] / max(rows.totals_Z.sum(), 1.0))
-    best = [largest(log_prob - (1 - lambda_) * log_share, n) for lambda_ in np.linspace(0, 1, STEPS)]
+    best = [largest(log_prob - (1 - lambda_) * log_share, n) for lambda_ in np.linspace(0, 1, LAMBDA_STEPS)]
     chosen = np.unique(np.concatenate(best))
     return ids[chosen].astype(np.int64), counts[chosen]
 

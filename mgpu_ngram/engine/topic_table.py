@@ -13,7 +13,7 @@ from mgpu_ngram.engine.topic_words import FREX_WEIGHT, LAMBDA, most_frequent_and
 
 ALWAYS = ("topic", "share", "tokens", "words", "relevant_words", "frex_words")  # of a TopicSummary, in its JSON
 SNIPPET = 400  # of a document that are kept to show it
-LISTS = ("probability", "relevance", "frex")  # of words
+WORD_LISTS = ("probability", "relevance", "frex")  # of words
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -80,11 +80,11 @@ class TopicFacts:
 class TableParts:
     """The part of a table that is made; the rest takes time.
 
-    lists   of LISTS; other lists of words are empty
+    lists   of WORD_LISTS; other lists of words are empty
     topics  the topics of its rows; None: all
     """
 
-    lists: tuple[str, ...] = LISTS
+    lists: tuple[str, ...] = WORD_LISTS
     topics: Sequence[int] | None = None
 
 
@@ -114,7 +114,7 @@ def topic_table(
     nothing: list[list[str]] = [[]] * rows.num_topics
     lists = [
         [_spelled(word, *row) for row in zip(*ways[name](), strict=True)] if name in parts.lists else nothing
-        for name in LISTS
+        for name in WORD_LISTS
     ]
     examples = facts.examples
     topics = []

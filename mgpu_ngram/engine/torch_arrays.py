@@ -90,12 +90,12 @@ def not_compiled(method: F) -> F:
 def _work_as_torch(device: Any) -> Iterator[None]:
     torch, cuda = sys.modules["torch"], _cupy().cuda
     with torch.cuda.device(device):
-        stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream().cuda_stream))
+        stream = cuda.Stream.from_external(_StreamAddress(torch.cuda.current_stream().cuda_stream))
         with stream, cuda.using_allocator(tensor_allocator(device.index)):
             yield
 
 
-class _Stream:
+class _StreamAddress:
     """A stream by its address; PyTorch's own lack the method below before 2.10."""
 
     def __init__(self, address: int):

@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import ZERO_LOG10, Nodes
+from mgpu_ngram.engine.backoff_nodes import ZERO_LOG10, BackoffNodes
 from mgpu_ngram.engine.device import device_of, to_device
 from mgpu_ngram.engine.mix import Tuned, open_mixture, spread
 from mgpu_ngram.kernels.common.powers import LN_10
@@ -19,8 +19,8 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.find_codes import find_codes
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
-PRECISION = 1e-6  # Newton's method ends when every weight moves by less
-MAX_ITERATIONS = 50
+NEWTON_PRECISION = 1e-6  # Newton's method ends when every weight moves by less
+MAX_NEWTON_ITERATIONS = 50
 MAX_HALVINGS = 20  # of a step that would make the text less probable
 
 
@@ -62,7 +62,7 @@ def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: T
     weights = np.full(M, 1 / M)
     log, slope, curvature = at(weights)
     found, logs = [weights], [log]
-    while len(found) <= MAX_ITERATIONS:
+    while len(found) <= MAX_NEWTON_ITERATIONS:
         free = (weights > 0) | (slope > 0)
         step = np.zeros(M)
         step[free] = np.linalg.lstsq(curvature[np.ix_(free, free)], slope[free], rcond=None)[0]
@@ -78,7 +78,7 @@ def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: T
         weights, (log, slope, curvature) = moved, there
         found.append(weights)
         logs.append(log)
-        if distance < PRECISION:
+        if distance < NEWTON_PRECISION:
             break
     return Tuned([w.tolist() for w in found], [float(np.exp(-value / tokens)) for value in logs], tokens, 0)
 
@@ -169,7 +169,7 @@ class TextWords:
     def __init__(self, text_B: Any, positions_T: Any):
         self.text_B, self.positions_T = text_B, positions_T
 
-    def contexts(self, nodes: Nodes, words: Words) -> Any:
+    def contexts(self, nodes: BackoffNodes, words: Words) -> Any:
         """Return (T,) int64, the node of the longest history before each token; the number of histories for none."""
         xp, V, M = array_module(self.text_B), len(words), len(nodes.backoff_M)
         offsets_V, data, slots_C = words.table

@@ -13,8 +13,8 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.shards import MAX_SHARDS, PartLimits
 from mgpu_ngram.core.vocabulary import (
-    ARRAYS,
     SPECIALS,
+    SYMBOL_ARRAYS,
     HashCollision,
     LocalVocabulary,
 )
@@ -28,8 +28,8 @@ from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-VOCABULARY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
-COPIES = 6  # copies of vocabularies in memory of a GPU during a merge: input, joined, two sorted, output
+VOCABULARY_ENTRY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
+MERGE_COPIES = 6  # copies of vocabularies in memory of a GPU during a merge: input, joined, two sorted, output
 ROWS_AT_ONCE = 1 << 18  # in host memory: 50 MB of temporary arrays; as fast as all rows at once
 
 
@@ -71,7 +71,7 @@ def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
 
 def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary:
     """Return the vocabulary with its arrays on the device, or in host memory for "cpu"; copies only what must move."""
-    return replace(vocabulary, **{name: _move(getattr(vocabulary, name), device) for name in ARRAYS})
+    return replace(vocabulary, **{name: _move(getattr(vocabulary, name), device) for name in SYMBOL_ARRAYS})
 
 
 def _move(array: Any, device: str) -> Any:
@@ -85,7 +85,7 @@ def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary]
         if device == "cpu":
             return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
         with device_alone(budget):
-            if COPIES * sum(v.nbytes for v in vocabularies) > budget.working_bytes():
+            if MERGE_COPIES * sum(v.nbytes for v in vocabularies) > budget.working_bytes():
                 raise MemoryError
             return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))
 
@@ -114,7 +114,7 @@ def merge_vocabularies(*parts: LocalVocabulary, always_sorted: bool = False) -> 
     bits = (max(0, rows - 1) // rows_at_once(parts[0].hash_V)).bit_length()
     arrays = _joined_in_ranges(columns, bits) if bits else _joined(columns)
     return LocalVocabulary(
-        **dict(zip(ARRAYS, arrays, strict=True)),
+        **dict(zip(SYMBOL_ARRAYS, arrays, strict=True)),
         tokens=sum(p.tokens for p in parts),
         lines=sum(p.lines for p in parts),
         unfinished_lines=sum(p.unfinished_lines for p in parts),
@@ -125,7 +125,7 @@ def merge_vocabularies(*parts: LocalVocabulary, always_sorted: bool = False) -> 
 
 
 def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the `ARRAYS` of merged vocabularies, from those of each."""
+    """Return the `SYMBOL_ARRAYS` of merged vocabularies, from those of each."""
     xp = array_module(parts[0][0])
     hash_V, offsets_V, data, *others = concatenated(parts)
     columns = xp.stack([hash_V, xp.arange(len(hash_V), dtype=np.uint64)])
@@ -139,7 +139,7 @@ def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def concatenated(parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the `ARRAYS` of vocabularies, or of their slices, as those of one; equal words are not joined."""
+    """Return the `SYMBOL_ARRAYS` of vocabularies, or of their slices, as those of one; equal words are not joined."""
     xp = array_module(parts[0][0])
     hashes, offsets, datas, *others = zip(*parts, strict=True)
     starts = itertools.accumulate(map(len, datas), initial=0)
@@ -185,7 +185,7 @@ class _ByRange:
             self._rows_V, self._ends = _rows_by_range(read_only(hash_V), np.uint64(low), np.uint64(shift), bits)
 
     def range(self, r: int) -> list[np.ndarray]:
-        """Return the `ARRAYS` of range r; views if the vocabulary is sorted by hash."""
+        """Return the `SYMBOL_ARRAYS` of range r; views if the vocabulary is sorted by hash."""
         first, last = int(self._ends[r - 1]) if r else 0, int(self._ends[r])
         if self._rows_V is None:
             return slice_rows(self._part, first, last)
@@ -208,7 +208,7 @@ def _rows_by_range(hash_V, low, shift, bits):
 
 
 def slice_rows(part: Sequence[Any], first: int, last: int) -> list[Any]:
-    """Return rows `first` to `last` - 1 of the `ARRAYS` of a vocabulary, as views.
+    """Return rows `first` to `last` - 1 of the `SYMBOL_ARRAYS` of a vocabulary, as views.
 
     Their offsets do not begin at 0: `data` begins at the first one. `concatenated` and this function accept that.
     """
@@ -219,7 +219,7 @@ def slice_rows(part: Sequence[Any], first: int, last: int) -> list[Any]:
 
 
 def take_rows(part: Sequence[Any], rows_R: Any) -> list[Any]:
-    """Return some rows of the `ARRAYS` of a vocabulary."""
+    """Return some rows of the `SYMBOL_ARRAYS` of a vocabulary."""
     hash_V, offsets_V, data, *others = part
     return [hash_V[rows_R], *take_words(offsets_V, data, rows_R), *(array[rows_R] for array in others)]
 
@@ -232,21 +232,21 @@ def hash_range(vocabulary: LocalVocabulary, r: int, ranges: int) -> LocalVocabul
     limits = np.array([-(-(i << 64) // ranges) for i in (r, r + 1) if i < ranges], np.uint64)
     first, last = [*np.searchsorted(vocabulary.hash_V, limits).tolist(), len(vocabulary.hash_V)][:2]
     arrays = slice_rows(vocabulary.columns(), first, last)
-    return vocabulary.with_arrays(dict(zip(ARRAYS, arrays, strict=True))) if r == 0 else LocalVocabulary(*arrays)
+    return vocabulary.with_arrays(dict(zip(SYMBOL_ARRAYS, arrays, strict=True))) if r == 0 else LocalVocabulary(*arrays)
 
 
 def store_vocabulary(
     vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str, durable: bool = True
 ) -> str:
     """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint; return its path."""
-    arrays = {name: to_host(getattr(vocabulary, name)) for name in ARRAYS}
-    totals = {f.name: getattr(vocabulary, f.name) for f in fields(vocabulary) if f.name not in ARRAYS}
+    arrays = {name: to_host(getattr(vocabulary, name)) for name in SYMBOL_ARRAYS}
+    totals = {f.name: getattr(vocabulary, f.name) for f in fields(vocabulary) if f.name not in SYMBOL_ARRAYS}
     return save_entry(folder, kind, items, arrays, {"totals": totals}, durable)
 
 
 def load_vocabulary(path: str) -> LocalVocabulary:
     """Return the vocabulary that `store_vocabulary` wrote, as views of its file."""
     arrays, metadata = load_arrays(path, verify=False)
-    values: dict[str, Any] = metadata["totals"] | {name: arrays[name] for name in ARRAYS}
+    values: dict[str, Any] = metadata["totals"] | {name: arrays[name] for name in SYMBOL_ARRAYS}
     values |= {"checksums": [tuple(c) for c in values["checksums"]], "seconds": {}}  # seconds were of another run
     return LocalVocabulary(**values)

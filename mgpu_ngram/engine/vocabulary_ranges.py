@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.vocabulary import ARRAYS, UNK_ID, LocalVocabulary, Vocabulary
+from mgpu_ngram.core.vocabulary import SYMBOL_ARRAYS, UNK_ID, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.lexicon import Lexicon
 from mgpu_ngram.engine.number_symbols import Ordered, Specials, Totals, find_symbols, ids_by_hash, join_symbols
@@ -79,7 +79,7 @@ class DealtRange:
 
     def with_arrays(self, named: dict[str, Any]) -> DealtRange:
         """The same range with other arrays, such as views of a file."""
-        words = self.words.with_arrays({name: named[name] for name in ARRAYS})
+        words = self.words.with_arrays({name: named[name] for name in SYMBOL_ARRAYS})
         return DealtRange(words, replace(self.of, hash_R=words.hash_V, rank_R=named["rank_R"]))
 
 
@@ -103,7 +103,7 @@ class NumberedPiece:
     def with_arrays(self, named: dict[str, Any]) -> NumberedPiece:
         """The same piece with other arrays, such as views of a file."""
         return replace(
-            self, words=self.words.with_arrays({name: named[name] for name in ARRAYS}), place_N=named["place_N"]
+            self, words=self.words.with_arrays({name: named[name] for name in SYMBOL_ARRAYS}), place_N=named["place_N"]
         )
 
 

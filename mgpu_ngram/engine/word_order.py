@@ -16,8 +16,8 @@ from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 RADIX_BYTES = 64  # bytes by which radix sort orders words of equal count; longer ties are few
-MAX_RANGES = 1 << 16  # of words that are sorted one after another
-SAMPLED = 64  # words for each range, from which its limits are taken
+MAX_WORD_RANGES = 1 << 16  # of words that are sorted one after another
+SAMPLES_PER_RANGE = 64  # words for each range, from which its limits are taken
 KEYS_AT_ONCE = 1 << 16  # words whose ranges are found at once
 
 
@@ -32,7 +32,7 @@ def rows_in_order(merged: LocalVocabulary, unit: str = "word", ids_as_words: boo
     ranges = -(-V // rows_at_once(merged.hash_V))
     if ranges <= 1:
         return _sorted_words(merged, xp.arange(V))
-    ranges = min(ranges, MAX_RANGES)
+    ranges = min(ranges, MAX_WORD_RANGES)
     range_V = word_ranges(merged, range_limits(sample_words(merged, ranges), ranges))
     rows_V, at = np.empty(V, np.int64), 0
     for r in range(int(range_V.max()) + 1):
@@ -45,7 +45,7 @@ def rows_in_order(merged: LocalVocabulary, unit: str = "word", ids_as_words: boo
 def sample_words(merged: LocalVocabulary, ranges: int) -> np.ndarray:
     """Return (3, S) uint64, the first keys of some words, from which limits of ranges are taken."""
     V = len(merged.counts_V)
-    return _first_keys(merged, np.linspace(0, V - 1, min(V, SAMPLED * ranges)).astype(np.int64))
+    return _first_keys(merged, np.linspace(0, V - 1, min(V, SAMPLES_PER_RANGE * ranges)).astype(np.int64))
 
 
 def range_limits(keys_S: np.ndarray, ranges: int) -> np.ndarray:

@@ -22,10 +22,10 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 PARTIAL = ("sum", "lexicon", "none")
 MIN_LN = np.float32(-1e4)  # for ln 0, so that scores have differences
-UNIT = 2.0**-60  # of sums of probabilities: integers, so differences of sums are exact and alike on all devices
+PROB_UNIT = 2.0**-60  # of sums of probabilities: integers, so differences of sums are exact and alike on all devices
 MAX_SUM_BITS = 3  # a row that sums to 2^3 or more, as only models that are not normalised have, gets a greater unit
 ROOM_BYTES = {"gpu": 1 << 30, "cpu": 64 << 20}  # of rows and scores that are made together
-ROW_BYTES, TOKEN_BYTES = 24, 32  # for each word of a row, and for each token
+ROW_WORD_BYTES, ROW_TOKEN_BYTES = 24, 32  # for each word of a row, and for each token
 LookAhead = Callable[[Any], Any]  # of nodes (B, X) or (1, X): ln, (B, X) or (1, X)
 
 
@@ -98,7 +98,7 @@ class WordPieces:
         xp, B = array_module(ends.states_B), len(ends.states_B)
         made_BT, final_B = xp.zeros((B, self._tokens), np.float32), xp.empty(B, np.float32)
         room = ROOM_BYTES[self._model.device]
-        step = max(1, room // (ROW_BYTES * self._model.words + TOKEN_BYTES * self._tokens))
+        step = max(1, room // (ROW_WORD_BYTES * self._model.words + ROW_TOKEN_BYTES * self._tokens))
         for i in range(0, B, step):
             self._fill(made_BT[i : i + step], final_B[i : i + step], TextEnds(*(array[i : i + step] for array in ends)))
         return made_BT, final_B
@@ -145,7 +145,7 @@ class WordPieces:
         xp, spellings, B = array_module(states_B), self._spellings, len(states_B)
         rows_BV, _ = self._model.advance(states_B, RowOptions((self._model.order,), scale="prob"), next_states=False)
         bits_B1 = xp.frexp(rows_BV.sum(axis=1, keepdims=True))[1]
-        unit_B1 = xp.ldexp(xp.full((B, 1), UNIT, np.float32), xp.maximum(bits_B1 - MAX_SUM_BITS, 0))
+        unit_B1 = xp.ldexp(xp.full((B, 1), PROB_UNIT, np.float32), xp.maximum(bits_B1 - MAX_SUM_BITS, 0))
         units = xp.zeros(B * len(spellings.ids_W) + 1, np.uint64)
         units[1:].reshape(B, -1)[:] = xp.take(rows_BV, spellings.ids_W, axis=1) * (1 / unit_B1)
         sums = xp.cumsum(units)  # of all rows together: differences are right modulo 2^64

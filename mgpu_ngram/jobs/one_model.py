@@ -21,7 +21,7 @@ from mgpu_ngram.engine.device import Stopwatch, to_device_fast
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.trie.config import MODELS
+from mgpu_ngram.jobs.trie.config import MODEL_FILES
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run_alone(make: Make[R], context: RunContext, format: str, kind: str, made_o
     single file.
 
     make     make(path, device, threads, overwrite) writes the model; a picklable function
-    format   of the model, a key of MODELS
+    format   of the model, a key of MODEL_FILES
     kind     the format of the manifest
     made_of  what the output depends on, for the manifest
 
@@ -81,7 +81,7 @@ def run_alone(make: Make[R], context: RunContext, format: str, kind: str, made_o
         return replace(made(target, context.overwrite), path=Path(context.target))
     with Output.create(context.target, context.overwrite) as out:
         executor.check_folder(str(out.folder))
-        path = out.folder / MODELS[format]
+        path = out.folder / MODEL_FILES[format]
         result = made(path, True)  # the model may exist already: a worker that died may have written it
         found = {"orders": result.counts, "fingerprint": result.fingerprint, "versions": {"mgpu-ngram": VERSION}}
         write_manifest(out.folder, made_of | found, kind)

@@ -13,22 +13,22 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).parent
-NAME = "mgpu_ngram.native._states"
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
+SOURCE_FOLDER = Path(__file__).parent
+MODULE_NAME = "mgpu_ngram.native._states"
+COMPILER_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
 
 
 def states() -> ModuleType:
     """Return the module `_states`. Raises ImportError if it is neither installed nor can be compiled."""
     try:
-        return importlib.import_module(NAME)
+        return importlib.import_module(MODULE_NAME)
     except ModuleNotFoundError:
         path = _compiled()
-    spec = importlib.util.spec_from_file_location(NAME, path)
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules[NAME] = module
+    sys.modules[MODULE_NAME] = module
     return module
 
 
@@ -42,14 +42,15 @@ def _compiled() -> Path:
 
     from mgpu_ngram.kernels.cache_folders import user_folder
 
-    sources = sorted([*FOLDER.glob("*.h"), *FOLDER.glob("*.cpp")])
+    sources = sorted([*SOURCE_FOLDER.glob("*.h"), *SOURCE_FOLDER.glob("*.cpp")])
     key = zlib.crc32(b"".join(path.read_bytes() for path in sources) + sys.version.encode())
     folder = user_folder("native") or Path(tempfile.mkdtemp(prefix="mgpu_ngram-"))
     path = folder / f"_states.{key:08x}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     if not path.exists():
         compiler = shlex.split(os.environ.get("CXX") or "c++")
         made = path.with_name(f"{path.name}.{os.getpid()}")
-        command = [*compiler, *FLAGS, f"-I{sysconfig.get_path('include')}", str(FOLDER / "module.cpp"), "-o", str(made)]
+        includes, source = f"-I{sysconfig.get_path('include')}", str(SOURCE_FOLDER / "module.cpp")
+        command = [*compiler, *COMPILER_FLAGS, includes, source, "-o", str(made)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:

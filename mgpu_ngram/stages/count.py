@@ -63,7 +63,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }
-UNITS = {"word": "tokens", "byte": "bytes", "id": "ids"}
+UNIT_NAMES = {"word": "tokens", "byte": "bytes", "id": "ids"}
 MAX_SHOWN = 60  # characters of an n-gram
 WITHOUT_DIGITS = str.maketrans("", "", "0123456789.,")
 
@@ -143,7 +143,7 @@ STAGE = CountStage()
 
 
 def _show_counts(result: CountResult) -> None:
-    m, unit = result.manifest, UNITS[result.manifest["unit"]]
+    m, unit = result.manifest, UNIT_NAMES[result.manifest["unit"]]
     print(f"{shown_path(result.path)}: {m['tokens']:,} {unit} from {many(len(m['inputs']), 'input')}")
     _show_orders(m, {p.order: p.strategy for p in result.plans})
     _show_reasons((p.order, p.strategy, p.reason) for p in result.plans)
@@ -185,7 +185,7 @@ def show_count_plan(plan: dict[str, Any]) -> None:
 def _show_info(path: str, manifest: dict[str, Any]) -> None:
     """Print a description of an output."""
     size = sum(i["size_bytes"] for i in manifest["inputs"])
-    unit = UNITS[manifest["unit"]]
+    unit = UNIT_NAMES[manifest["unit"]]
     print(f"{path}: counts of {manifest['unit']} n-grams, orders 1 to {manifest['order']}")
     print(
         f"{manifest['tokens']:,} {unit} from {many(len(manifest['inputs']), 'input')} of {size:,} bytes; "

@@ -15,7 +15,7 @@ from mgpu_ngram.jobs.decode.config import DecodeConfig
 from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import DECODE_PRODUCTS, opening_seconds
-from mgpu_ngram.stages.decode_flags import AMUN, OURS, add_decode_flags
+from mgpu_ngram.stages.decode_flags import AMUN_FLAGS, OUR_FLAGS, add_decode_flags
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
@@ -59,7 +59,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         from mgpu_ngram.core.typed_config import fill
 
         options = read_amun(arguments.config, arguments.relative_paths) if arguments.config else {}
-        flags = {option: getattr(arguments, option.replace("-", "_")) for option in AMUN}
+        flags = {option: getattr(arguments, option.replace("-", "_")) for option in AMUN_FLAGS}
         set_flags = {option: value for option, value in flags.items() if value is not None}
         options |= {option: checked(option, value, "the command") for option, value in set_flags.items()}
         models = [path for path in arguments.inputs if path.endswith(".npz")]
@@ -71,7 +71,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
             raise SystemExit(0)
         if arguments.normalize and arguments.length_penalty is not None:
             raise InputError("--normalize is --length-penalty 1, but another --length-penalty is given; leave one out")
-        found = settings_of(options) | given(arguments, ["weights", *OURS])
+        found = settings_of(options) | given(arguments, ["weights", *OUR_FLAGS])
         if text:
             found["text"] = text
         found.setdefault("text", ["-"])

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from mgpu_ngram.stages.flags import add_overwrite
 
-AMUN: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
+AMUN_FLAGS: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
     "input-file": {"short": "-i", "metavar": "FILE", "help": "text to decode (default: standard input)"},
     "model": {"short": "-m", "nargs": "+", "metavar": "FILE", "help": "models, the same as MODEL"},
     "source-vocab": {
@@ -49,7 +49,7 @@ AMUN: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
     "tensor-cores": {"action": "store_true", "help": "the same as --dtype float16"},
     "use-fused-softmax": {"type": "bool", "metavar": "BOOL", "help": argparse.SUPPRESS},
 }  # fmt: skip
-OURS: dict[str, dict[str, Any]] = {  # settings under their own names
+OUR_FLAGS: dict[str, dict[str, Any]] = {  # settings under their own names
     "lm": {"metavar": "FILE", "help": "n-gram model for the search: a model file, ARPA file or KenLM binary"},
     "lm_weight": {"type": float, "metavar": "W", "help": "weight of the n-gram model (default 0.2)"},
     "length_penalty": {
@@ -96,13 +96,13 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     add_overwrite(parser)
     parser.add_argument("-c", "--config", metavar="FILE", help="config file of Amun; flags override its options")
     parser.add_argument("--weights", nargs="+", type=float, metavar="W", help="weights of the models (default 1 each)")
-    for option, spec in AMUN.items():
+    for option, spec in AMUN_FLAGS.items():
         how = dict(spec)
         names = [how.pop("short"), f"--{option}"] if "short" in how else [f"--{option}"]
         if how.get("type") == "bool":
             how["type"] = _truth
         parser.add_argument(*names, dest=option.replace("-", "_"), default=None, **how)
-    for setting, how in OURS.items():
+    for setting, how in OUR_FLAGS.items():
         parser.add_argument("--" + setting.replace("_", "-"), dest=setting, **how)
     for flag in NOT_USED:
         parser.add_argument(flag, nargs="?", action=_Refused, help=argparse.SUPPRESS)

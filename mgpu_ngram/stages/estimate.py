@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mgpu_ngram.core.smoothing import KNESER_NEY, NAMES
+from mgpu_ngram.core.smoothing import KNESER_NEY, METHODS
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.report import many, print_table, show_memory, show_options, show_seconds, shown_path, table, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
@@ -37,7 +37,7 @@ FLAGS: dict[str, dict[str, Any]] = {
         "help": "drop n-grams that occur at most K times: one K for each order, the last also for all higher orders",
     },
     "smoothing": {
-        "choices": list(NAMES), "help": "smoothing method (default kneser-ney)",
+        "choices": list(METHODS), "help": "smoothing method (default kneser-ney)",
     },
     "interpolate": {"action": "store_true", "help": "witten-bell, absolute: interpolate with the lower order"},
     "discount": {
@@ -79,7 +79,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }  # fmt: skip
-DISCOUNTS = {KNESER_NEY: ("D1", "D2", "D3+"), "absolute": ("D",), "additive": ("delta",)}  # columns of statistics
+DISCOUNT_NAMES = {KNESER_NEY: ("D1", "D2", "D3+"), "absolute": ("D",), "additive": ("delta",)}  # columns of statistics
 
 
 class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
@@ -204,7 +204,7 @@ def _kind(smoothing: str) -> str:
 
 def _show_statistics(found: Statistics, smoothing: str) -> None:
     """Print n-grams, counts of counts and discounts by order, for Kneser-Ney as lmplz does."""
-    pruned, names = found.kept != found.total, DISCOUNTS.get(smoothing, ())
+    pruned, names = found.kept != found.total, DISCOUNT_NAMES.get(smoothing, ())
     rows = table("order", "n-grams", *["of"] * pruned, "with 1", "2", "3", "4", *names)
     for n in sorted(found.kept):
         sizes = [found.kept[n], *[found.total[n]] * pruned, *found.counts_of_counts[n][:4]]

@@ -167,9 +167,9 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         return changed_since(config, manifest)
 
     def product(self, config: FilterConfig) -> str:
-        from mgpu_ngram.jobs.filter.run import DOCUMENTS
+        from mgpu_ngram.jobs.filter.run import DOCUMENTS_FOLDER
 
-        return DOCUMENTS
+        return DOCUMENTS_FOLDER
 
     def show_result(self, config: FilterConfig, result: FilterResult) -> None:
         stats = result.stats

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mgpu_ngram.jobs.trie.config import MODELS
+from mgpu_ngram.jobs.trie.config import MODEL_FILES
 from mgpu_ngram.report import show_file, show_model, shown_path
 from mgpu_ngram.stages.contract import Result, Settings, Stage, Target
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ModelSettings(Settings, Protocol):
-    """The settings of a job that writes one model in a format of `MODELS`."""
+    """The settings of a job that writes one model in a format of `MODEL_FILES`."""
 
     @property
     def format(self) -> str: ...
@@ -42,17 +42,17 @@ class OneModelStage(Stage[C, R]):
         check_free_file(target.path, overwrite, config.format)
 
     def product(self, config: C) -> str:
-        return MODELS[config.format]
+        return MODEL_FILES[config.format]
 
     def describe(self, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
         from mgpu_ngram.core.file_kind import identify_file
 
-        name = MODELS[manifest["options"].get("format", "safetensors")]
+        name = MODEL_FILES[manifest["options"].get("format", "safetensors")]
         return identify_file(os.path.join(path, name)) | {"file": name}
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         file = os.path.join(path, described["file"])
-        (show_model if described["file"] == MODELS["safetensors"] else show_file)(file, described)
+        (show_model if described["file"] == MODEL_FILES["safetensors"] else show_file)(file, described)
 
 
 def show_made(result: ModelResult) -> None:

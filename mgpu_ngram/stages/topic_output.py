@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from mgpu_ngram.engine.doc_topics import GroupShares
     from mgpu_ngram.engine.topic_table import TopicSummary, TopicTable
 
-LISTS = {"probability": "words", "relevance": "relevant_words", "frex": "frex_words"}  # fields of a TopicSummary
-STEPS = "▁▂▃▄▅▆▇█"
+LIST_FIELDS = {"probability": "words", "relevance": "relevant_words", "frex": "frex_words"}  # fields of a TopicSummary
+BARS = "▁▂▃▄▅▆▇█"
 MANY_GROUPS = 6  # above, the shares of a topic are drawn, not written
 DRAWN_GROUPS = 48  # the last ones are drawn
-LARGEST = 3  # topics of a group that are named
-SHOWN_CHARACTERS = 300  # of a document
+NAMED_TOPICS = 3  # topics of a group that are named
+EXAMPLE_CHARACTERS = 300  # of a document
 
 
 def show_topics(
@@ -25,7 +25,7 @@ def show_topics(
 ) -> None:
     """Print a line for each topic and list of words, the largest topics first.
 
-    lists       names of LISTS
+    lists       names of LIST_FIELDS
     limit       topics that are shown; None for all of the table
     num_topics  of the model; None for as many as the table has
     """
@@ -45,7 +45,7 @@ def show_topics(
             facts += [f"{row.coherence[measure]:.3f}" for measure in measures]
             facts += [" ".join(str(topic) for topic, _ in row.nearest)] * has_nearest
             cells = facts if i == 0 else [""] * len(facts)
-            lines.append([*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LISTS[name]))])
+            lines.append([*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LIST_FIELDS[name]))])
     _print(columns, lines)
     hidden = (num_topics or len(table.topics)) - len(rows)
     if hidden:
@@ -61,14 +61,14 @@ def show_topic(row: TopicSummary, text: Callable[[int], str] | None = None) -> N
 
     documents = "" if row.documents is None else f", {many(row.documents, 'document')}"
     print(f"topic {row.topic}: {row.share:.2%} of tokens{documents}")
-    for name, attribute in LISTS.items():
+    for name, attribute in LIST_FIELDS.items():
         _print_wrapped(f"{name}: {' '.join(getattr(row, attribute))}")
     if row.coherence:
         print("coherence: " + ", ".join(f"{name} {value:.3f}" for name, value in row.coherence.items()))
     if row.nearest:
         print("nearest: " + ", ".join(f"{topic} ({distance:.3f})" for topic, distance in row.nearest))
     for document, share in row.examples:
-        beginning = snippet(text(document), SHOWN_CHARACTERS) if text else ""
+        beginning = snippet(text(document), EXAMPLE_CHARACTERS) if text else ""
         _print_wrapped(f"document {document:,} ({share:.0%})" + (f": {beginning}" if beginning else ""))
 
 
@@ -88,7 +88,7 @@ def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None
         values = shares.shares_GZ[-len(names) :, row.topic].tolist()
         if drawn:
             top = max(values)
-            steps = "".join(STEPS[round(value / (top or 1.0) * (len(STEPS) - 1))] for value in values)
+            steps = "".join(BARS[round(value / (top or 1.0) * (len(BARS) - 1))] for value in values)
             cells = [f"{top:.1%}", names[values.index(top)], steps]
         else:
             cells = [f"{value:.1%}" for value in values]
@@ -102,7 +102,7 @@ def show_classes(shares: GroupShares, limit: int | None = None) -> None:
     lines = []
     for g in order[:limit]:
         shares_Z = shares.shares_GZ[g]
-        largest = sorted(range(len(shares_Z)), key=lambda z: -shares_Z[z])[:LARGEST]
+        largest = sorted(range(len(shares_Z)), key=lambda z: -shares_Z[z])[:NAMED_TOPICS]
         topics = "  ".join(f"{z} ({shares_Z[z]:.0%})" for z in largest if shares_Z[z] > 0)
         lines.append([f"{shares.documents_G[g]:,}", shares.groups[g] or "(none)", topics])
     _print(["documents", "group", "largest topics"], lines)

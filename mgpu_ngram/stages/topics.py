@@ -52,7 +52,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 VOCABULARY_TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
-SHOWN = 20  # topics of the table after the rows of documents
+SHOWN_TOPICS = 20  # topics of the table after the rows of documents
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TopicsCommand(TopicsConfig):
     """Settings of the command.
 
     topic    the one topic to show
-    limit    topics to show, the largest first; None: all, or SHOWN for documents
+    limit    topics to show, the largest first; None: all, or SHOWN_TOPICS for documents
     page     file of the page
     export   folder of the exported topics
     as_json  print all lists of words, and all topics unless there is a limit
@@ -127,10 +127,10 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
 
     def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
         from mgpu_ngram.core.output import check_free
-        from mgpu_ngram.jobs.topics.files import HTML, KINDS, check_file
+        from mgpu_ngram.jobs.topics.files import HTML, TABLE_KINDS, check_file
 
         if target.path is not None and target.single_file:
-            start, kind = KINDS[config.format]
+            start, kind = TABLE_KINDS[config.format]
             check_file(target.path, overwrite, kind, start)
         else:
             super().check_target(config, target, overwrite)
@@ -182,7 +182,8 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
             wanted = Wanted(config.topic, config.limit, page=config.page, export=config.export)
             if not config.as_json:
                 lists = wanted.lists if config.topic is not None else (config.order,)
-                wanted = replace(wanted, limit=config.limit or (SHOWN if config.documents else None), lists=lists)
+                limit = config.limit or (SHOWN_TOPICS if config.documents else None)
+                wanted = replace(wanted, limit=limit, lists=lists)
             return run(config, context, wanted)
         return run(config, context)
 
@@ -203,7 +204,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         elif result.found:
             print(_said(vars(result.found)))
         topic, limit = getattr(config, "topic", None), getattr(config, "limit", None)
-        limit = limit or (SHOWN if result.found else None)
+        limit = limit or (SHOWN_TOPICS if result.found else None)
         if topic is not None:
             show_topic(result.table.topics[0], result.snippets.__getitem__ if result.snippets else None)
         else:
@@ -234,10 +235,10 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         found = described["documents"]
         print(f"{path}: {_said(found) if found else 'the topics'}, by {described['model']['path']}")
-        for row in described["table"]["topics"][:SHOWN]:
+        for row in described["table"]["topics"][:SHOWN_TOPICS]:
             print(f"topic {row['topic']} ({row['share']:.2%}): {' '.join(row['words'])}")
-        if described["topics"] > SHOWN:
-            print(f"{many(described['topics'] - SHOWN, 'smaller topic')} not shown")
+        if described["topics"] > SHOWN_TOPICS:
+            print(f"{many(described['topics'] - SHOWN_TOPICS, 'smaller topic')} not shown")
 
 
 STAGE = TopicsStage()

@@ -28,7 +28,7 @@ EXAMPLES = """examples:
   mgpu-ngram convert model.binary -o model.arpa
   mgpu-ngram convert model.safetensors -o model.binary --format kenlm-trie
   mgpu-ngram convert model.arpa -o small.binary --format kenlm-trie --quantize 8 --pointer-bits 255"""
-KINDS = {
+FORMAT_NAMES = {
     "safetensors": "a model file",
     "arpa": "an ARPA file",
     "kenlm-probing": "a probing model of KenLM",
@@ -102,7 +102,7 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
             )
         config = fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
         if arguments.output == STDOUT and config.format != "arpa":
-            raise InputError(f"-o - writes an ARPA file, not {KINDS[config.format]}; name a file")
+            raise InputError(f"-o - writes an ARPA file, not {FORMAT_NAMES[config.format]}; name a file")
         return config
 
     def check(self, config: TrieConfig, made: Collection[str] = ()) -> None:
@@ -135,7 +135,7 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         index = f", index {plan['index']}" if "index" in plan else ""
-        print(f"{plan['job']}: {plan['model']} to {KINDS[plan['format']]}{index}, on the {plan['device']}")
+        print(f"{plan['job']}: {plan['model']} to {FORMAT_NAMES[plan['format']]}{index}, on the {plan['device']}")
 
 
 STAGE = TrieStage()

@@ -113,9 +113,9 @@ class TuneStage(Stage[TuneConfig, "TuneResult"]):
         return changed_since(config, manifest)
 
     def product(self, config: TuneConfig) -> str:
-        from mgpu_ngram.jobs.tune.run import WEIGHTS
+        from mgpu_ngram.jobs.tune.run import WEIGHTS_FILE
 
-        return WEIGHTS
+        return WEIGHTS_FILE
 
     def show_result(self, config: TuneConfig, result: TuneResult) -> None:
         from mgpu_ngram.jobs.tune.run import weights_text

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCKS, tensor_rows
+from mgpu_ngram.engine.mixture import BLOCK_BITS, tensor_rows
 from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 
 from . import operators
@@ -15,7 +15,7 @@ from .arguments import check_tensor, described, integer, number, ordered
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
 
-ALIGNED = 8  # columns; 8 numbers of float16 are 16 bytes
+ALIGNED_COLUMNS = 8  # columns; 8 numbers of float16 are 16 bytes
 
 
 class MixtureOfDistributions(torch.nn.Module):
@@ -42,14 +42,14 @@ class MixtureOfDistributions(torch.nn.Module):
         if block_dropout is not None and not isinstance(block_dropout, Mapping):
             raise InputError(f"block_dropout is {block_dropout!r} but must be a share by block, as {{'counts': 0.5}}")
         shares = {block: number(f"block_dropout of {block}", share) for block, share in (block_dropout or {}).items()}
-        if unknown := shares.keys() - BLOCKS:
-            raise InputError(f"block_dropout names {sorted(unknown)} but blocks are {sorted(BLOCKS)}")
+        if unknown := shares.keys() - BLOCK_BITS:
+            raise InputError(f"block_dropout names {sorted(unknown)} but blocks are {sorted(BLOCK_BITS)}")
         if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1:
             raise InputError(f"block_dropout is {shares} but needs shares of at least 0 and together at most 1")
         if shares.get("words") and not num_counts:
             raise InputError("block_dropout drops the words but num_counts is 0, so that nothing is left; give 0")
         self.num_words, self.num_counts, self.block_dropout = num_words, num_counts, shares
-        columns = -(-(num_words + num_counts) // ALIGNED) * ALIGNED
+        columns = -(-(num_words + num_counts) // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
         self.logits = torch.nn.Linear(hidden_size, columns)
 
     def forward(self, hidden: torch.Tensor, log_probs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -152,6 +152,6 @@ class MixtureOfDistributions(torch.nn.Module):
         draws = torch.rand(len(rows), device=rows.device)
         dropped, first = torch.zeros(len(rows), dtype=torch.uint8, device=rows.device), 0.0
         for block, share in self.block_dropout.items():
-            dropped[(draws >= first) & (draws < first + share)] = BLOCKS[block]
+            dropped[(draws >= first) & (draws < first + share)] = BLOCK_BITS[block]
             first += share
         return dropped

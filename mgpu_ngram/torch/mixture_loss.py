@@ -9,11 +9,11 @@ import torch
 from torch import library
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCKS, Mixture, tensor_gradient, tensor_sums
+from mgpu_ngram.engine.mixture import BLOCK_BITS, Mixture, tensor_gradient, tensor_sums
 
 from .arguments import check_tensor, integer
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+LOSS_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def mixture_loss(
@@ -61,7 +61,7 @@ def _gradient_of_probs(
     """Return the gradient of the log-probabilities."""
     terms = logits[:, num_words : num_words + log_probs.shape[1]].double() + log_probs - log_gold[:, None]
     made = (-scale[:, None] * terms.exp()).nan_to_num(0).to(log_probs.dtype)
-    return made if dropped is None else made.masked_fill((dropped & BLOCKS["counts"] > 0)[:, None], 0)
+    return made if dropped is None else made.masked_fill((dropped & BLOCK_BITS["counts"] > 0)[:, None], 0)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -192,10 +192,10 @@ def _check(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: An
             f"logits {tuple(logits.shape)} and log_probs {tuple(log_probs.shape)} do not fit {num_words} words; "
             "give (R, X) and (R, N) with X at least words + N"
         )
-    if logits.dtype not in DTYPES:
-        raise InputError(f"logits are {logits.dtype} but must be of {', '.join(map(str, DTYPES))}")
-    if log_probs.dtype not in DTYPES:
-        raise InputError(f"log_probs are {log_probs.dtype} but must be of {', '.join(map(str, DTYPES))}")
+    if logits.dtype not in LOSS_DTYPES:
+        raise InputError(f"logits are {logits.dtype} but must be of {', '.join(map(str, LOSS_DTYPES))}")
+    if log_probs.dtype not in LOSS_DTYPES:
+        raise InputError(f"log_probs are {log_probs.dtype} but must be of {', '.join(map(str, LOSS_DTYPES))}")
     wanted = {"log_probs": (log_probs, log_probs.dtype), "target": (target, torch.int64)}
     if dropped is not None:
         wanted["dropped"] = dropped, torch.uint8

@@ -22,7 +22,8 @@ from mgpu_ngram.engine.trie import BadNgram, build_trie
 
 FIRST_TOKEN_ID = len(SPECIALS)  # of the tokens that the model knows
 START_STATE, BOS_STATE = 0, 1
-ARCS, STATES = ("from_states", "to_states", "ilabels", "arcs_weights"), ("backoff_to_states", "backoff_weights")
+ARC_ARRAYS = ("from_states", "to_states", "ilabels", "arcs_weights")
+STATE_ARRAYS = ("backoff_to_states", "backoff_weights")
 LOG10_PER_LN = np.float32(1 / np.log(10))
 NO_END = -9999.0  # NeMo writes -10000 for a sentence that cannot end
 NEVER = np.float32(-99)  # log10
@@ -42,7 +43,7 @@ def read_nemo(path: str | Path, tokens: Sequence[str]) -> BackoffModel:
             config, weights = (_bytes(archive, members[name]) for name in ("model_config.yaml", "model_weights.ckpt"))
         vocab_size = yaml.safe_load(config)["vocab_size"]
         tensors = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
-        arrays = {name: tensors[name].numpy() for name in (*ARCS, *STATES, "state_order", "final_weights")}
+        arrays = {name: tensors[name].numpy() for name in (*ARC_ARRAYS, *STATE_ARRAYS, "state_order", "final_weights")}
     except FileNotFoundError:
         raise InputError(f"{str(path)!r} does not exist") from None
     except (tarfile.TarError, KeyError, TypeError, yaml.YAMLError, RuntimeError, pickle.UnpicklingError) as error:
@@ -71,7 +72,7 @@ def _levels(arrays: dict[str, Any], vocab_size: int) -> tuple[list[Ngrams], np.n
     A state of order n is a history of n - 1 words. An arc is an n-gram; if it ends in a state of order n + 1, that
     state has its backoff. Arcs from the first state to itself are tokens that the model lacks.
     """
-    from_A, to_A, token_A, ln_A = (arrays[name][: len(arrays["ilabels"]) - vocab_size] for name in ARCS)
+    from_A, to_A, token_A, ln_A = (arrays[name][: len(arrays["ilabels"]) - vocab_size] for name in ARC_ARRAYS)
     order_S, final_S, backoff_S = arrays["state_order"], arrays["final_weights"], arrays["backoff_weights"]
     is_lost = (from_A == START_STATE) & (to_A == START_STATE)
     known = np.sort(token_A[(from_A == START_STATE) & ~is_lost])

@@ -17,7 +17,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import tensor_top
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
 
-WHOLE = ROW_ALIGNMENT_BYTES // 4  # words that rows of float32 are padded to
+ALIGNED_WORDS = ROW_ALIGNMENT_BYTES // 4  # words that rows of float32 are padded to
 
 _models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -86,7 +86,7 @@ mixture_top = library.custom_op(
 @advance.register_fake
 def _(states: Any, number: int) -> Any:
     rows, words = len(states), _model(number).vocab_size
-    scores = states.new_empty((rows, -(-words // WHOLE) * WHOLE), dtype=torch.float32)[:, :words]
+    scores = states.new_empty((rows, -(-words // ALIGNED_WORDS) * ALIGNED_WORDS), dtype=torch.float32)[:, :words]
     return scores, states.new_empty((rows, words), dtype=torch.int64)
 
 

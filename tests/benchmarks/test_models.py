@@ -20,7 +20,7 @@ from mgpu_ngram.benchmarks.models import (
     zipf_model,
     zipf_words,
 )
-from mgpu_ngram.core.trie import ARRAYS
+from mgpu_ngram.core.trie import TRIE_ARRAYS
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.score.score_tokens import TrieValues, score_tokens
@@ -230,7 +230,7 @@ def test_scores_of_seen_and_unseen_text(stream):
 
 def test_a_model_is_reproducible():
     first, again, other = (zipf_model(20_000, 1_000, vocabulary=5_000, seed=seed) for seed in (3, 3, 4))
-    assert all(np.array_equal(getattr(first[0], name), getattr(again[0], name)) for name in ARRAYS)
+    assert all(np.array_equal(getattr(first[0], name), getattr(again[0], name)) for name in TRIE_ARRAYS)
     assert first[1] == again[1] and np.array_equal(first[2], again[2])
     assert first[0].starts == again[0].starts != other[0].starts
 
@@ -242,7 +242,7 @@ def test_a_gpu_makes_the_same_model(tmp_path):
     trie, words, heldout_T = zipf_model(100_000, 10_000)
     gpu_trie, gpu_words, gpu_heldout_T = zipf_model(100_000, 10_000, xp=cupy)
     assert gpu_words == words and gpu_trie.starts == trie.starts and np.array_equal(gpu_heldout_T.get(), heldout_T)
-    for name in ARRAYS:
+    for name in TRIE_ARRAYS:
         found, expected = getattr(gpu_trie, name).get(), getattr(trie, name)
         assert found.dtype == expected.dtype and np.array_equal(found, expected), name
     path = tmp_path / "text.txt"

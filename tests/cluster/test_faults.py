@@ -19,7 +19,7 @@ from distributed import Client, LocalCluster, Status
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.executor import reduce_tasks
-from mgpu_ngram.cluster.faults import WORKERS, Watch
+from mgpu_ngram.cluster.faults import WORKERS_TOPIC, Watch
 from mgpu_ngram.core.errors import RunError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -244,7 +244,7 @@ def test_a_worker_that_leaves_during_connect():
         client.cancel([client.submit(work, 1)])  # a message now, so the next one is delayed
         with ThreadPoolExecutor(1) as pool:
             watch = pool.submit(Watch, client, "address", "topic")
-            while WORKERS not in client._event_handlers:
+            while WORKERS_TOPIC not in client._event_handlers:
                 time.sleep(0.001)
             os.kill(cluster.workers[0].pid, signal.SIGKILL)
             gone = cluster.workers[0].worker_address

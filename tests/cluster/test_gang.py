@@ -326,7 +326,7 @@ def arrive(path):
 def test_a_gang_that_gets_half_of_its_workers_leaves_them(cluster, monkeypatch, tmp_path):
     """Somebody else's gang holds the others, and waits for the half that we got: nobody would ever go on."""
     first, second, _ = sorted(gang_driver.slots(cluster))
-    monkeypatch.setattr(gang_driver, "START_SECONDS", 0.3)
+    monkeypatch.setattr(gang_driver, "GANG_START_SECONDS", 0.3)
     find, tried = gang_driver._find_workers, []
     theirs = [cluster.client.submit(hold, str(tmp_path / "partner"), workers=[first], pure=False)]
 

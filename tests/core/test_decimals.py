@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
+from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, read_float32, write_float32
 from mgpu_ngram.kernels.compile import njit
 
 
@@ -39,7 +39,7 @@ def read(texts):
 
 def write(values):
     values = np.asarray(values, np.float32)
-    out = np.empty(len(values) * (MAX_BYTES + 1), np.uint8)
+    out = np.empty(len(values) * (MAX_NUMBER_BYTES + 1), np.uint8)
     return out[: write_all(values, out)].tobytes().decode().split("\n")[:-1]
 
 
@@ -155,7 +155,7 @@ def test_random_floats_read_back_the_same():
     found, lengths = read(texts)
     assert np.array_equal(found.view(np.uint32), values.view(np.uint32))
     assert lengths == list(map(len, texts))
-    assert max(lengths) == MAX_BYTES
+    assert max(lengths) == MAX_NUMBER_BYTES
 
 
 def log10_floats():

@@ -20,7 +20,7 @@ from mgpu_ngram.core.model_file import (
     save_model,
     save_trie,
 )
-from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams
+from mgpu_ngram.core.trie import CODED, FILLED, TRIE_ARRAYS, Ngrams
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie import build_trie, edges_of, quantize, with_fanout
 
@@ -122,7 +122,7 @@ def test_a_file_has_no_more_than_the_model(model, quantised, filled, tmp_path):
     """A model without missing n-grams needs no array of filled nodes, and a file without that array still loads."""
     for saved, more in (model, []), (quantised, CODED), (filled, [FILLED]):
         save_model(tmp_path / "m", saved)
-        assert load_arrays(tmp_path / "m")[0].keys() == {*ARRAYS, *more, "offsets_V", "data"}
+        assert load_arrays(tmp_path / "m")[0].keys() == {*TRIE_ARRAYS, *more, "offsets_V", "data"}
     changed(FILLED, None)(tmp_path / "m", filled)
     assert load_model(tmp_path / "m").trie.filled_F is None
 
@@ -389,7 +389,7 @@ def test_a_file_truncated_in_its_header(model, tmp_path):
 
 
 def test_fields_match_a_trie(model):
-    assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, *CODED, FILLED, "starts", "fanout"}
+    assert {f.name for f in dataclasses.fields(model.trie)} == {*TRIE_ARRAYS, *CODED, FILLED, "starts", "fanout"}
 
 
 def test_a_text_with_a_brace_at_byte_8(tmp_path):

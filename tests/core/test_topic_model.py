@@ -32,7 +32,7 @@ def file(tmp_path_factory):
 
 @pytest.mark.parametrize("cells", [1, 3, 7, 1 << 24])
 def test_counts_in_parts(cells, monkeypatch):
-    monkeypatch.setattr(topic_model, "CELLS", cells)
+    monkeypatch.setattr(topic_model, "COUNTS_AT_ONCE", cells)
     model = TopicModel.of_counts(COUNTS_VZ, PRIORS)
     parts = list(model.counts_by_words())
     assert [v for v, _ in parts] == list(range(0, 3, max(1, cells // 3)))

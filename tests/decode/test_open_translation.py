@@ -15,7 +15,7 @@ from mgpu_ngram.core.shortlist import load_shortlist
 from mgpu_ngram.engine.decode_batch import Forced, decode
 from mgpu_ngram.engine.decode_output import text_of
 from mgpu_ngram.engine.nmt_steps import NmtSteps
-from mgpu_ngram.engine.open_translation import DTYPES, TranslationFiles, open_translation
+from mgpu_ngram.engine.open_translation import COMPUTE_DTYPES, TranslationFiles, open_translation
 from mgpu_ngram.engine.search_options import SearchOptions
 
 ERROR_RATE = Path(__file__).parents[2] / "examples" / "error_rate.py"
@@ -196,7 +196,8 @@ def test_weights_are_rounded_to_even(files, random_tensors, save_model):
     system = TranslationFiles(
         (save_model(tensors, "m"),), *(getattr(files(0), n) for n in ("source_vocabs", "target_vocab"))
     )
-    found = {dtype: open_translation(system, dtype=dtype).models[0].output.bias_Y[:6].tolist() for dtype in DTYPES}
+    outputs = {dtype: open_translation(system, dtype=dtype).models[0].output for dtype in COMPUTE_DTYPES}
+    found = {dtype: output.bias_Y[:6].tolist() for dtype, output in outputs.items()}
     assert found["tf32"] == found["float32"] == tensors["ff_logit_b"][:6].tolist()
     assert found["bfloat16"] == [1, 1 + 2.0**-6, 1, 1, -(2.0**-10), 0]
     assert found["float16"] == [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1, 1 + 2.0**-9, -(2.0**-10) - 2.0**-19, 0]
@@ -207,7 +208,7 @@ def test_weights_are_rounded_to_even(files, random_tensors, save_model):
     [
         ("float16", "cpu"),
         ("bfloat16", "cpu"),
-        *(pytest.param(dtype, "gpu", marks=pytest.mark.gpu) for dtype in DTYPES),
+        *(pytest.param(dtype, "gpu", marks=pytest.mark.gpu) for dtype in COMPUTE_DTYPES),
     ],
 )
 def test_dtypes_change_few_results(shared_data, dtype, device):

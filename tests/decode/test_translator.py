@@ -11,7 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
-from mgpu_ngram.engine.nmt_weights import TABLE_BYTES
+from mgpu_ngram.engine.nmt_weights import MAX_TABLE_BYTES
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 
 G2P = Path(__file__).parents[2] / "examples" / "g2p"
@@ -155,7 +155,7 @@ def test_tables_take_the_memory_that_they_may(translator):
         assert (has_target, has_source) == (size >= target, size >= target + source)
         found.append(system.translate(texts, beam_size=3, n_best=3))
     assert all(one == found[0] for one in found)
-    assert DecodeConfig.table_bytes == TABLE_BYTES
+    assert DecodeConfig.table_bytes == MAX_TABLE_BYTES
 
 
 def test_samples_are_fixed_by_the_seed(translator):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.core.bags import Bags, join_bags, make_bags
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.coherence import MEASURES, WordPairs, c_npmi, c_uci, coherence, count_pairs, u_mass
+from mgpu_ngram.engine.coherence import COHERENCE_MEASURES, WordPairs, c_npmi, c_uci, coherence, count_pairs, u_mass
 
 TEXTS = [
     "a b c a", "a b d", "a c d e", "b c", "e f g", "f g g h", "e f h", "a f", "g h", "d e", "", "c h h"
@@ -53,7 +53,7 @@ def test_by_hand():
 
 def test_gensim_gave_these_values():
     found = coherence(bags_of(TEXTS), top(*TOPICS))
-    assert found.keys() == MEASURES.keys() == GENSIM.keys()
+    assert found.keys() == COHERENCE_MEASURES.keys() == GENSIM.keys()
     for name, values in GENSIM.items():
         assert np.allclose(found[name], values, rtol=1e-12), name
 
@@ -70,7 +70,7 @@ dictionary = Dictionary(texts)
 corpus = [dictionary.doc2bow(text) for text in texts]
 topics = [topic.split() for topic in {TOPICS!r}]
 given = dict(topics=topics, texts=texts, corpus=corpus, dictionary=dictionary, topn=4, processes=1)
-for name in {list(MEASURES)!r}:
+for name in {list(COHERENCE_MEASURES)!r}:
     print(*CoherenceModel(coherence=name, window_size=1000, **given).get_coherence_per_topic())
 """
     folder = os.environ.get("GENSIM_PATH")
@@ -80,7 +80,7 @@ for name in {list(MEASURES)!r}:
     assert done.returncode == 0, done.stderr
     theirs = [list(map(float, line.split())) for line in done.stdout.splitlines()]
     found = coherence(bags_of(TEXTS), top(*TOPICS))
-    for name, values in zip(MEASURES, theirs, strict=True):
+    for name, values in zip(COHERENCE_MEASURES, theirs, strict=True):
         assert np.allclose(found[name], values, rtol=1e-9), name
 
 

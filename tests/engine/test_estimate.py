@@ -212,7 +212,7 @@ def test_parts_give_the_same_model(options, to_device, monkeypatch):
     text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.5, 9).clip(1, 40)) for _ in range(300)) + b"\n"
     words, counts = counted(text, 4)
     whole, *_ = estimated(words, counts, 4, to_device, fallback=FALLBACK, **options)
-    monkeypatch.setattr(assemble, "SAMPLED", 4)
+    monkeypatch.setattr(assemble, "SAMPLED_NGRAMS", 4)
     for parts, split, stretches in (2, 0, 1), (5, 0, 2), (64, 0, 40), (1, 1, 3), (5, 1, 1), (5, 7, 2), (64, 16, 4):
         how = {"split": heaviest(counts, split), "stretches": stretches, "fallback": FALLBACK}
         trie, *_ = estimated(words, counts, 4, to_device, parts, **how, **options)

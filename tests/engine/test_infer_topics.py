@@ -64,7 +64,7 @@ def test_blocks_change_nothing(cells, planted, options, tmp_path, monkeypatch):
     path = planted.write_parquet(tmp_path / "docs.parquet", planted.documents(60))
     how = options(examples=2, snippets=True, grouping=Grouping("kind"))
     whole = infer_chunk(chunk_of(path), how)
-    monkeypatch.setitem(infer_topics.CELLS, "cpu", cells)
+    monkeypatch.setitem(infer_topics.SHARES_AT_ONCE, "cpu", cells)
     monkeypatch.setattr(infer_topics, "BLOCK_BYTES", 200)
     found = infer_chunk(chunk_of(path), how)
     for name in ("tokens_D", "unknown_D", "starts_D1", "topics_N", "shares_N", "documents_Z"):

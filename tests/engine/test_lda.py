@@ -287,9 +287,9 @@ def test_parts_of_documents_change_no_figure(device, monkeypatch):
 
     whole = figures()
     for places in (1, 100):
-        monkeypatch.setattr(lda_blocks, "PLACES", places)
+        monkeypatch.setattr(lda_blocks, "PLACES_AT_ONCE", places)
         monkeypatch.setattr(lda_metrics, "BLOCK_WEIGHTS", {"cpu": 50, "gpu": 50})
-        monkeypatch.setattr(topic_model, "CELLS", 20)
+        monkeypatch.setattr(topic_model, "COUNTS_AT_ONCE", 20)
         assert figures() == whole
         [block] = sampler.blocks.stored()
         topics = block.topics()

@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import save_model
-from mgpu_ngram.core.trie import ARRAYS
+from mgpu_ngram.core.trie import TRIE_ARRAYS
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.kernels.dispatch import on_gpu
@@ -70,7 +70,7 @@ def test_the_same_from_every_file(fanout, arpa, device, tmp_path):
     for path in packed, str(tmp_path / "model.safetensors"):
         other = open_model(path, device, fanout=fanout)
         assert other.fingerprint == model.fingerprint and other.words == model.words
-        assert all(np.array_equal(getattr(other.trie, n), getattr(model.trie, n)) for n in ARRAYS)
+        assert all(np.array_equal(getattr(other.trie, n), getattr(model.trie, n)) for n in TRIE_ARRAYS)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_errors(monkeypatch):
     rows = TopicRows.of_dense(np.ones((2, 3), np.uint32), 1.0)
     with pytest.raises(InputError, match="metric is 'cosine'"):
         topic_distances(rows, "cosine")
-    monkeypatch.setattr(module, "MAX_TOPICS", 2)
+    monkeypatch.setattr(module, "MAX_COMPARED_TOPICS", 2)
     with pytest.raises(InputError, match="3 topics .* 2 is the limit; .*--limit N"):
         topic_distances(rows)
     assert [*nearest_of(rows, 1, [2])] == [2]

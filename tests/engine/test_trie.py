@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams, node_dtype
+from mgpu_ngram.core.trie import CODED, FILLED, TRIE_ARRAYS, Ngrams, node_dtype
 from mgpu_ngram.engine import trie as trie_module
 from mgpu_ngram.engine.trie import (
     BadNgram,
@@ -277,7 +277,7 @@ def test_any_values(build, probs, bits, seed):
     there = [b for b in backoffs if b]
     centers = plain_bins(there, 2**bits - 2) if there else []
     assert found_backoffs == [nearest(b, centers) if b else 0 for b in backoffs]
-    for name in set(ARRAYS) - {"prob_G", "backoff_M"}:
+    for name in set(TRIE_ARRAYS) - {"prob_G", "backoff_M"}:
         assert getattr(made, name) is getattr(trie, name)
 
 
@@ -312,7 +312,7 @@ def test_a_quantised_trie_scores_like_its_decoded_values(build, to_device, order
 
 def test_a_trie_moves_with_its_codes(build, device):
     made = quantize(model_of_text(build, 3, 0)[0], 4)
-    assert set(made.arrays()) == {*ARRAYS, *CODED}
+    assert set(made.arrays()) == {*TRIE_ARRAYS, *CODED}
     there = made.map_arrays(to_host)
     assert all(isinstance(a, np.ndarray) for a in there.arrays().values()) and there.quantized
     assert all(on_gpu(a) == (device == "gpu") for a in made.arrays().values())

@@ -16,7 +16,7 @@ from mgpu_ngram.engine import budget as engine_budget
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import LimitedTask, chunks_ahead, limited, limited_to, make_budget, text_within
-from mgpu_ngram.jobs.count.plan import MAX_TEXT_BYTES, text_bytes
+from mgpu_ngram.jobs.count.plan import MAX_CHUNK_BYTES, text_bytes
 from mgpu_ngram.stages.registry import STAGES
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
@@ -48,7 +48,7 @@ def test_text_per_counted_chunk_by_hand():
     assert text_bytes(Budget("cpu", 0, 160_000)) == 3000
     assert text_bytes(Budget("gpu", 200_000, 160_000)) == 5000  # 24 bytes per byte of text
     for device in "cpu", "gpu":
-        assert text_bytes(Budget(device, 1 << 50, 1 << 50)) == MAX_TEXT_BYTES[device]
+        assert text_bytes(Budget(device, 1 << 50, 1 << 50)) == MAX_CHUNK_BYTES[device]
 
 
 @pytest.mark.parametrize(

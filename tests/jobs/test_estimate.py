@@ -54,7 +54,7 @@ def here():
 @pytest.fixture(autouse=True)
 def small_models_are_cut(monkeypatch):
     """Cut the model into stretches, as several workers do with a large one."""
-    monkeypatch.setattr(assemble, "SAMPLED", 4)
+    monkeypatch.setattr(assemble, "SAMPLED_NGRAMS", 4)
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ def test_one_worker_makes_as_many_stretches_as_memory_allows(copies, stretches, 
     """Bit for bit the same model, wherever stretches are kept."""
     text, made, real = random_text(400), [], estimate_model.assemble_stretch
     expected = estimated(text, 1, order=5)
-    monkeypatch.setattr(assemble, "SAMPLED", 4)
+    monkeypatch.setattr(assemble, "SAMPLED_NGRAMS", 4)
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: place)
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: place != "disk")
     monkeypatch.setattr(Budget, "task_bytes", lambda self: 100_000)  # values of n-grams take 120,000 of it

@@ -211,7 +211,7 @@ def test_no_memory_for_intermediate_results(
     result = run_here(tmp_path / "out", corpus, order=4, chunk_bytes=20_000, memory=memory)
     assert contents(result.path) == undisturbed and result.seconds["tokenise"] > 0
     chunks = sum(-(-path.stat().st_size // 20_000) for path in corpus)
-    assert len(in_files) > chunks > count_vocabulary.ARITY  # also merged runs
+    assert len(in_files) > chunks > count_vocabulary.MERGE_ARITY  # also merged runs
     assert list((tmp_path / "spill").iterdir()) == []
 
 

@@ -213,11 +213,11 @@ def test_invalid_settings():
 def test_sums_do_not_depend_on_the_order(monkeypatch):
     values = -np.random.default_rng(0).random(1000, np.float32) * 10
     exact = math.fsum(values.tolist())
-    assert score_job._in_units(values) * score_job.UNIT == exact
+    assert score_job._in_units(values) * score_job.SUM_UNIT == exact
     monkeypatch.setattr(score_job, "MAX_ADDED", 7)
-    assert score_job._in_units(values[::-1]) * score_job.UNIT == exact
+    assert score_job._in_units(values[::-1]) * score_job.SUM_UNIT == exact
     assert score_job._in_units(np.array([-np.inf, -1])) == -np.inf
-    assert score_job._in_units(np.array([-(2.0**60), -(2.0**62)])) * score_job.UNIT == -(2.0**60) - 2.0**62
+    assert score_job._in_units(np.array([-(2.0**60), -(2.0**62)])) * score_job.SUM_UNIT == -(2.0**60) - 2.0**62
 
 
 @pytest.mark.parametrize("level", ["word", "sentence"])
@@ -306,7 +306,7 @@ def test_chunks_are_as_few_as_possible(arpa, lines, monkeypatch):
 
 
 def test_sums_are_rounded_to_the_nearest_unit():
-    value = -1.25 * score_job.UNIT
+    value = -1.25 * score_job.SUM_UNIT
     assert score_job._in_units(np.array([value])) == -1
 
 

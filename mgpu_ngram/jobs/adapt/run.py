@@ -23,7 +23,7 @@ from mgpu_ngram.jobs.estimate.from_counts import check_counts
 from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, model_file, saved, settings_of
 
 FORMAT = "mgpu_ngram adapted model"
-COUNTS = "counts"
+COUNTS_FOLDER = "counts"
 BY_ORDER = ("orders", "device_bytes", "host_bytes", "spill_bytes")  # of a plan
 
 
@@ -58,7 +58,7 @@ def earlier_counts(config: AdaptConfig) -> tuple[Counts, dict[str, Any]]:
     before: dict[str, Any] = {}
     if manifest is not None and manifest.get("format") == FORMAT:
         before = {name: value for name, value in manifest["options"].items() if name not in (*OWN, "format")}
-        path = os.path.join(path, COUNTS)
+        path = os.path.join(path, COUNTS_FOLDER)
     counts = read_counts(path)
     check_counts(counts, config.estimating(path, before))
     return counts, before
@@ -114,7 +114,7 @@ def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) 
     corpus = inputs or open_inputs(config)
     counts, counting, estimating = settings(config)
     with Output.create(context.target, context.overwrite) as out:
-        folder = out.folder / COUNTS
+        folder = out.folder / COUNTS_FOLDER
         folder.mkdir()
         with counted(counting, context, corpus, folder, out.path) as count:
             made = replace(estimating, counts=str(folder))
@@ -127,6 +127,6 @@ def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) 
             made_of = {"inputs": count.manifest["inputs"], "options": settings_of(estimating)}
             write_manifest(out.folder, made_of | figures_of(result), FORMAT)
             out.commit()
-    count = replace(count, path=out.path / COUNTS)
+    count = replace(count, path=out.path / COUNTS_FOLDER)
     before = counts.manifest["tokens"] - 2 * counts.manifest["lines"]
     return AdaptResult(out.path, before, result.tokens - before, estimating.smoothing, count, result)

@@ -45,7 +45,7 @@ else:
     pq = LazyModule("pyarrow.parquet")
 
 FORMAT = "mgpu_ngram comparison"
-SENTENCES, PICTURE = "sentences.parquet", "differences.png"
+SENTENCES_FILE, DIFFERENCES_FILE = "sentences.parquet", "differences.png"
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
     progress.start("compare", len(chunks), "chunks", "tokens")
 
     with ExitStack() as stack:
-        table = stack.enter_context(ParquetTable(out.folder / SENTENCES, _columns(M))) if out else None
+        table = stack.enter_context(ParquetTable(out.folder / SENTENCES_FILE, _columns(M))) if out else None
         compared = results_of(executor, chunks, chunk_bytes, ahead, "scoring", compare_chunk, models, config.shown)
         for found, chunks_done in compared:
             for m in range(M):
@@ -231,7 +231,7 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
     ]
     if out and find_spec("matplotlib"):
         names = [os.path.basename(path) for path in config.models]
-        draw_comparison(names, list(differences), [figure.lengths for figure in figures], out.folder / PICTURE)
+        draw_comparison(names, list(differences), [figure.lengths for figure in figures], out.folder / DIFFERENCES_FILE)
     return CompareResult(
         out.path if out else None, words, figures, [paired(d_S, known_S) for d_S in differences], shown,
         add_seconds(*seconds), time.perf_counter() - start, executor.workers, executor.device, executor.transport,

@@ -14,7 +14,7 @@ from mgpu_ngram.core.verify import counts_checksum
 from mgpu_ngram.engine.earlier_counts import EarlierCounts, EarlierShard, pieces_of
 from mgpu_ngram.jobs.count.config import CountConfig
 
-SAME = ("sentence_markers", "lowercase")  # options of both counts
+SAME_OPTIONS = ("sentence_markers", "lowercase")  # options of both counts
 
 
 def open_earlier(config: CountConfig) -> list[Counts]:
@@ -25,7 +25,7 @@ def open_earlier(config: CountConfig) -> list[Counts]:
         options = counts.manifest.get("options", {})
         if counts.unit != "word":
             raise InputError(f"{path} has counts of unit {counts.unit}, but only counts of words are added to")
-        for name in SAME:
+        for name in SAME_OPTIONS:
             if options.get(name) != getattr(config, name):
                 raise InputError(
                     f"{path} was counted with {name} {str(options.get(name)).lower()}, but this run has "

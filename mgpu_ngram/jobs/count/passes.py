@@ -23,11 +23,11 @@ from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, pla
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
 from mgpu_ngram.engine.lexicon import Lexicon
-from mgpu_ngram.engine.sorted_runs import RUN, SortedRun, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import (
-    VOCABULARY,
+    VOCABULARY_ENTRY,
     LmplzText,
     load_vocabulary,
     merge_vocabularies,
@@ -92,7 +92,7 @@ class CountPasses:
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
         self.earlier, self.added = NONE_EARLIER
         self.folder = str(checkpoint.entries_folder)
-        entries = checkpoint.entries(RUN, self._verify)
+        entries = checkpoint.entries(RUN_ENTRY, self._verify)
         self.stored = [SortedRun({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
         self.resumed = {item for run in self.stored for item in run.chunks}
         self.saving: list[dict[str, float]] = []  # seconds of each save of vocabularies
@@ -136,7 +136,7 @@ class CountPasses:
             self.budget, config.order, config.strategy, config.histograms, self.sentence_markers, streams,
             -(-len(self.chunks) // executor.workers), self.folder,
         )  # fmt: skip
-        known = self.checkpoint.entries(f"{VOCABULARY}_{seed}", self._verify)
+        known = self.checkpoint.entries(f"{VOCABULARY_ENTRY}_{seed}", self._verify)
         have = {item for entry in known for item in entry.items}
         tokenised = {
             c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}", affinity=c.index)
@@ -335,7 +335,7 @@ def save_vocabularies(
     sizes = [v.nbytes for v in vocabularies]
     for group in groups(list(zip(vocabularies, items, strict=True)), sizes, budget.block_bytes()):
         merged = merge_vocabularies(*(move_vocabulary(v, "cpu") for v, _ in group))
-        store_vocabulary(merged, f"{VOCABULARY}_{seed}", [item for _, item in group], folder)
+        store_vocabulary(merged, f"{VOCABULARY_ENTRY}_{seed}", [item for _, item in group], folder)
     return {"checkpoint": time.perf_counter() - start}
 
 

@@ -28,7 +28,7 @@ CODE_BITS = {"word": 21, "byte": 9}  # an estimate for words
 BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, copied to the device at once
 MIN_BLOCK_BYTES = 1 << 16
 BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of memory, until a chunk is counted and cut; a GPU has taken 17
-MAX_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # most text of a chunk
+MAX_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # most text of a chunk
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
@@ -62,7 +62,7 @@ def _ring_bytes(budget: Budget) -> int:
 
 def text_bytes(budget: Budget) -> int:
     """Return the most text of a chunk for which everything up to its counts fits the budget."""
-    return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_TEXT_BYTES[budget.device])
+    return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_CHUNK_BYTES[budget.device])
 
 
 def planned_budget(config: CountConfig, context: PlanContext, corpus: Corpus) -> Budget:

@@ -31,9 +31,9 @@ from mgpu_ngram.engine.vocabulary_ranges import (
 
 T = TypeVar("T")
 
-ARITY = 8  # vocabularies that are merged at once
+MERGE_ARITY = 8  # vocabularies that are merged at once
 WORD_BYTES = 47  # of a word of 11 bytes in a vocabulary
-MAX_RANGES = 256  # each exchange takes as many tasks as the square of this, or fewer
+MAX_HASH_RANGES = 256  # each exchange takes as many tasks as the square of this, or fewer
 RANGE_COPIES = 3  # of the words of a range or piece while they are merged or sorted
 
 
@@ -63,7 +63,7 @@ class Numbering:
 def number(executor: Executor, vocabularies: Sequence[Handle], how: Numbering) -> Handle:
     """Merge the vocabularies of chunks in a tree, and number the symbols in one task; return the `Numbered`."""
     merge = partial(_merge, budget=how.budget, folder=how.folder)
-    merged = reduce_tasks(executor, merge, vocabularies, ARITY, roots=ARITY, priority=True)
+    merged = reduce_tasks(executor, merge, vocabularies, MERGE_ARITY, roots=MERGE_ARITY, priority=True)
     return executor.call(_number, merged, how, affinity=0)
 
 
@@ -106,7 +106,7 @@ def number_in_ranges(
 
 def ranges_needed(sizes: Sequence[int], budget: Budget) -> int:
     """Return into how many ranges vocabularies of these bytes are cut: 1 if a task has memory for all of them."""
-    return min(max(1, -(-RANGE_COPIES * sum(sizes) // max(1, budget.host_working_bytes()))), MAX_RANGES)
+    return min(max(1, -(-RANGE_COPIES * sum(sizes) // max(1, budget.host_working_bytes()))), MAX_HASH_RANGES)
 
 
 def groups(items: Sequence[T], sizes: Sequence[int], most_bytes: int) -> list[list[T]]:

@@ -17,9 +17,9 @@ from mgpu_ngram.engine.decode_batch import POSITIONS, Batching, sentences_at_onc
 from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
 from mgpu_ngram.engine.open_translation import TranslationFiles
 from mgpu_ngram.engine.search_options import SearchOptions
+from mgpu_ngram.jobs.budget import SHORT_TEXT_CHUNKS
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 
-CHUNKS = 64  # of a short text, so that all workers have some; the same for any number of workers
 CHUNK_SENTENCES = {"cpu": (256, 1024), "gpu": (2048, 16384)}  # least and most of a task
 SHORT_CHUNKS, SHORT_SENTENCES = 16, 64  # of a text too short for 16 tasks of 256 sentences, and least of its tasks
 
@@ -116,7 +116,7 @@ def sentences_of_task(config: DecodeConfig, sentences: int, device: str) -> int:
     least, most = CHUNK_SENTENCES[device]
     if device == "cpu":  # no fewer than 64: small models take twice the time with 64 sentences at once as with 256
         least = max(SHORT_SENTENCES, min(least, -(-sentences // SHORT_CHUNKS)))
-    return config.chunk_sentences or max(least, min(most, -(-sentences // CHUNKS)))
+    return config.chunk_sentences or max(least, min(most, -(-sentences // SHORT_TEXT_CHUNKS)))
 
 
 def options_of(config: DecodeConfig, identity: dict[str, str], device: str, threads: int) -> DecodeOptions:

@@ -69,7 +69,7 @@ class DecodeResult:
         return asdict(self) | {"path": self.path and str(self.path)} | rates
 
 
-Take = Callable[[bytes], None]
+TakeText = Callable[[bytes], None]
 
 
 def open_inputs(config: DecodeConfig) -> Corpus:
@@ -131,7 +131,7 @@ def _made_of(config: DecodeConfig, opened: _RunInputs) -> dict[str, Any]:
 
 
 def run(
-    config: DecodeConfig, context: RunContext, inputs: Corpus | None = None, take: Take | None = None
+    config: DecodeConfig, context: RunContext, inputs: Corpus | None = None, take: TakeText | None = None
 ) -> DecodeResult:
     """Decode a text and write OUT/translations.txt and OUT/manifest.json; only the text file for a single file.
 
@@ -184,7 +184,7 @@ def _result(
 
 
 def _decode(
-    config: DecodeConfig, context: RunContext, opened: _RunInputs, take: Take, checkpoint: Checkpoint | None = None
+    config: DecodeConfig, context: RunContext, opened: _RunInputs, take: TakeText, checkpoint: Checkpoint | None = None
 ) -> DecodedLines:
     """Decode a text; call `take` with the lines of each task, in order. Return the totals, without the text."""
     executor, progress = limited_to(context.executor, context.memory), context.progress

@@ -14,7 +14,7 @@ from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines
 
-ENTRY = "decoded"  # kind of the entries
+DECODED_ENTRY = "decoded"  # kind of the entries
 KEPT_BYTES = 64 << 20  # of results that wait for the next save, at most
 
 
@@ -41,7 +41,7 @@ class SavedResults:
     def found(self) -> set[int]:
         """Return the numbers of the tasks whose results an earlier run saved."""
         if self._checkpoint is not None:
-            for entry in self._checkpoint.entries(ENTRY):
+            for entry in self._checkpoint.entries(DECODED_ENTRY):
                 self._place |= {item: (entry.path, i) for i, item in enumerate(entry.items)}
         return set(self._place)
 
@@ -75,4 +75,4 @@ class SavedResults:
             "end": np.cumsum([len(decoded.text) for decoded in kept]),
             "counts": np.array([decoded.counts for decoded in kept]),
         }
-        save_entry(str(self._checkpoint.entries_folder), ENTRY, list(waiting), arrays)
+        save_entry(str(self._checkpoint.entries_folder), DECODED_ENTRY, list(waiting), arrays)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
-BLOCK_BYTES = 512  # the unit of stat's st_blocks
-COUNTED = 64  # chunks whose histories one task counts, at most
+STAT_BLOCK_BYTES = 512  # the unit of stat's st_blocks
+CHUNKS_AT_ONCE = 64  # chunks whose histories one task counts, at most
 COMPACT_HISTORIES = 1 << 16  # of a compact block; consecutive histories share many children
 MAX_GROUP, PARQUET_GROUPS = 1 << 13, 4  # histories per row group, and row groups per file
 WAYS_OUT = "give top_k, fewer orders, dtype float16 or format compact, or a path with more room"
@@ -84,7 +84,7 @@ class DistributionPasses:
     def _count(self) -> list[int]:
         """Return the number of histories of each chunk."""
         config, executor, chunks = self.config, self.executor, self.chunks
-        size = max(1, min(COUNTED, len(chunks) // (AHEAD * executor.workers)))
+        size = max(1, min(CHUNKS_AT_ONCE, len(chunks) // (AHEAD * executor.workers)))
         counts: dict[int, list[int]] = {}
         called = {}
         for i in range(0, len(chunks), size):
@@ -161,7 +161,7 @@ class DistributionPasses:
         allocated = 0
         for path in self.folder.rglob("*"):
             with suppress(FileNotFoundError):  # tasks of an earlier run may still delete what they could not write
-                allocated += path.stat().st_blocks * BLOCK_BYTES
+                allocated += path.stat().st_blocks * STAT_BLOCK_BYTES
         needed = sum(file.row_bytes for file in files) * self.starts[-1] - allocated
         free = shutil.disk_usage(self.folder).free
         if needed > free:

@@ -16,7 +16,7 @@ from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.vocabulary import START_ID
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.adjust import (
-    COUNTED,
+    MAX_COUNTED,
     last_longer,
 )
 from mgpu_ngram.engine.part import EstimateOptions
@@ -43,7 +43,7 @@ from mgpu_ngram.jobs.estimate.tasks import (
 )
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 
-ARITY = 8  # vectors over the vocabulary that one task sums
+SUM_ARITY = 8  # vectors over the vocabulary that one task sums
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,14 @@ class Estimation:
         executor, device = self.executor, self.budget.device
         smoothing = self.options.smoothing
         lefts = [] if smoothing else [executor.call(left_of, part) for part in parts]
-        lefts = [h for i in range(ARITY) for h in reduce_tasks(executor, add_vectors, lefts[i::ARITY], ARITY)]
+        by_turns = (lefts[i::SUM_ARITY] for i in range(SUM_ARITY))
+        lefts = [h for some in by_turns for h in reduce_tasks(executor, add_vectors, some, SUM_ARITY)]
         words = executor.call(count_words, lefts, self.vocabulary, self.options, self.bad, device)
         del lefts
         split_left = None
         if self.split and not smoothing:
-            [split_left] = reduce_tasks(executor, add_vectors, [executor.call(split_left_of, p) for p in parts], ARITY)
+            split_lefts = [executor.call(split_left_of, part) for part in parts]
+            [split_left] = reduce_tasks(executor, add_vectors, split_lefts, SUM_ARITY)
         statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
         unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)
         split_L = None
@@ -171,7 +173,7 @@ class Estimation:
             places = call(places_of, self.vocabulary)
             asked.append(call(last_word, self.vocabulary, words, places))
         if self.split:
-            asked.append(call(count_counts, split_left, COUNTED))
+            asked.append(call(count_counts, split_left, MAX_COUNTED))
         (of_words, size, self.tokens), *answers = self.executor.gather(asked)
         reports, answers = answers[: len(parts)], answers[len(parts) :]
         self.seconds += [seconds for *_, seconds in reports]
@@ -181,7 +183,7 @@ class Estimation:
         if slips:
             for n, adjusted, raw in self._slipped(parts, places, answers[0], split_left):
                 for count, change in (adjusted, -1), (raw, 1):
-                    if 1 <= count <= COUNTED:
+                    if 1 <= count <= MAX_COUNTED:
                         counts[n][count - 1] += change
         given = self.config.discount_fallback
         fallback = None if given is None else check_fallback(given)

@@ -20,7 +20,7 @@ from mgpu_ngram.core.model_file import BackoffModel, check_free_file
 from mgpu_ngram.core.model_layout import FORMAT
 from mgpu_ngram.core.output import Output, clear_temporaries, write_manifest
 from mgpu_ngram.core.shards import PartLimits
-from mgpu_ngram.core.smoothing import NAMES
+from mgpu_ngram.core.smoothing import METHODS
 from mgpu_ngram.core.srilm_counts import SrilmCounts
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.words import Words
@@ -287,7 +287,7 @@ def saved(
     header = None
     if config.verbose_header:
         names = config.counts or ", ".join(config.corpus)
-        header = [f"Input file: {names}", f"Token count: {result.tokens}", f"Smoothing: {NAMES[config.smoothing]}"]
+        header = [f"Input file: {names}", f"Token count: {result.tokens}", f"Smoothing: {METHODS[config.smoothing]}"]
     threads = executor.threads * executor.tasks_per_host  # no other task runs
     saving = executor.call(save, model, path, config.format, header, threads, config.closed, label=f"writing {path}")
     start = time.perf_counter()

@@ -14,7 +14,7 @@ from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, UNK_ID, Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.adjust import (
-    COUNTED,
+    MAX_COUNTED,
     adjust_counts,
     adjust_unigrams,
     linked_part,
@@ -198,7 +198,7 @@ def count_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptio
         count_V, kept_V = plain_unigrams(counts_V, smoothing.closed)
     else:
         count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
-    counted = count_counts(count_V, smoothing.counted(1) if smoothing else COUNTED)
+    counted = count_counts(count_V, smoothing.counted(1) if smoothing else MAX_COUNTED)
     tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum() + vocabulary.counts_V[UNK_ID])
     return _Words(count_V, kept_V, counted, (int(kept_V.sum()), len(kept_V)), tokens)
 

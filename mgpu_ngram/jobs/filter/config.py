@@ -12,7 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_files, check_name, suggest
 
 CONTRAST_FIELDS = ("contrast_perplexity", "cross_entropy_difference")
-FIELDS = ("perplexity", "log10", "words", "oovs", *CONTRAST_FIELDS, "bucket", "lines")
+NEW_FIELDS = ("perplexity", "log10", "words", "oovs", *CONTRAST_FIELDS, "bucket", "lines")
 TABLES = (".csv", ".yaml", ".yml")  # of models
 LANGUAGE = "language"  # CCNet's field
 PLACE = "{language}"  # in the path of models
@@ -67,8 +67,8 @@ class FilterConfig:
             if low is not None and high is not None and low > high:
                 raise InputError(f"{least} is {low} but must be at most {most}, {high}")
         for name in _parts(self.keep):
-            if name not in FIELDS:
-                raise InputError(f"keep has {name!r}; {suggest(name, FIELDS)}")
+            if name not in NEW_FIELDS:
+                raise InputError(f"keep has {name!r}; {suggest(name, NEW_FIELDS)}")
         ends = self.bucket_ends
         for name in self.only_buckets:
             if not ends:
@@ -135,13 +135,13 @@ class FilterConfig:
         )  # fmt: skip
 
     def fields(self, has_contrast: bool) -> tuple[str, ...]:
-        """Return the new fields, in the order of FIELDS.
+        """Return the new fields, in the order of NEW_FIELDS.
 
         has_contrast  whether there is a contrast model
         """
         absent = {"lines", *(() if self.bucket_ends else ("bucket",)), *(() if has_contrast else CONTRAST_FIELDS)}
-        wanted = _parts(self.keep) or [name for name in FIELDS if name not in absent]
-        return tuple(name for name in FIELDS if name in wanted)
+        wanted = _parts(self.keep) or [name for name in NEW_FIELDS if name not in absent]
+        return tuple(name for name in NEW_FIELDS if name in wanted)
 
     @property
     def language(self) -> str:

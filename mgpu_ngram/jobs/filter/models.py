@@ -13,8 +13,8 @@ from mgpu_ngram.core.typed_config import suggest
 from mgpu_ngram.core.yaml_file import read_yaml
 from mgpu_ngram.jobs.filter.config import PLACE, FilterConfig
 
-HOLDS = "a mapping from languages to models, such as en: {model: en.binary, tokenizer: en.sp.model}"
-EXAMPLE = "give a CSV file with the columns language, model, tokenizer, contrast_model"
+MAPPING = "a mapping from languages to models, such as en: {model: en.binary, tokenizer: en.sp.model}"
+TABLE_WAY_OUT = "give a CSV file with the columns language, model, tokenizer, contrast_model"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_table(path: str) -> dict[str, ModelPaths]:
         folder = Path(path).parent
         found[language] = ModelPaths(**{key: str(folder / value) for key, value in row.items()})
     if not found:
-        raise InputError(f"{path}: the table has no models; {EXAMPLE}")
+        raise InputError(f"{path}: the table has no models; {TABLE_WAY_OUT}")
     if len({paths.contrast_model is None for paths in found.values()}) > 1:
         lacking = next(name for name, paths in found.items() if paths.contrast_model is None)
         raise InputError(f"{path}: {lacking!r} has no contrast_model but others have; give all languages one, or none")
@@ -85,10 +85,10 @@ def _csv_rows(path: str) -> list[tuple[str, Any, dict[str, Any]]]:
         rows = [(i, row) for i, row in enumerate(csv.reader(lines), 1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "it is no CSV in UTF-8"
-        raise InputError(f"{path}: cannot be read ({reason}); {EXAMPLE}") from None
+        raise InputError(f"{path}: cannot be read ({reason}); {TABLE_WAY_OUT}") from None
     header = [name.strip() for name in rows[0][1]] if rows else []
     if "language" not in header or "model" not in header:
-        raise InputError(f"{path}: its first line is not the names of columns; {EXAMPLE}")
+        raise InputError(f"{path}: its first line is not the names of columns; {TABLE_WAY_OUT}")
     found = []
     for i, row in rows[1:]:
         if len(row) > len(header):
@@ -101,7 +101,7 @@ def _csv_rows(path: str) -> list[tuple[str, Any, dict[str, Any]]]:
 def _yaml_rows(path: str) -> list[tuple[str, Any, dict[str, Any]]]:
     rows = [
         (f"the entry {language!r}", language, {"model": value} if isinstance(value, str) else value)
-        for language, value in read_yaml(path, HOLDS).items()
+        for language, value in read_yaml(path, MAPPING).items()
     ]
     for where, _, row in rows:
         if not isinstance(row, dict):

@@ -23,8 +23,8 @@ from mgpu_ngram.engine.filter_cutoffs import find_cutoffs
 from mgpu_ngram.engine.filter_files import open_shards, output_name
 from mgpu_ngram.engine.filter_page import filter_page
 from mgpu_ngram.engine.filter_shard import (
-    SCORES,
-    SHARD,
+    SCORES_ENTRY,
+    SHARD_ENTRY,
     DocumentModel,
     FilterOptions,
     rejects_name,
@@ -42,7 +42,7 @@ from mgpu_ngram.jobs.filter.models import ModelPaths, model_paths
 from mgpu_ngram.jobs.score.run import fastest_index
 
 FORMAT = "mgpu_ngram filtered documents"
-DOCUMENTS, REJECTS, REPORT = "documents", "rejects.jsonl", "report.html"  # names in the folder of a run
+DOCUMENTS_FOLDER, REJECTS_FILE, REPORT_FILE = "documents", "rejects.jsonl", "report.html"  # names in a run's folder
 BLOCK_BYTES = {"cpu": 4 << 20, "gpu": 16 << 20}
 COPY_BYTES = 1 << 20
 AHEAD = 2  # shards per worker that wait or are filtered
@@ -186,7 +186,7 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
         if config.report:
             title = f"{config.name}: {config.model}"
             page = filter_page(job.stats, list(config.bucket_ends), names, title, config.bucket_by)
-            with new_file(out.folder / REPORT) as sink:
+            with new_file(out.folder / REPORT_FILE) as sink:
                 sink.write(page.encode())
         made = {"totals": job.stats.summary(), "cutoffs": names, "versions": {"mgpu-ngram": VERSION}}
         write_manifest(out.folder, made_of | made, FORMAT)
@@ -195,7 +195,8 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
     context.progress.finish()
     if job.stats.rejects:
         records = job.stats.rejects + job.stats.documents
-        warn(f"{job.stats.rejects:,} of {records:,} records could not be read; {out.path / REJECTS} has the reasons")
+        reasons = out.path / REJECTS_FILE
+        warn(f"{job.stats.rejects:,} of {records:,} records could not be read; {reasons} has the reasons")
     if _from_documents(config) and not names:
         figure = f"a {config.bucket_by}" + " and a language" * bool(config.language)
         warn(f"no document has {figure}, so there are no percentiles; all documents have the bucket 'all'")
@@ -277,21 +278,21 @@ class _Shards:
 
     def collect(self, folder: Path) -> None:
         """Move the finished shards into the folder of the output, and join their rejects and stats."""
-        (folder / DOCUMENTS).mkdir()
+        (folder / DOCUMENTS_FOLDER).mkdir()
         stats = self._done()
         here = Path(self.folder)
-        with new_file(folder / REJECTS) as sink:
+        with new_file(folder / REJECTS_FILE) as sink:
             for i, name in enumerate(_names([output_name(source) for source in self.corpus.sources])):
                 with open(here / rejects_name(i), "rb") as rejects:
                     while part := rejects.read(COPY_BYTES):
                         sink.append(part)
-                os.rename(here / shard_name(i), folder / DOCUMENTS / name)
+                os.rename(here / shard_name(i), folder / DOCUMENTS_FOLDER / name)
                 self.stats.add(stats[i])
 
     def _done(self) -> dict[int, FilterStats]:
         """Return the stats of the finished shards whose files are whole."""
         found = {}
-        for entry in self.checkpoint.entries(SHARD):
+        for entry in self.checkpoint.entries(SHARD_ENTRY):
             i, stats = entry.items[0], FilterStats.of(entry.metadata["stats"])
             sizes = {shard_name(i): stats.size_bytes, rejects_name(i): stats.rejects_bytes}
             paths = {os.path.join(self.folder, name): size for name, size in sizes.items()}
@@ -301,7 +302,7 @@ class _Shards:
 
     def _score(self) -> dict[int, str]:
         """Score the shards that an earlier run has not scored, or a sample of each; return the paths of the scores."""
-        scores = {entry.items[0]: entry.path for entry in self.checkpoint.entries(SCORES)}
+        scores = {entry.items[0]: entry.path for entry in self.checkpoint.entries(SCORES_ENTRY)}
         left = [i for i in range(len(self.corpus.sources)) if i not in scores]
         sample = self.config.sample
         most = sample and -(-sample // max(len(self.corpus.sources), 1))

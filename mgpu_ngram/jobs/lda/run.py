@@ -24,7 +24,7 @@ from mgpu_ngram.core.memory_config import free_host_bytes
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.seeds import seeds_of_topics
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
-from mgpu_ngram.core.topic_model import MODEL, Priors, TopicModel, save_topic_model
+from mgpu_ngram.core.topic_model import MODEL_FILE, Priors, TopicModel, save_topic_model
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.lda_train import SNAPSHOT, TABLES_BYTES
@@ -38,9 +38,9 @@ from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.train import Storage, Trained, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
-PICTURE = "perplexity.png"
+PERPLEXITY_FILE = "perplexity.png"
 PART_TOKENS = 1 << 20  # of a part of the corpus: small, because workers divide whole parts
-KEPT_SHARE = 0.25  # of the host memory, for documents that need no files
+KEPT_BAGS_SHARE = 0.25  # of the host memory, for documents that need no files
 AHEAD = 2  # chunks of text per worker that wait to be put in order
 
 
@@ -145,7 +145,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         priors = priors_of(config, seeds, opened)
         keep_bytes = 0  # workers of other processes read files
         if executor.transport == "memory":
-            keep_bytes = int(KEPT_SHARE * (context.memory.host_bytes or free_host_bytes()))
+            keep_bytes = int(KEPT_BAGS_SHARE * (context.memory.host_bytes or free_host_bytes()))
         folder = out.folder / "parts"
         blocks = opened.blocks(part_tokens)
         corpus = corpus_of(blocks, opened.num_words, folder, keep_bytes)
@@ -209,9 +209,9 @@ def priors_of(config: LdaConfig, seeds: Mapping[Any, Any], documents: BagCorpus)
 
 def write_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
     """Write the model, and a picture of its metrics where matplotlib is installed."""
-    save_topic_model(folder / MODEL, replace(model, settings=settings_of(config)))
+    save_topic_model(folder / MODEL_FILE, replace(model, settings=settings_of(config)))
     if find_spec("matplotlib"):
-        draw_sweeps(model.history, folder / PICTURE, config.name)
+        draw_sweeps(model.history, folder / PERPLEXITY_FILE, config.name)
 
 
 def _open(config: LdaConfig, executor: Executor) -> BagCorpus:

@@ -9,7 +9,7 @@ from typing import Literal
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
 
-ROUNDING = 1e-6  # by which the sum of weights may differ from 1
+WEIGHT_SUM_TOLERANCE = 1e-6  # by which the sum of weights may differ from 1
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ class MixConfig:
             if self.log_linear:
                 if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights):
                     raise InputError(f"weights are {self.weights} but must be at least 0 and finite")
-            elif not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) <= ROUNDING):
+            elif not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) <= WEIGHT_SUM_TOLERANCE):
                 raise InputError(f"weights are {self.weights} but must be at least 0 and sum to 1")
         check_name(self.name)

@@ -18,10 +18,10 @@ from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import Nodes, nodes_of
+from mgpu_ngram.engine.backoff_nodes import BackoffNodes, nodes_of
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, memory_guard, to_device_fast
 from mgpu_ngram.engine.replicas import held_replica
-from mgpu_ngram.engine.restrict import LINES, AllowedWords, by_line, read_allowed
+from mgpu_ngram.engine.restrict import LINES_AT_ONCE, AllowedWords, by_line, read_allowed
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import RunContext
@@ -75,7 +75,7 @@ class _Source:
 class _DeviceModel:
     """A model on a device, its nodes, and the lines of a text."""
 
-    nodes: Nodes
+    nodes: BackoffNodes
     trie: Trie
     words: Words
     allowed: AllowedWords
@@ -102,12 +102,12 @@ def run(config: PruneConfig, context: RunContext, made_of: dict[str, Any], kind:
         [lines] = executor.gather([opening])
         if not lines:
             raise InputError(f"vocabulary {config.vocabulary} has no line; give a text with one or more")
-        groups = range(0, lines, LINES)
+        groups = range(0, lines, LINES_AT_ONCE)
         progress.start("prune", len(groups), "groups of lines")
 
         def calls() -> Iterator[Handle]:
             for first in groups:
-                last = min(first + LINES, lines)
+                last = min(first + LINES_AT_ONCE, lines)
                 label = f"the models of lines {first} to {last - 1}"
                 yield executor.call(write_lines, source, first, last, str(out.folder), label=label)
 

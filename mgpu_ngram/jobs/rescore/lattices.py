@@ -19,7 +19,7 @@ from mgpu_ngram.jobs.rescore.config import LATTICE_FEATURES, TOTAL, ListsConfig
 TASK_BYTES = 1 << 18  # of the lattices of a task: about 10,000 arcs, which are some 100,000 with a model
 AHEAD = 4  # tasks per worker in flight or buffered
 
-Text = tuple[str, str, list[str]]
+LatticeText = tuple[str, str, list[str]]
 
 
 def lattice_lists(
@@ -50,7 +50,7 @@ def lattice_lists(
     return Corpus((Source(corpus.sources[0].name, "memory", len(data), data=data),), "word")
 
 
-def _texts(format: str, corpus: Corpus) -> Iterator[Text]:
+def _texts(format: str, corpus: Corpus) -> Iterator[LatticeText]:
     """Yield (place for messages, id of a lattice without a name, lines) of each lattice."""
     number = 0
     for source in corpus.sources:
@@ -61,9 +61,9 @@ def _texts(format: str, corpus: Corpus) -> Iterator[Text]:
             number += 1
 
 
-def _groups(texts: list[Text]) -> Iterator[list[Text]]:
+def _groups(texts: list[LatticeText]) -> Iterator[list[LatticeText]]:
     """Yield neighbouring lattices of about TASK_BYTES of text."""
-    group, size = list[Text](), 0
+    group, size = list[LatticeText](), 0
     for text in texts:
         group.append(text)
         size += sum(map(len, text[2]))

@@ -35,10 +35,10 @@ from mgpu_ngram.jobs.rescore.lattices import lattice_lists
 from mgpu_ngram.jobs.score.run import AHEAD, fastest_index, text_per_task
 
 FORMAT = "mgpu_ngram rescored lists"
-NBEST, BEST = "nbest", "best.txt"  # names in the folder of a run; lists have the suffix of their format
+NBEST_FILE, BEST_FILE = "nbest", "best.txt"  # names in the folder of a run; lists have the suffix of their format
 RESULT_BYTES = 2  # for each byte of text, about
 
-Take = Callable[[np.ndarray], None]
+TakeBytes = Callable[[np.ndarray], None]
 L = TypeVar("L", bound=ListsConfig)
 
 
@@ -172,7 +172,7 @@ def check_file(config: RescoreConfig, path: str | Path, overwrite: bool) -> None
 
 
 def run(
-    config: RescoreConfig, context: RunContext, inputs: Corpus | None = None, take: Take | None = None
+    config: RescoreConfig, context: RunContext, inputs: Corpus | None = None, take: TakeBytes | None = None
 ) -> RescoreResult:
     """Rescore lists and write OUT/nbest.txt (of JSON lines nbest.jsonl) or OUT/best.txt, and OUT/manifest.json.
 
@@ -193,7 +193,7 @@ def run(
             return replace(rescore(config, context, corpus, sink.append), path=path)
     made_of = _made_of(config, corpus)
     with Output.create(context.output, context.overwrite) as out:
-        name = BEST if config.best else f"{NBEST}.{'jsonl' if _is_json(corpus) else 'txt'}"
+        name = BEST_FILE if config.best else f"{NBEST_FILE}.{'jsonl' if _is_json(corpus) else 'txt'}"
         with new_file(out.folder / name) as sink:
             result = rescore(config, context, corpus, sink.append)
         made = {"totals": asdict(result.totals), "versions": {"mgpu-ngram": VERSION}}
@@ -264,7 +264,7 @@ def totals_of(config: ListsConfig, lists: int, counts: RescoreCounts) -> Rescore
     return RescoreTotals(lists, counts.lines, counts.words, oovs)
 
 
-def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Take) -> RescoreResult:
+def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: TakeBytes) -> RescoreResult:
     """Rescore a corpus; call `take` with the lines, in order.
 
     The driver holds a few chunks at once, and the lines of a list until it ends.

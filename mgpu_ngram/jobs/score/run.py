@@ -45,11 +45,11 @@ MIN_CHUNK_BYTES = 1 << 18
 EDGE_TOKENS_PER_NGRAM = 3  # on 2 cores the edge table takes 120 to 210 ns an n-gram to build and saves 45 ns a token
 RESULT_BYTES = {False: 1, True: 8}  # scores for each byte of text, without and with those of words; about
 WORDS_SHARE = 8  # results for words take so much more memory than for sentences
-UNIT = 2.0**-40  # of sums of sentences: every float32 from 2**-17 on is a multiple of it
+SUM_UNIT = 2.0**-40  # of sums of sentences: every float32 from 2**-17 on is a multiple of it
 MAX_ADDED = 1 << 20  # fractions, in units, whose sum fits int64; likewise whole numbers
 MAX_EXACT = 1 << 42  # sums above it, which no text reaches, depend on how text was cut
 FORMAT = "mgpu_ngram scores"
-SCORES = "scores.parquet"
+SCORES_FILE = "scores.parquet"
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def run(
         return score(config, context, corpus, context.output)
     made_of = _made_of(config, corpus)
     with Output.create(context.output, context.overwrite) as out:
-        result = score(config, context, corpus, out.folder / SCORES)
+        result = score(config, context, corpus, out.folder / SCORES_FILE)
         made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pa.__version__}}
         write_manifest(out.folder, made_of | made, FORMAT)
         out.commit()
@@ -292,18 +292,18 @@ def totals_of(sentences: Columns) -> ScoreTotals:
 def added(parts: list[ScoreTotals]) -> ScoreTotals:
     """Return the totals of all chunks, log10 as float."""
     sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(ScoreTotals)}
-    return ScoreTotals(**sums | {name: sums[name] * UNIT for name in ("log10", "oov_log10")})
+    return ScoreTotals(**sums | {name: sums[name] * SUM_UNIT for name in ("log10", "oov_log10")})
 
 
 def _in_units(values: np.ndarray) -> float:
     """Return the sum as an integer number of units, so that it does not depend on how text was cut."""
     if not (np.abs(values) < MAX_EXACT).all():
-        return float(values.sum(dtype=np.float64)) / UNIT
+        return float(values.sum(dtype=np.float64)) / SUM_UNIT
     total = 0
     for part in np.array_split(values.astype(np.float64), len(values) // MAX_ADDED + 1):
         whole = np.floor(part)
-        rest = np.rint((part - whole) / UNIT)
-        total += int(whole.astype(np.int64).sum()) * int(1 / UNIT) + int(rest.astype(np.int64).sum())
+        rest = np.rint((part - whole) / SUM_UNIT)
+        total += int(whole.astype(np.int64).sum()) * int(1 / SUM_UNIT) + int(rest.astype(np.int64).sum())
     return total
 
 

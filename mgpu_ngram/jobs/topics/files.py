@@ -29,13 +29,13 @@ else:
 
 GROUP_BYTES = 32 << 20  # of a row group of Parquet, about
 COPY_BYTES = 1 << 20
-KINDS = {  # by format: the first bytes of its files, and its name for people
+TABLE_KINDS = {  # by format: the first bytes of its files, and its name for people
     "parquet": (b"PAR1", "Parquet file"),
     "jsonl": (b'{"document":', "file of topics in JSON lines"),
     "npy": (b"\x93NUMPY", "NumPy file"),
     "npz": (b"PK\x03\x04", "NumPy archive"),
 }
-HTML = "HTML page", b"<!doctype html>"  # as in KINDS
+HTML = "HTML page", b"<!doctype html>"  # as in TABLE_KINDS
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class TableOptions:
 def format_of(path: str | Path) -> str:
     """Return the format that the name of an output says; a name without a known end is Parquet."""
     suffix = Path(path).suffix.lower()
-    if suffix in SUFFIXES and suffix[1:] not in KINDS:
+    if suffix in SUFFIXES and suffix[1:] not in TABLE_KINDS:
         raise InputError(f"output {path} ends with {suffix}; name it .parquet, .jsonl, .npy (dense) or .npz (sparse)")
-    return suffix[1:] if suffix[1:] in KINDS else "parquet"
+    return suffix[1:] if suffix[1:] in TABLE_KINDS else "parquet"
 
 
 def check_file(path: str | Path, overwrite: bool, kind: str, start: bytes) -> None:
@@ -208,7 +208,7 @@ class _Sparse(TopicsFile):
         self.entries += len(order)
 
     def finish(self) -> None:
-        with zipfile.ZipFile(_Stream(self.sink), "w") as archive:  # type: ignore[call-overload]
+        with zipfile.ZipFile(_SinkFile(self.sink), "w") as archive:  # type: ignore[call-overload]
             shape = np.array([self.documents, self.options.num_topics], np.int64)
             for name, array in (("format", np.array(b"csr")), ("shape", shape)):
                 file = io.BytesIO()
@@ -239,7 +239,7 @@ class _Sparse(TopicsFile):
                 start = int(ends[-1])
 
 
-class _Stream:
+class _SinkFile:
     """A sink as a file that cannot be sought."""
 
     def __init__(self, sink: Sink):

@@ -19,11 +19,11 @@ from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.doc_topics import GroupShares, Representatives
 from mgpu_ngram.engine.infer_topics import InferOptions, Inferred, infer_bags, infer_chunk, no_examples
 from mgpu_ngram.engine.local_bags import LocalBags, WordIndex
+from mgpu_ngram.jobs.budget import SHORT_TEXT_CHUNKS
 from mgpu_ngram.jobs.parts import MAX_WHOLE, in_parts
 from mgpu_ngram.jobs.progress import Progress
 
 AHEAD = 4  # chunks per worker in flight or buffered
-CHUNKS = 64  # of a short text, so that all workers have some; the same for any number of them
 MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 1 << 16, 4 << 20  # text per task
 DENSE_BYTES = 64 << 20  # of the shares that a task returns, about
 DOCUMENT_BYTES = 100  # of text, at least about
@@ -83,7 +83,7 @@ class Summary:
         return GroupShares(names, documents_G, sums_GZ / np.where(totals_G > 0, totals_G, 1))
 
 
-Take = Callable[[Inferred], None]
+TakeInferred = Callable[[Inferred], None]
 
 
 def infer(
@@ -92,7 +92,7 @@ def infer(
     model: tuple[int, int, Words | None],
     executor: Executor,
     progress: Progress,
-    take: Take | None = None,
+    take: TakeInferred | None = None,
 ) -> Summary:
     """Find the topics of all documents; call `take` with those of each chunk, in order.
 
@@ -128,7 +128,7 @@ def cut(corpus: Corpus, dense_topics: int) -> tuple[list[Chunk], int]:
     most = MAX_CHUNK_BYTES
     if dense_topics:
         most = max(MIN_CHUNK_BYTES, min(most, DENSE_BYTES // (4 * dense_topics) * DOCUMENT_BYTES))
-    chunk_bytes = max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // CHUNKS))
+    chunk_bytes = max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // SHORT_TEXT_CHUNKS))
     return corpus.chunks(chunk_bytes), chunk_bytes
 
 

@@ -24,7 +24,7 @@ from mgpu_ngram.engine.open_bags import open_bags, open_texts, refuse_column, st
 from mgpu_ngram.engine.topic_distances import nearest_of
 from mgpu_ngram.engine.topic_page import NEAREST, PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
-from mgpu_ngram.engine.topic_table import LISTS, TableParts, TopicFacts, TopicTable, topic_table
+from mgpu_ngram.engine.topic_table import WORD_LISTS, TableParts, TopicFacts, TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import largest
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -34,7 +34,7 @@ from mgpu_ngram.jobs.topics.files import TableOptions, open_table
 from mgpu_ngram.jobs.topics.infer import Summary, infer
 
 FORMAT = "mgpu_ngram document topics"
-ROWS, TABLE, PAGE = "doc_topics", "topics.json", "topics.html"  # names in the folder of a run
+DOC_TOPICS_FILE, TABLE_FILE, PAGE_FILE = "doc_topics", "topics.json", "topics.html"  # names in the folder of a run
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Wanted:
 
     topic: int | None = None
     limit: int | None = None
-    lists: tuple[str, ...] = LISTS
+    lists: tuple[str, ...] = WORD_LISTS
     page: str = ""
     export: str = ""
 
@@ -179,13 +179,13 @@ def run(config: TopicsConfig, context: RunContext, wanted: Wanted | None = None)
         return _run(config, context, wanted, path, context.output)
     made_of = _made_of(config, path)
     with Output.create(context.output, context.overwrite) as out:
-        rows = out.folder / f"{ROWS}.{config.format}" if config.documents else None
-        wanted = replace(wanted, page=str(out.folder / PAGE) if config.html else "")
+        rows = out.folder / f"{DOC_TOPICS_FILE}.{config.format}" if config.documents else None
+        wanted = replace(wanted, page=str(out.folder / PAGE_FILE) if config.html else "")
         result = _run(config, context, wanted, path, rows)
-        page = str(out.path / PAGE) if config.html else ""
+        page = str(out.path / PAGE_FILE) if config.html else ""
         result = replace(result, path=out.path, page=page)
         table = result.table.as_json() | (result.groups.as_json() if result.groups else {})
-        with new_file(out.folder / TABLE) as sink:
+        with new_file(out.folder / TABLE_FILE) as sink:
             sink.write(json.dumps(table, indent=2).encode() + b"\n")
         found = asdict(result.found) if result.found else None
         about = {"topics": result.num_topics, "documents": found, "versions": {"mgpu-ngram": VERSION}}

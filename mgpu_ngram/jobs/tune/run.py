@@ -43,7 +43,7 @@ from mgpu_ngram.jobs.rescore.run import (
 from mgpu_ngram.jobs.tune.config import TuneConfig
 
 FORMAT = "mgpu_ngram weights"
-WEIGHTS = "weights.yaml"
+WEIGHTS_FILE = "weights.yaml"
 TASK_TEXTS = 2_000  # whose quality a task measures; sacrebleu takes 0.1 ms a text, RapidFuzz 0.5 µs
 AHEAD = 2  # tasks per worker in flight or buffered
 
@@ -129,7 +129,7 @@ def run(config: TuneConfig, context: RunContext, inputs: Corpus | None = None) -
     made_of = _made_of(config, corpus)
     with Output.create(context.output, context.overwrite) as out:
         result = tune(config, context, corpus)
-        _write(out.folder / WEIGHTS, result)
+        _write(out.folder / WEIGHTS_FILE, result)
         made = {name: result.as_json()[name] for name in ("totals", "before", "after", "weights")}
         write_manifest(out.folder, made_of | made | {"versions": {"mgpu-ngram": VERSION}}, FORMAT)
         out.commit()

@@ -88,7 +88,7 @@ def test_each_value_alone(size, scale, to_device):
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="scale is 'log2' but must be one of log10, ln, prob"):
+    with pytest.raises(ValueError, match="scale is 'log2' but must be one of prob, log10, ln"):
         scale_values(np.zeros(1, np.float32), "log2")
     with pytest.raises(TypeError, match="expected float32 but got float64"):
         scale_values(np.zeros(1), "prob")
