@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks import oracles
-from mgpu_ngram.benchmarks.corpora import mix
+from mgpu_ngram.benchmarks.corpora import splitmix64
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
 from mgpu_ngram.core.errors import RunError
@@ -148,7 +148,7 @@ def make_run(worker: int, workers: int, universe: int, device: str) -> SortedRun
     keys, counts, ends = [], [], []
     for shard in range(S):
         j = xp.arange(shard * universe // S, (shard + 1) * universe // S, dtype=np.uint64)
-        random = mix(j)
+        random = splitmix64(j)
         mine = (random >> np.uint64(32) < shared) | (random % np.uint64(workers) == np.uint64(worker))
         j = j[mine]
         keys.append(xp.stack([j // three * step, (j % three + np.uint64(1)) << np.uint64(52)]))

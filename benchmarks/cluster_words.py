@@ -260,5 +260,5 @@ def _ngrams(runs: Sequence[SortedRun], order: int, vocabulary: Vocabulary) -> di
     found: dict[tuple[bytes, ...], int] = {}
     for run in runs:
         [table] = run.tables[order]
-        found |= zip(oracles.ngrams_of(table, vocabulary), to_host(table.counts).tolist(), strict=True)
+        found |= zip(oracles.table_ngrams(table, vocabulary), to_host(table.counts).tolist(), strict=True)
     return found

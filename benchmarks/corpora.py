@@ -150,7 +150,7 @@ def _zipf_ranks(vocabulary: int) -> np.ndarray:
     return (np.exp(quantile_Q * np.log(vocabulary + 1)).astype(np.uint32) - np.uint32(1)).clip(0, vocabulary - 1)
 
 
-def mix(x: Any) -> Any:
+def splitmix64(x: Any) -> Any:
     """SplitMix64's finaliser (Steele et al., 2014) of an array of uint64: counter in, random bits out."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -159,11 +159,11 @@ def mix(x: Any) -> Any:
 
 def _draw(first: int, n: int, stream: int, xp: Any) -> Any:
     """(n,) uint64 random bits of the counters from `first` on, of one of many streams."""
-    return mix(xp.arange(first + 1, first + n + 1, dtype=np.uint64) * STEP ^ _stream_key(stream))
+    return splitmix64(xp.arange(first + 1, first + n + 1, dtype=np.uint64) * STEP ^ _stream_key(stream))
 
 
 def _stream_key(stream: int) -> np.uint64:
-    return mix(np.array([stream + 1], np.uint64))[0]
+    return splitmix64(np.array([stream + 1], np.uint64))[0]
 
 
 def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
@@ -184,7 +184,7 @@ def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
         solved = after[follows_T[after]]
         which = (random_T[solved] >> np.uint64(1)) % np.uint64(SUCCESSORS)
         pair = rank_T[solved - 1].astype(np.uint64) * np.uint64(SUCCESSORS) + which
-        rank_T[solved] = rank_Q[(mix(pair + np.uint64(1)) >> np.uint64(40)).astype(np.int64)]
+        rank_T[solved] = rank_Q[(splitmix64(pair + np.uint64(1)) >> np.uint64(40)).astype(np.int64)]
 
     before_T = xp.cumsum(starts_T)  # sentences begun; each but the last has put its 0 in
     codes_P = xp.zeros(words + int(before_T[-1]), np.uint32)
@@ -209,7 +209,7 @@ def spellings(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum(offsets_V), np.concatenate(parts)
 
 
-_mix_one = njit(nogil=True, cache=True)(mix)
+_mix_one = njit(nogil=True, cache=True)(splitmix64)
 
 
 @njit(nogil=True, cache=True)

@@ -13,7 +13,7 @@ from mgpu_ngram.benchmarks.distribution_limits import COPY
 from mgpu_ngram.benchmarks.distribution_rates import dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
 from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND, HISTORIES_PER_SECOND
-from mgpu_ngram.engine.next_word import FoundHistories, densify
+from mgpu_ngram.engine.next_word import FoundHistories, densify_block
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 
@@ -91,6 +91,6 @@ def _blocks(bench: DistributionBench, case: Case, histories: int) -> None:
     suite.run("distribution/compact to the host", sizes, there, bytes_moved=block.size_bytes, **what)
     block = block.with_words(to_host(case.subject.trie.prob_G[: case.symbols]))
     out = bench.rows(histories, case, options)[:, :, : case.symbols]
-    again = partial(densify, block, options, suite.device, case.model.threads, out)
+    again = partial(densify_block, block, options, suite.device, case.model.threads, out)
     check = partial(check_rows, case, options)
     suite.run("distribution/compact made dense", sizes, again, check=check, bytes_moved=dense_bytes, **what)

@@ -27,7 +27,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.json_lines import scan_lines
+from mgpu_ngram.core.json_lines import scan_json
 from mgpu_ngram.core.json_records import parse_record
 from mgpu_ngram.core.normalize import normalizer
 from mgpu_ngram.core.typed_config import parse_bytes
@@ -201,7 +201,7 @@ def parse(bench: FilterBench) -> None:
     sizes = f"bytes={len(data)}"
     cpu = Suite("cpu")  # without CUDA events
     for row in (
-        cpu.run("filter/scan", sizes, lambda: scan_lines(data, "text", "language", ()), check=check, **how),
+        cpu.run("filter/scan", sizes, lambda: scan_json(data, "text", "language", ()), check=check, **how),
         cpu.run("filter/parse to objects", sizes, lambda: [parse_record(line, "text") for line in lines], **how),
     ):
         row.device = bench.suite.name

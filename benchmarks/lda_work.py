@@ -17,7 +17,7 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import Stopwatch, synchronize
-from mgpu_ngram.engine.lda import Group, Sampler, document_counts, make_sampler, start, sweep, word_topics
+from mgpu_ngram.engine.lda import Group, Sampler, document_counts, make_sampler, start_topics, sweep, word_topics
 from mgpu_ngram.engine.lda_blocks import Block, CorpusPart, Room
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
@@ -111,7 +111,7 @@ def open_sampler(
     parts = [CorpusPart.of(group.rank, first, bags)] if isinstance(bags, Bags) else bags
     threads = 1 if device == "gpu" else threads or cpu_cores()
     sampler = make_sampler(parts, parts[0].load().num_words, num_topics, device, threads, room)
-    start(sampler, group, seed)
+    start_topics(sampler, group, seed)
     return sampler
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.corpora import LONGEST_WORDS, QUANTILES, SHORTEST_WORDS, STEP, mix, spellings
+from mgpu_ngram.benchmarks.corpora import LONGEST_WORDS, QUANTILES, SHORTEST_WORDS, STEP, spellings, splitmix64
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.corpus import open_corpus
@@ -165,19 +165,19 @@ def _sentences(
 ) -> Any:
     """Sentences first .. first + count - 1 of the text, word by word over all of them at once."""
     xp = array_module(rank_Q)
-    key = mix(np.array([seed + 1], np.uint64))[0]
+    key = splitmix64(np.array([seed + 1], np.uint64))[0]
     counter_S = xp.arange(first, first + count, dtype=np.uint64) * np.uint64(LONGEST_WORDS + 1)
     lengths = np.uint64(LONGEST_WORDS - SHORTEST_WORDS + 1)
-    length_S = (mix(counter_S * STEP ^ key) % lengths).astype(np.int64) + SHORTEST_WORDS
+    length_S = (splitmix64(counter_S * STEP ^ key) % lengths).astype(np.int64) + SHORTEST_WORDS
     codes = xp.zeros((count, LONGEST_WORDS + 1), np.uint32)
     before_S = two_before_S = xp.full(count, vocabulary, np.uint64)  # the number of <s> here
     for t in range(LONGEST_WORDS):
-        random_S = mix((counter_S + np.uint64(t + 1)) * STEP ^ key)
+        random_S = splitmix64((counter_S + np.uint64(t + 1)) * STEP ^ key)
         quantile_S = (random_S >> np.uint64(40)).astype(np.int64)
         kind_S = random_S & np.uint64(255)
-        one_S = mix(before_S + np.uint64(1))
-        two_S = mix(one_S + two_before_S + np.uint64(1)) + after_two_Q[quantile_S]
-        follows_S = mix(xp.where(kind_S < FREE + AFTER_ONE, one_S + after_one_Q[quantile_S], two_S))
+        one_S = splitmix64(before_S + np.uint64(1))
+        two_S = splitmix64(one_S + two_before_S + np.uint64(1)) + after_two_Q[quantile_S]
+        follows_S = splitmix64(xp.where(kind_S < FREE + AFTER_ONE, one_S + after_one_Q[quantile_S], two_S))
         rank_S = rank_Q[xp.where(kind_S < FREE, quantile_S, (follows_S >> np.uint64(40)).astype(np.int64))]
         codes[:, t] = rank_S + np.uint32(len(SPECIALS) + 1)
         before_S, two_before_S = rank_S.astype(np.uint64), before_S

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.corpora import mix
+from mgpu_ngram.benchmarks.corpora import splitmix64
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import ShardedTable, Table
@@ -64,7 +64,7 @@ def checksum_of_windows(text_B: Any, n: int, symbols: int, lut: np.ndarray) -> i
         bin_G = xp.zeros(len(codes_T) - n + 1, np.uint64)
         for i in range(n):
             bin_G = bin_G * np.uint64(symbols) + codes_T[i : i + len(bin_G)]
-        total += int(mix(bin_G + np.uint64(1)).sum())
+        total += int(splitmix64(bin_G + np.uint64(1)).sum())
     return total % 2**64
 
 
@@ -74,7 +74,7 @@ def checksum_of_bins(bins_A: Any) -> int:
     for first in range(0, len(bins_A), CHECKSUM_ITEMS):
         part_A = bins_A[first : first + CHECKSUM_ITEMS]
         used = xp.flatnonzero(part_A)
-        total += int((mix(used.astype(np.uint64) + np.uint64(first + 1)) * part_A[used].astype(np.uint64)).sum())
+        total += int((splitmix64(used.astype(np.uint64) + np.uint64(first + 1)) * part_A[used].astype(np.uint64)).sum())
     return total % 2**64
 
 
@@ -148,7 +148,7 @@ def _discounts(counts_of_counts: Counter, fallback: Sequence[float]) -> list[flo
     return [0.0, *(found if all(0 <= d <= j for j, d in enumerate(found, 1)) else fallback)]
 
 
-def ngrams_of(table: Table | ShardedTable, vocabulary: Vocabulary) -> list[tuple[bytes, ...]]:
+def table_ngrams(table: Table | ShardedTable, vocabulary: Vocabulary) -> list[tuple[bytes, ...]]:
     """The n-grams of a table, spelt out."""
     keys = to_host(table.keys)
     codes = [words_at(keys, table.order, table.bits, i).tolist() for i in range(table.order)]

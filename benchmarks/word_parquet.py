@@ -91,5 +91,5 @@ def _check(path: Path, table: Table, vocabulary: Vocabulary, columns: str) -> No
         found = [tuple(map(vocabulary.symbol, ngram)) for ngram in zip(*words, strict=True)]
     else:
         found = [tuple(ngram.encode().split(b" ")) for ngram in words[0]]
-    if (found, found_counts) != (oracles.ngrams_of(head, vocabulary), counts.tolist()):
+    if (found, found_counts) != (oracles.table_ngrams(head, vocabulary), counts.tolist()):
         raise WrongResult(f"the first rows of {path.parent.name}, {path.stem} are not the table's; not timed")

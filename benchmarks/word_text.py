@@ -120,6 +120,6 @@ def _check_beginning(suite: Suite, path: Path) -> None:
     counted = count_file(head, suite.budget())
     tables: list[Table | ShardedTable] = [*unigram_tables(counted.vocabulary), *counted.tables]
     for table, counter in zip(tables, oracles.count_lines(lines, ORDER), strict=True):
-        ngrams = oracles.ngrams_of(table, counted.vocabulary)
+        ngrams = oracles.table_ngrams(table, counted.vocabulary)
         if dict(zip(ngrams, to_host(table.counts).tolist(), strict=True)) != counter:
             raise WrongResult(f"text, order {table.order}: n-grams differ from those of collections.Counter; not timed")

@@ -21,7 +21,7 @@ from mgpu_ngram.core.version import VERSION
 
 from .cache_folders import PACKAGE, is_writable, user_folder
 
-COMPILING = "compiling CPU kernels, once per machine (about 12 s)"
+COMPILING_CPU = "compiling CPU kernels, once per machine (about 12 s)"
 
 _building = threading.RLock()
 _sources: dict[int, frozenset[str]] = {}  # source files of each Numba object, by its id; these objects are never freed
@@ -144,7 +144,7 @@ def _announce_compilations() -> None:
 
     def react(fn: Callable) -> None:
         if str(fn.__module__).startswith(f"{PACKAGE}."):
-            announce(COMPILING)
+            announce(COMPILING_CPU)
 
     on_compilation(react)
 

@@ -12,7 +12,7 @@ from typing import Any
 from .cache_folders import is_writable, user_folder
 from .compile import announce
 
-COMPILING = "compiling CUDA kernels, once per machine"
+COMPILING_CUDA = "compiling CUDA kernels, once per machine"
 FOLDER = Path(__file__).parent
 OPTIONS = ("-std=c++17",)
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
@@ -40,7 +40,7 @@ def open_cache() -> None:
         folder = ours
         os.environ["CUPY_CACHE_DIR"] = str(ours)  # CuPy reads it whenever it compiles
     if folder.is_dir() and not any(folder.iterdir()):
-        announce(COMPILING)
+        announce(COMPILING_CUDA)
 
 
 @functools.cache

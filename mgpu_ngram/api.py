@@ -298,7 +298,7 @@ def filter(
 
 
 def _filter_memory(documents: Any, model: str | Path, device: str, client: Any, options: dict[str, Any]) -> Any:
-    from mgpu_ngram.document_filter import DocumentFilter, check_columns, filter_frame, filter_records
+    from mgpu_ngram.document_filter import DocumentFilter, check_column_names, filter_frame, filter_records
 
     is_lazy, is_frame = hasattr(documents, "map_partitions"), hasattr(documents, "assign")
     if client is not None and not is_lazy:
@@ -307,7 +307,7 @@ def _filter_memory(documents: Any, model: str | Path, device: str, client: Any, 
         raise InputError(f"documents is a Dask {type(documents).__name__}; give a bag, or a DataFrame (to_frame)")
     given = DocumentFilter(model, device, 1 if is_lazy else cpu_cores(), **options)
     if is_frame:
-        check_columns(list(documents.columns), given.config)
+        check_column_names(list(documents.columns), given.config)
     if client is not None:
         executor = client_executor(client, device)
         try:

@@ -40,5 +40,5 @@ def densify(
     shape = len(block), len(options.orders), len(block.prob_V)
     target = None if out is None else writable(out, shape, dtype, device)
     with memory_guard(f"making rows of shape {shape}", device, "cut the block into block.parts(rows)"):
-        made = distribution.densify(block, options, device, cpu_cores(), target)
+        made = distribution.densify_block(block, options, device, cpu_cores(), target)
     return made if out is None else out

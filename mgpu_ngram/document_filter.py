@@ -197,7 +197,7 @@ def _text(value: Any, where: str, column: str) -> str:
     raise InputError(f"{where} has the {type(value).__name__} {value!r} as {column!r}, no text; convert the column")
 
 
-def check_columns(names: Sequence[Any], config: FilterConfig) -> None:
+def check_column_names(names: Sequence[Any], config: FilterConfig) -> None:
     """Raise InputError unless a DataFrame has the columns that the settings name."""
     for setting, name in (("text_column", config.text_column), ("language_column", config.language)):
         if name and name not in names:

@@ -40,7 +40,7 @@ from mgpu_ngram.jobs.lda.run import PART_TOKENS, priors_of, settings_of
 from mgpu_ngram.jobs.lda.train import corpus_of, shared_folder, train
 from mgpu_ngram.jobs.topics.files import HTML, check_file
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
-from mgpu_ngram.lda_fitted import FittedModel, place_of
+from mgpu_ngram.lda_fitted import FittedModel, device_for
 from mgpu_ngram.lda_inputs import CONFIG_NAMES, config_of, is_counts, seed_of, text_bytes, updates_of
 
 TEXT_PARAMETERS = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
@@ -358,7 +358,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             options.refuse_for("X")
         if words is None and not fitting and not is_counts(X):
             raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
-        documents = bags_of(X, words, options, place_of(self.device, text_bytes(X) / BAG_BYTES_PER_SECOND))
+        documents = bags_of(X, words, options, device_for(self.device, text_bytes(X) / BAG_BYTES_PER_SECOND))
         if fitting and len(getattr(X, "shape", ())) != 2:
             self.n_features_in_ = documents.num_words
             with suppress(AttributeError):
@@ -380,7 +380,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 if earlier:
                     return
                 raise empty_corpus(documents.name, corpus.documents)
-            executor = executor or executor_of(place_of(self.device, config.cpu_seconds(corpus.tokens)), None)
+            executor = executor or executor_of(device_for(self.device, config.cpu_seconds(corpus.tokens)), None)
             callback = self._report if self.callback or self.verbose else None
             model = train(config, corpus, executor, documents.words, callback=callback, priors=priors).model
         finally:

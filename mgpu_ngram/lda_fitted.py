@@ -18,7 +18,7 @@ from mgpu_ngram.engine.fold_documents import TopicFinder, cpu_seconds
 from mgpu_ngram.kernels.dispatch import to_host
 
 
-def place_of(device: str, seconds: float) -> str:
+def device_for(device: str, seconds: float) -> str:
     """Return the device of work that takes 2 CPU cores so long: "auto" opens no GPU for less than a second."""
     return "cpu" if device == "auto" and seconds < GPU_START_SECONDS else resolve_device(device)
 
@@ -54,7 +54,7 @@ class FittedModel:
 
     def _finder(self, bags: Bags, device: str, is_open: bool = False) -> TopicFinder:
         """Return the model on the device for these documents."""
-        place = place_of(device, math.inf if is_open else cpu_seconds(bags.tokens, self.model.num_topics))
+        place = device_for(device, math.inf if is_open else cpu_seconds(bags.tokens, self.model.num_topics))
         if place not in self._finders:
             self._finders[place] = TopicFinder(self.model, place, cpu_cores())
         return self._finders[place]

@@ -36,7 +36,7 @@ def crc32(data_B: Any, starts_S: Any, lengths_S: Any) -> Any:
     return run(data_B, starts_S, lengths_S)
 
 
-def multiply(a: int, b: int) -> int:
+def multiply_polynomials(a: int, b: int) -> int:
     """Product of two polynomials over GF(2), modulo zlib's."""
     product = 0
     while a:
@@ -51,14 +51,14 @@ def shift(crc: int, num_bytes: int) -> int:
     """crc * x**(8 * num_bytes): what it adds to the CRC of a text that goes on by so many bytes."""
     for i in range(num_bytes.bit_length()):
         if num_bytes >> i & 1:
-            crc = multiply(crc, _power(i))
+            crc = multiply_polynomials(crc, _power(i))
     return crc
 
 
 @functools.cache
 def _power(i: int) -> int:
     """x**(8 * 2**i)."""
-    return multiply(_power(i - 1), _power(i - 1)) if i else 1 << 23
+    return multiply_polynomials(_power(i - 1), _power(i - 1)) if i else 1 << 23
 
 
 def _cpu(data_B, starts_S, lengths_S):
@@ -71,11 +71,11 @@ def _cpu(data_B, starts_S, lengths_S):
 def _constants() -> np.ndarray:
     """tables (16, 256), unshift (ROW,) and powers (64,) of crc32.cu, one after the other."""
     factors = [shift(1 << 31, ROW - i) for i in range(16)]
-    tables = [multiply(v, factor) for factor in factors for v in range(256)]
+    tables = [multiply_polynomials(v, factor) for factor in factors for v in range(256)]
     unshift = [1 << 31]
     back = shift(1 << 31, 2**32 - 2)  # x**-8, for x**(2**32 - 1) is 1
     while len(unshift) < ROW:
-        unshift.append(multiply(unshift[-1], back))
+        unshift.append(multiply_polynomials(unshift[-1], back))
     return np.array([*tables, *unshift, *map(_power, range(64))], np.uint32)
 
 

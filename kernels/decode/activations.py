@@ -101,6 +101,6 @@ def stored(array, dtype):
         return array.astype(dtype, copy=False)
 
 
-def format_of(array):
+def number_format(array):
     """Return the definitions that activations.cuh takes for a dtype."""
     return FORMATS[(np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint16)).index(array.dtype)]

@@ -13,7 +13,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import kernel, launch
-from .activations import GROW_LIMIT, PARTS, exponential, format_of, grown, singles, stored, sum_parts, tanh
+from .activations import GROW_LIMIT, PARTS, exponential, grown, number_format, singles, stored, sum_parts, tanh
 from .terms import LANES
 
 THREADS, ROWS = 256, 4  # as in attention.cu
@@ -159,7 +159,7 @@ def _cuda(query_RA, slot_R, sentences, energy_A):
     (R, A), (_, T, C) = query.shape, context.shape
     weights_RT, context_RC = cupy.empty((R, T), np.float32), cupy.empty((R, C), query.dtype)
     if R:
-        fn = kernel("decode/attention", "attention", VECTOR=int(A % 4 == 0 and C % 4 == 0), **format_of(query))
+        fn = kernel("decode/attention", "attention", VECTOR=int(A % 4 == 0 and C % 4 == 0), **number_format(query))
         args = (query, slot, memory, context, length, energy, R, T, A, C, weights_RT, context_RC)
         launch(fn, min(R, MAX_BLOCKS), THREADS, args, shared_bytes=4 * ((ROWS + 1) * A + ROWS * T))
     return weights_RT, context_RC

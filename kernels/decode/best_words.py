@@ -19,7 +19,7 @@ from .logit_rows import (
     HostRows,
     arrays_of,
     begin_children,
-    check_rows,
+    check_logits,
     cuda_rows,
     host_rows,
     load_mix,
@@ -91,7 +91,7 @@ def checked(
         check.dtype(forbidden_F, np.int32)
     if not 1 <= k <= MAX_K:
         raise ValueError(f"k is {k} but must be 1 to {MAX_K}; sort whole rows for more")
-    check_rows(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
+    check_logits(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
     if costs_R.shape != logits_MRV.shape[1:2]:
         raise ValueError(
             f"costs_R has shape {costs_R.shape} but logits of shape {logits_MRV.shape} need {logits_MRV.shape[1:2]}"

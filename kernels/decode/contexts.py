@@ -10,7 +10,7 @@ from .. import check
 from ..common.formats import FORMATS
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
-from .activations import format_of, singles, stored
+from .activations import number_format, singles, stored
 
 VARIANTS = FORMATS
 
@@ -60,7 +60,7 @@ def _cuda(forward_TBH, backward_TBH, length_B):
     C = H if backward_TBH is None else 2 * H
     context_BTC, mean_BC = cupy.empty((B, T, C), forward.dtype), cupy.empty((B, C), forward.dtype)
     if mean_BC.size:
-        fn = kernel("decode/contexts", "contexts", **format_of(forward))
+        fn = kernel("decode/contexts", "contexts", **number_format(forward))
         launch(fn, grid_for(mean_BC.size, 256), 256, (forward, backward, length, T, B, H, context_BTC, mean_BC))
     return context_BTC, mean_BC
 

@@ -12,7 +12,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
-from .activations import format_of, sigmoid, singles, stored, tanh
+from .activations import number_format, sigmoid, singles, stored, tanh
 
 VARIANTS = FORMATS
 
@@ -94,7 +94,7 @@ def _cuda(inputs_NG, states_RG, h_RH, row_R, live_R, out_RH):
     if h.size:
         stride = 0 if row_R is None and len(inputs) == 1 else 3 * H
         row, live = (np.uintp(0) if a is None else cupy.ascontiguousarray(a) for a in (row_R, live_R))
-        fn = kernel("decode/gru_gates", "gru_gates", **format_of(h))
+        fn = kernel("decode/gru_gates", "gru_gates", **number_format(h))
         launch(fn, grid_for(h.size, 256), 256, (inputs, stride, states, h, row, live, R, H, new_RH))
     return new_RH
 

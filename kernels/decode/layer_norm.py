@@ -15,7 +15,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
-from .activations import PARTS, format_of, singles, stored, sum_parts
+from .activations import PARTS, number_format, singles, stored, sum_parts
 
 VARIANTS = FORMATS
 
@@ -87,7 +87,7 @@ def _cuda(x_RY, scale_Y, shift_Y, edges, epsilon):
     shift = np.uintp(0) if shift_Y is None else cupy.ascontiguousarray(shift_Y)
     R, Y = x.shape
     new_RY = cupy.empty((R, Y), x.dtype)
-    fn = kernel("decode/layer_norm", "layer_norm", **format_of(x))
+    fn = kernel("decode/layer_norm", "layer_norm", **number_format(x))
     for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if R:
             launch(fn, grid_for(32 * R, 128), 128, (x, scale, shift, R, Y, first, end, epsilon, new_RY))

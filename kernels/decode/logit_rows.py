@@ -17,9 +17,9 @@ from ..distribution.find_histories import Children
 from ..distribution.rows import WordValues
 from ..distribution.top_words import check_children
 from ..intrinsics import multiply_add
-from .terms import CHUNKS, LANES, POWERS, RUN, load_group
+from .terms import CHUNKS, EXP_COEFFICIENTS, LANES, RUN, load_group
 
-MAX_ROWS, MAX_WORDS = 2**30, 2**31 - max(CHUNKS) - 1
+MAX_ROWS, MAX_ROW_WORDS = 2**30, 2**31 - max(CHUNKS) - 1
 NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows
 VARIANTS = (
     {"VECTOR": 1, "MIX": 0, "BIAS": 0},
@@ -92,7 +92,7 @@ def arrays_of(logits_MRV: Any, bias_MV: Any, ngrams: Any) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def check_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: Any, ngram_weight: float) -> None:
+def check_logits(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: Any, ngram_weight: float) -> None:
     """Raise TypeError or ValueError unless dtypes, sizes and weights fit together."""
     check.dtype(logits_MRV, np.float32, np.float16, np.uint16)
     if bias_MV is not None:
@@ -102,10 +102,10 @@ def check_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: 
     elif ngrams is not None:
         check.dtype(ngrams, np.float32, logits_MRV.dtype)
     shape = logits_MRV.shape
-    if len(shape) != 3 or shape[0] < 1 or shape[1] > MAX_ROWS or not 1 <= shape[2] <= MAX_WORDS:
+    if len(shape) != 3 or shape[0] < 1 or shape[1] > MAX_ROWS or not 1 <= shape[2] <= MAX_ROW_WORDS:
         raise ValueError(
-            f"logits_MRV has shape {shape} but needs 1 or more models, at most {MAX_ROWS} rows, and 1 to {MAX_WORDS} "
-            "words"
+            f"logits_MRV has shape {shape} but needs 1 or more models, at most {MAX_ROWS} rows, and 1 to "
+            f"{MAX_ROW_WORDS} words"
         )
     M, R, V = shape
     if len(weights) != M or not all(0 <= w < math.inf for w in (*weights, ngram_weight)):
@@ -155,7 +155,7 @@ def host_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: A
     else:
         (of_rows, (ngram_stride, _)), ngram_kind = _flat(ngrams), kind_of(ngrams)
     return HostRows(
-        logits, stride_M, stride_R, logits_MRV.shape[2], kind, RUN[kind], POWERS[int(kind != FLOAT32)],
+        logits, stride_M, stride_R, logits_MRV.shape[2], kind, RUN[kind], EXP_COEFFICIENTS[int(kind != FLOAT32)],
         np.array(weights, np.float32).astype(np.float64),
         np.empty((0, 0), np.float32) if bias_MV is None else np.ascontiguousarray(bias_MV), of_rows, ngram_stride,
         ngram_kind, float32(ngram_weight), *(np.ascontiguousarray(array, np.int64) for array in children[:2]),

@@ -23,13 +23,13 @@ from .logit_rows import (
     add_to_mix,
     arrays_of,
     begin_children,
-    check_rows,
+    check_logits,
     cuda_rows,
     host_rows,
     is_plain,
     kind_of,
 )
-from .terms import CHUNKS, FIRST, LANES, LOADS, add_terms, greatest, load_group, sum_chunk
+from .terms import CHUNKS, FIRST_REFERENCE, LANES, LOADS, add_terms, greatest, load_group, sum_chunk
 
 THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor; as in sum_chunks.cu
 SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads
@@ -57,7 +57,7 @@ def sum_chunks(
 
     A sum is NaN if a logit or bias of its chunk is NaN or not below 2^21. All devices return the same bits.
     """
-    check_rows(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
+    check_logits(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
     arrays = arrays_of(logits_MRV, bias_MV, ngrams)
     return pick(cpu=_cpu, cuda=_cuda, **arrays)(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
 
@@ -92,7 +92,7 @@ def _sum(sums_MRD, references_MRD, tops_RP, *of_rows):
         tops_P[:] = -np.inf
         for c in range(D // 2):
             sums_MS[:] = 0
-            reference_M[:] = FIRST
+            reference_M[:] = FIRST_REFERENCE
             for g in range(4 * c, min(4 * c + 4, (V + group - 1) // group)):
                 start = g * group
                 count = min(group, V - start)
@@ -173,7 +173,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
         if dtype == np.float16:
             ngrams = ngrams.astype(np.float16)
     elif size % 3 == 2:
-        ngrams = example_children(rng, R, V, np.uint32 if size % 2 else np.int64)
+        ngrams = example_ngrams(rng, R, V, np.uint32 if size % 2 else np.int64)
     return {
         "logits_MRV": logits_MRV.astype(dtype, copy=False),
         "weights": (1.0,) if M == 1 and size % 4 else tuple(rng.random(M)),
@@ -183,7 +183,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     }
 
 
-def example_children(rng: np.random.Generator, rows: int, V: int, dtype: Any) -> NgramChildren:
+def example_ngrams(rng: np.random.Generator, rows: int, V: int, dtype: Any) -> NgramChildren:
     """Return children of 3 histories of each row; those of longer ones are among those of shorter ones."""
     first_HK, end_HK = np.zeros((rows, 3), dtype), np.zeros((rows, 3), dtype)
     words = [np.zeros(0, np.int64)]

@@ -11,7 +11,7 @@ from ..common.formats import FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
-from .activations import format_of, singles, stored, tanh
+from .activations import number_format, singles, stored, tanh
 
 VARIANTS = FORMATS
 
@@ -64,7 +64,7 @@ def _cuda(x_RY, y_RY, z_NY, row_R):
     x, *others = (np.uintp(0) if a is None else cupy.ascontiguousarray(a) for a in (x_RY, y_RY, z_NY, row_R))
     new_RY = cupy.empty(x.shape, x.dtype)
     if x.size:
-        fn = kernel("decode/tanh_sum", "tanh_sum", **format_of(x))
+        fn = kernel("decode/tanh_sum", "tanh_sum", **number_format(x))
         launch(fn, grid_for(x.size, 256), 256, (x, *others, *x.shape, new_RY))
     return new_RY
 

@@ -26,10 +26,10 @@ LOG2_E, LN_2 = float32(math.log2(math.e)), float32(math.log(2))
 LN_2_EXACT = math.log(2)
 ROUND = float32(1.5 * 2**23)  # adding it rounds to an integer
 LIMIT = float32(2**21)  # logits must not be greater; the greatest of a row must be above -LIMIT
-FIRST = int64(-(1 << 30))  # the reference of a chunk that has no group yet
+FIRST_REFERENCE = int64(-(1 << 30))  # the reference of a chunk that has no group yet
 MIN_REFERENCE = -int64(np.rint(LIMIT * float64(LOG2_E)))  # the reference of a chunk without a logit above -LIMIT
 # Polynomials of least relative error on [-1/2, 1/2], lowest power first.
-POWERS = np.array(
+EXP_COEFFICIENTS = np.array(
     [
         [1.0000000716550264, 0.6931469670639854, 0.2402211972214386, 0.05550713273940666, 0.009675541426496306,
          0.0013276472110761196],

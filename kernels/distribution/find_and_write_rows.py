@@ -12,15 +12,16 @@ from ..dispatch import pick
 from ..trie.find_children import TrieIndex
 from .find_histories import Positions, check_backoffs, find_histories, fits_a_warp
 from .find_histories import example as some_histories
-from .rows import BLOCK, BLOCK_TILE, RowKind, WordValues, check_rows, is_little_work, launch_blocks, rounding_of
+from .rows import BLOCK_SHAPE, BLOCK_TILE, RowKind, WordValues, check_rows, is_little_work, launch_blocks, rounding_of
 from .write_rows import write_rows
 
 VARIANTS = (
-    *({"TILE": tile, "CHILD": child, "VECTOR": vector, "FIND": find} | BLOCK | form
+    *({"TILE": tile, "CHILD": child, "VECTOR": vector, "FIND": find} | BLOCK_SHAPE | form
       for form in FORMATS
       for child, vector, find in (("u32", 1, 0), ("u32", 1, 1), ("u32", 0, 1), ("i64", 1, 1))
       for tile in (256 if form else 128, BLOCK_TILE)),
-    *({"TILE": BLOCK_TILE, "CHILD": "u32", "VECTOR": 1, "FIND": find, "MULTIPLY": find} | BLOCK for find in (0, 1)),
+    *({"TILE": BLOCK_TILE, "CHILD": "u32", "VECTOR": 1, "FIND": find, "MULTIPLY": find} | BLOCK_SHAPE
+      for find in (0, 1)),
 )  # fmt: skip
 
 

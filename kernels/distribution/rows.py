@@ -20,7 +20,7 @@ FEW_WORDS = (1 << 16, 1 << 18)
 SHORT_WORDS = (1 << 12, 1 << 14)
 WIDE_BYTES = 16
 BLOCK_TILES = 4  # tiles per block, one warp each
-BLOCK = {"WARPS": BLOCK_TILES, "LANES": 32}
+BLOCK_SHAPE = {"WARPS": BLOCK_TILES, "LANES": 32}
 BLOCK_TILE = 512  # words per tile; as many as a warp stores at once if there are at most
 FEWEST_WORDS = 4096  # words per multiprocessor in all
 
@@ -100,7 +100,7 @@ def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how)
     H, _, width = out_HNV.shape
     is_least = H * width <= FEWEST_WORDS * current_limits()[0]
     tile = 32 * 16 // out_HNV.itemsize if is_least else BLOCK_TILE
-    sizes = {"TILE": tile, "VECTOR": is_aligned(out_HNV)} | BLOCK | FORMATS[rounding] | merging(orders, how)
+    sizes = {"TILE": tile, "VECTOR": is_aligned(out_HNV)} | BLOCK_SHAPE | FORMATS[rounding] | merging(orders, how)
     fn = kernel("distribution/find_and_write_rows", "find_and_write_rows", **defines, **sizes)
     word_G, value_G, value_V = values
     rows = word_G, value_G, check.aligned(value_V), len(value_V), width, *wanted(orders, how), out_HNV

@@ -9,7 +9,7 @@ import numpy as np
 from ..dispatch import array_module, to_host
 from .weights import ALIGN, Documents, Pairs, count_bits
 
-MAX_COUNT = 255  # tokens of one pair
+MAX_PAIR_TOKENS = 255  # tokens of one pair
 
 
 def lay_out(
@@ -45,18 +45,18 @@ def lay_out(
     token_P = ALIGN * units_D1[document_P] + ends_P[:-1] - first_D1[document_P]
     del ends_P
     key_P = words_P.astype(np.uint64) << np.uint64(24)
-    key_P |= (MAX_COUNT - xp.minimum(counts_P, MAX_COUNT)).astype(np.uint64) << np.uint64(16)
+    key_P |= (MAX_PAIR_TOKENS - xp.minimum(counts_P, MAX_PAIR_TOKENS)).astype(np.uint64) << np.uint64(16)
     key_P |= xp.maximum(0xFFFF - -(-lengths_D // ALIGN), 0).astype(np.uint64)[document_P]
     order_P = xp.argsort(key_P, kind="stable")
     del key_P
     count_P = counts_P[order_P].astype(np.int64)
-    pieces_P = -(-count_P // MAX_COUNT)
+    pieces_P = -(-count_P // MAX_PAIR_TOKENS)
     if P and int(pieces_P.max()) > 1:
         number_R = repeat(xp.arange(P), pieces_P)
         piece_R = xp.arange(len(number_R)) - (xp.cumsum(pieces_P) - pieces_P)[number_R]
         order_P = order_P[number_R]
-        count_P = xp.minimum(count_P[number_R] - MAX_COUNT * piece_R, MAX_COUNT)
-        token_P = token_P[order_P] + MAX_COUNT * piece_R
+        count_P = xp.minimum(count_P[number_R] - MAX_PAIR_TOKENS * piece_R, MAX_PAIR_TOKENS)
+        token_P = token_P[order_P] + MAX_PAIR_TOKENS * piece_R
     else:
         token_P = token_P[order_P]
     slots_S3 = _slots(to_host(words_P[order_P]), max_pairs)

@@ -14,7 +14,18 @@ from ..dispatch import pick
 from ..launch import kernel, launch
 from .examples import corpus
 from .sample_topics import LANES, VARIANTS, weights_place  # noqa: F401 (CI compiles VARIANTS)
-from .weights import ALIGN, BLOCK, ENTRIES, PRIOR_BITS, Documents, Pairs, WordTopics, beta_of, count_bits, weigh_word
+from .weights import (
+    ALIGN,
+    BLOCK,
+    ENTRY_TYPES,
+    PRIOR_BITS,
+    Documents,
+    Pairs,
+    WordTopics,
+    beta_of,
+    count_bits,
+    weigh_word,
+)
 
 UNITS = 1 << 20  # of a natural logarithm, in sums
 
@@ -83,7 +94,7 @@ def _cuda(documents, pairs, words, alpha_sum):
     if not S:
         return total
     place = weights_place(Z, S)
-    entry = ENTRIES[entries_T.dtype]
+    entry = ENTRY_TYPES[entries_T.dtype]
     fn = kernel(
         "lda/plugin_likelihood", "plugin_likelihood", ENTRY=entry, LANES=LANES[entry], THREADS=place.threads,
         WEIGHTS_IN_SHARED=int(place.in_shared),

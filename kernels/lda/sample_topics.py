@@ -15,11 +15,11 @@ from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import current_limits, kernel, launch
 from .examples import corpus
-from .layout import MAX_COUNT
+from .layout import MAX_PAIR_TOKENS
 from .weights import (
     ALIGN,
     BLOCK,
-    ENTRIES,
+    ENTRY_TYPES,
     GROUP,
     PRIOR_BITS,
     Documents,
@@ -109,8 +109,8 @@ def _sample(rows_D2, topics_T, entries_T, bits, pairs, words, new_VZ, draw):
     share_Z, weight_Z, beta_Z = np.empty(Z, np.float32), np.empty(Z, np.int32), np.full(Z, beta, np.float32)
     priors_B = np.empty((Z + BLOCK - 1) // BLOCK, np.uint64)
     through_B = np.empty((Z + (1 << 16)) // BLOCK, np.uint64)  # running sums of a document's weights
-    document_M, position_M = np.empty(BATCH * MAX_COUNT, np.int64), np.empty(BATCH * MAX_COUNT, np.uint32)
-    bits_M = np.empty(BATCH * MAX_COUNT, np.uint64)
+    document_M, position_M = np.empty(BATCH * MAX_PAIR_TOKENS, np.int64), np.empty(BATCH * MAX_PAIR_TOKENS, np.uint32)
+    bits_M = np.empty(BATCH * MAX_PAIR_TOKENS, np.uint64)
     shift, mask = uint64(bits), uint64((1 << bits) - 1)
     changed = 0
     for s in range(len(slots_S3)):
@@ -285,7 +285,7 @@ def _cuda(documents, pairs, words, new_VZ, draw):
     if not S:
         return changed
     place = weights_place(Z, S, thread_bytes=8 * (PARTS - 1))
-    entry = ENTRIES[entries_T.dtype]
+    entry = ENTRY_TYPES[entries_T.dtype]
     fn = kernel(
         "lda/sample_topics", "sample_topics", ENTRY=entry, LANES=LANES[entry], THREADS=place.threads,
         WEIGHTS_IN_SHARED=int(place.in_shared),

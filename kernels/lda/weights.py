@@ -20,8 +20,8 @@ GROUP = 16  # topics whose prior weights a GPU sums together
 BLOCK = 8  # topics, or entries of a document, whose weights a CPU sums together; rows of entries end in whole blocks
 PRIOR_BITS = 8
 ALIGN = 16  # documents start at multiples of this in arrays of tokens
-ENTRIES = {np.dtype(np.uint16): "u16", np.dtype(np.uint32): "u32"}  # C names of dtypes of entries
-GREATEST = float32(2**31 - 128)  # weight; a topic without a token of its only word may round to more
+ENTRY_TYPES = {np.dtype(np.uint16): "u16", np.dtype(np.uint32): "u32"}  # C names of dtypes of entries
+MAX_WEIGHT = float32(2**31 - 128)  # weight; a topic without a token of its only word may round to more
 
 
 class Documents(NamedTuple):
@@ -105,7 +105,7 @@ def count_bits(num_topics: int) -> tuple[np.dtype, int]:
 @njit(nogil=True, cache=True, inline="always")
 def word_weight(share, scale):
     """Return the integer weight of a topic for a word."""
-    return max(int32(1), int32(min(share * scale, GREATEST)))
+    return max(int32(1), int32(min(share * scale, MAX_WEIGHT)))
 
 
 @njit(nogil=True, cache=True, inline="always")

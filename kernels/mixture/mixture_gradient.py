@@ -10,12 +10,12 @@ from numpy import float32, float64
 from .. import check
 from ..common.formats import FORMATS
 from ..compile import njit
-from ..decode.activations import exponential, format_of, singles, stored
+from ..decode.activations import exponential, number_format, singles, stored
 from ..decode.logit_rows import or_null
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from . import mixture_sums as sums
-from .mixture_sums import Mixture, arrays_of, with_adjacent_columns
+from .mixture_sums import Mixture, mixture_arrays, with_adjacent_columns
 
 VARIANTS = tuple({"VECTOR": vector} | form for vector in (0, 1) for form in FORMATS)
 THREADS, LOADS = 128, 4  # as in mixture_gradient.cu
@@ -33,7 +33,7 @@ def mixture_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R:
     its share of the probability of the gold word; for a probability of 0, it is 0. Dropped blocks and columns behind
     the distributions have 0. The terms are float32, then rounded. All devices return the same bits, but for NaN.
     """
-    arrays = arrays_of(mixture) | {"log_sum_R": log_sum_R, "log_gold_R": log_gold_R, "scale_R": scale_R}
+    arrays = mixture_arrays(mixture) | {"log_sum_R": log_sum_R, "log_gold_R": log_gold_R, "scale_R": scale_R}
     for name, dtype in (("log_sum_R", np.float64), ("log_gold_R", np.float64), ("scale_R", np.float32)):
         check.dtype(arrays[name], dtype)
         if arrays[name].shape != mixture.gold_R.shape:
@@ -82,7 +82,7 @@ def _cuda(mixture, log_sum_R, log_gold_R, scale_R):
         vector = not any(a.data.ptr % 16 or a.strides[0] % 16 for a in (logits, gradient_RX))
         others = [None if a is None else cupy.ascontiguousarray(a) for a in (log_probs_RN, gold_R, dropped_R)]
         of_rows = [cupy.ascontiguousarray(a) for a in (log_sum_R, log_gold_R, scale_R)]
-        fn = kernel("mixture/mixture_gradient", "mixture_gradient", VECTOR=int(vector), **format_of(logits))
+        fn = kernel("mixture/mixture_gradient", "mixture_gradient", VECTOR=int(vector), **number_format(logits))
         args = logits, logits.strides[0] // size, words, N, *map(or_null, others), R, X, *of_rows, gradient_RX
         tiles = R * -(-X // (THREADS * LOADS * (16 // size)))
         launch(fn, grid_for(tiles, 1, waves=WAVES), THREADS, args)

@@ -9,7 +9,7 @@ import numpy as np
 from .. import check
 from ..common.formats import FORMATS
 from ..compile import njit
-from ..decode.activations import format_of, singles, stored
+from ..decode.activations import number_format, singles, stored
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
@@ -79,8 +79,8 @@ def _cuda(logits_RX, words, rows_RNV, log_sum_R):
         row_bytes = (logits.strides[0], probs_RV.strides[0], *(rows.strides[:2] if N else ()))
         pointers = (array.data.ptr for array in (logits, probs_RV, rows))
         vector = not any(at % 16 for at in (*row_bytes, *pointers))
-        of_rows = {f"{name}_ROWS": value for name, value in format_of(rows).items()}
-        fn = kernel("mixture/mixture_rows", "mixture_rows", VECTOR=int(vector), **format_of(logits), **of_rows)
+        of_rows = {f"{name}_ROWS": value for name, value in number_format(rows).items()}
+        fn = kernel("mixture/mixture_rows", "mixture_rows", VECTOR=int(vector), **number_format(logits), **of_rows)
         stride = logits.strides[0] // logits.itemsize
         args = logits, stride, words, N, rows, *strides[:2], R, log_sum_R, probs_RV
         launch(fn, grid_for(R * -(-V // TILE), 1), THREADS, args)

@@ -10,7 +10,7 @@ from numpy import float32, float64
 from .. import check
 from ..common.formats import FORMATS
 from ..compile import njit
-from ..decode.activations import exponential, format_of, singles, stored
+from ..decode.activations import exponential, number_format, singles, stored
 from ..decode.logit_rows import or_null
 from ..decode.sum_chunks import sum_chunks
 from ..decode.terms import LANES, log_of, log_of_chunks
@@ -55,7 +55,7 @@ def mixture_sums(mixture: Mixture) -> tuple[Any, Any]:
     So they are if a number is NaN, both blocks are dropped, or the gold word is no word. All devices return the same
     bits, for any number of rows.
     """
-    return pick(cpu=_cpu, cuda=_cuda, **arrays_of(mixture))(mixture)
+    return pick(cpu=_cpu, cuda=_cuda, **mixture_arrays(mixture))(mixture)
 
 
 def softmax_sums(logits_RX: Any, words: int, N: int) -> Any:
@@ -64,7 +64,7 @@ def softmax_sums(logits_RX: Any, words: int, N: int) -> Any:
     return mixture_sums(Mixture(logits_RX, words, xp.zeros((R, N), np.float32), xp.zeros(R, np.int64)))[0]
 
 
-def arrays_of(mixture: Mixture) -> dict[str, Any]:
+def mixture_arrays(mixture: Mixture) -> dict[str, Any]:
     """Return all arrays by their names. Raise TypeError or ValueError unless dtypes and shapes fit together."""
     logits_RX, words, log_probs_RN, gold_R, dropped_R = mixture
     check.dtype(logits_RX, np.float32, np.float16, np.uint16)
@@ -153,7 +153,7 @@ def _cuda(mixture):
         logits = with_adjacent_columns(logits_RX)
         chunks_RC = sum_chunks(logits[None, :, :words])[0][0]
         others = [None if a is None else cupy.ascontiguousarray(a) for a in (log_probs_RN, gold_R, dropped_R)]
-        fn = kernel("mixture/mixture_sums", "mixture_sums", **format_of(logits))
+        fn = kernel("mixture/mixture_sums", "mixture_sums", **number_format(logits))
         args = (
             logits, logits.strides[0] // logits.itemsize, words, N, *map(or_null, others), R, chunks_RC,
             chunks_RC.shape[1], log_sum_R, log_gold_R,

@@ -11,7 +11,7 @@ from numpy import float32, float64
 from .. import check
 from ..common.formats import FORMATS
 from ..compile import njit
-from ..decode.activations import exponential, format_of, singles, stored
+from ..decode.activations import exponential, number_format, singles, stored
 from ..decode.best_words import MAX_K
 from ..decode.logit_rows import NgramChildren
 from ..dispatch import pick
@@ -150,7 +150,7 @@ def _cuda(logits_RX, words, k, counts, log_sum_R):
     starts = cupy.empty((R, ranges, tiles + 1), np.int64)
     keys_RTK, bound_R = cupy.empty((R, tiles, k), np.uint64), cupy.zeros(R, np.uint64)
     vector = not (logits.data.ptr % 16 or logits.strides[0] % 16)
-    defines = {"VECTOR": int(vector)} | format_of(logits)
+    defines = {"VECTOR": int(vector)} | number_format(logits)
     if ranges:
         find = kernel("mixture/mixture_top", "find_tiles", **defines)
         launch(find, grid_for(starts.size, THREADS), THREADS, (table, N, ranges, R, words, tiles, starts))

@@ -11,8 +11,8 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-ID = {np.dtype(np.int32): "int", np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
-VARIANTS = tuple({"ID": name} for name in ID.values())
+ID_TYPES = {np.dtype(np.int32): "int", np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
+VARIANTS = tuple({"ID": name} for name in ID_TYPES.values())
 BAD_IDS, BAD_OFFSETS = 1, 2  # bits of the status, as in ids_to_codes.cu
 THREADS, TILE = 256, 4096  # as in ids_to_codes.cu
 
@@ -28,7 +28,7 @@ def ids_to_codes(ids_T: Any, offsets_S1: Any, num_words: int) -> tuple[Any, Any,
     gets the code 1. With BAD_OFFSETS the codes are 0 to num_words and the ends 0 to C, without meaning. The host waits
     for nothing: it reads the status after all that it starts with the codes.
     """
-    check.dtype(ids_T, *ID)
+    check.dtype(ids_T, *ID_TYPES)
     check.dtype(offsets_S1, np.int64)
     if not len(offsets_S1):
         raise ValueError("got no offsets but needs at least 1, the 0 where the first sentence begins")
@@ -60,7 +60,7 @@ def _cuda(ids_T, offsets_S1, num_words):
     T, S = len(ids_T), len(offsets_S1) - 1
     codes_C, ends_S, status = cupy.empty(T + S, np.uint32), cupy.empty(S, np.int64), cupy.zeros(1, np.int32)
     ids_T, offsets_S1 = cupy.ascontiguousarray(ids_T), cupy.ascontiguousarray(offsets_S1)
-    fn = kernel("score/ids_to_codes", "ids_to_codes", ID=ID[ids_T.dtype])
+    fn = kernel("score/ids_to_codes", "ids_to_codes", ID=ID_TYPES[ids_T.dtype])
     args = ids_T, T, offsets_S1, S, np.int64(num_words), codes_C, ends_S, status
     launch(fn, grid_for(max(T + S, 1), TILE), THREADS, args)
     return codes_C, ends_S, status

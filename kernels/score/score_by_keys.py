@@ -12,7 +12,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
-from .score_tokens import MAX_ORDER, THREADS
+from .score_tokens import MAX_SCORED_ORDER, THREADS
 
 BATCH = 64  # tokens that a CPU scores together
 SIGN = np.uint32(1 << 31)
@@ -48,8 +48,8 @@ def score_by_keys(tables: KeyTables, begin: int, end: int, codes_T: Any) -> tupl
     check.dtype(tables_U, np.uint32)
     check.dtype(slots_N, np.int64)
     check.dtype(codes_T, np.uint32)
-    if not 2 <= len(slots_N) <= MAX_ORDER:
-        raise ValueError(f"the tables have order {len(slots_N)} but scores by keys need 2 to {MAX_ORDER}")
+    if not 2 <= len(slots_N) <= MAX_SCORED_ORDER:
+        raise ValueError(f"the tables have order {len(slots_N)} but scores by keys need 2 to {MAX_SCORED_ORDER}")
     run = pick(cpu=_cpu, cuda=_cuda, tables_U=tables_U, slots_N=slots_N, codes_T=codes_T)
     return run(tables_U, slots_N, rest, begin, end, codes_T)
 

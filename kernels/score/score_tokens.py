@@ -11,14 +11,14 @@ from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
-from ..trie.edges import check_backoffs
-from ..trie.find_children import MIN_INDEXED, TrieIndex, narrowed, sample_every_fanout
+from ..trie.edges import require_backoffs
+from ..trie.find_children import MIN_INDEXED, TrieIndex, narrowed_range, sample_every_fanout
 
-VALUE = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
-VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in check.INTEGER.values() for value in VALUE.values())
+VALUE_TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
+VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in check.INTEGER.values() for value in VALUE_TYPES.values())
 THREADS = 256
 BATCH = 256  # start positions of walks that a CPU follows together
-MAX_ORDER = 96  # shared memory holds so many rows of THREADS times 8 bytes; a match's order is a byte
+MAX_SCORED_ORDER = 96  # shared memory holds so many rows of THREADS times 8 bytes; a match's order is a byte
 
 
 class TrieValues(NamedTuple):
@@ -63,7 +63,7 @@ def score_tokens(
     check.dtype(backoff_M, prob_G.dtype)
     check.dtype(codes_T, np.uint32)
     check_order(order)
-    check_backoffs(backoff_M, first_child_M)
+    require_backoffs(backoff_M, first_child_M)
     arrays = {
         "word_G": word_G, "first_child_M": first_child_M, "samples": samples, "sample_starts": sample_starts,
         "prob_G": prob_G, "backoff_M": backoff_M, "codes_T": codes_T, "words_V2": words_V2, "centers": centers,
@@ -74,8 +74,8 @@ def score_tokens(
 
 def check_order(order: int) -> None:
     """Raise ValueError if the shared memory of a block does not hold this order."""
-    if not 1 <= order <= MAX_ORDER:
-        raise ValueError(f"order is {order} but must be 1 to {MAX_ORDER}; prune the model")
+    if not 1 <= order <= MAX_SCORED_ORDER:
+        raise ValueError(f"order is {order} but must be 1 to {MAX_SCORED_ORDER}; prune the model")
 
 
 def _check_centers(centers: Any, code: Any, order: int) -> None:
@@ -129,7 +129,7 @@ def _cpu(index, values, order, begin, end, codes_T):
             for a in range(asked):
                 if sizes[a] > MIN_INDEXED:
                     first, last = np.uint64(firsts[a]), np.uint64(firsts[a] + sizes[a] - 1)
-                    low, high = narrowed(samples, sample_starts, np.uint64(fanout), first, last, words[a])
+                    low, high = narrowed_range(samples, sample_starts, np.uint64(fanout), first, last, words[a])
                     firsts[a], sizes[a] = low, high - low + 1
                 prefetch(word_G, firsts[a] + (sizes[a] >> 1))  # type: ignore[call-arg]
             longest = 1
@@ -189,7 +189,7 @@ def _cuda(index, values, order, begin, end, codes_T):
     T = len(codes_T)
     prob_T, order_T = cupy.empty(T, np.float32), cupy.empty(T, np.uint8)
     if T:
-        types = {"CHILD": check.INTEGER[first_child_M.dtype], "VALUE": VALUE[prob_G.dtype]}
+        types = {"CHILD": check.INTEGER[first_child_M.dtype], "VALUE": VALUE_TYPES[prob_G.dtype]}
         fn = kernel("score/score_tokens", "score_tokens", **types)
         samples_of_words = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
         coded = (0, 0) if centers is None else map(check.aligned, (words_V2, centers))  # 0: a null pointer

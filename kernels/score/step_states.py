@@ -19,8 +19,8 @@ from .score_tokens import check_order, text_and_trie
 EMPTY = -1  # the state of no words
 MAX_HISTORIES = (1 << 31) - 1
 PIECE = 1 << 24  # nodes whose states are found at once
-WORDS = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
-VARIANTS = tuple({"WORD": word} for word in WORDS.values())
+WORD_TYPES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+VARIANTS = tuple({"WORD": word} for word in WORD_TYPES.values())
 THREADS = 256
 
 
@@ -97,7 +97,7 @@ def step_states(
     check.dtype(states.nodes_M2, np.uint64)
     check.dtype(states.state_G, np.int32)
     check.dtype(states_B, np.int32)
-    check.dtype(words_B, *WORDS)
+    check.dtype(words_B, *WORD_TYPES)
     check_order(order)
     if len(states_B) != len(words_B):
         raise ValueError(f"got {len(states_B)} states and {len(words_B)} words; pass one word for each state")
@@ -142,7 +142,7 @@ def _cpu(table, order, states, states_B, words_B, unit, prob_B, next_B):
 def _cuda(table, order, states, states_B, words_B, unit, prob_B, next_B):
     B, nodes_M2 = len(states_B), states.nodes_M2
     if B:
-        fn = kernel("score/step_states", "step_states", WORD=WORDS[words_B.dtype])
+        fn = kernel("score/step_states", "step_states", WORD=WORD_TYPES[words_B.dtype])
         of_states = check.aligned(nodes_M2), len(nodes_M2), states.state_G, len(table.words_V2)
         args = *table.map_arrays(check.aligned), *of_states, states_B, words_B, B, unit, prob_B, next_B
         launch(fn, grid_for(B, THREADS), THREADS, args)

@@ -11,7 +11,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-UNKNOWN = 1  # the code of words that are not in the vocabulary
+UNKNOWN_CODE = 1  # the code of words that are not in the vocabulary
 THREADS = 128  # as in sum_sentences.cu
 
 
@@ -43,7 +43,7 @@ def _cpu(codes_T, prob_T, ends_S):
         total, oovs, oov_total = np.float32(0), 0, 0.0
         for t in range(start, ends_S[s]):
             total += prob_T[t]
-            if codes_T[t] == UNKNOWN:
+            if codes_T[t] == UNKNOWN_CODE:
                 oovs += 1
                 oov_total += prob_T[t]
         total_S[s], oovs_S[s], oov_total_S[s] = total, oovs, oov_total

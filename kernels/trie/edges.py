@@ -17,7 +17,8 @@ from ..dispatch import array_module
 from .child_filters import child_filters
 
 LINE_BYTES = 64  # of a cache line of a CPU
-FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # odd; as in include/edges.cuh
+FIRST_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd; as in include/edges.cuh
+SECOND_FACTOR = np.uint64(0xD6E8FEB86659FD93)
 
 
 class EdgeTable(NamedTuple):
@@ -59,9 +60,9 @@ def scramble(keys: Any, bits: int) -> Any:
     """Apply a bijection to uint64 numbers of `bits` bits, 2 to 64."""
     mask, half = np.uint64((1 << bits) - 1), np.uint64(bits // 2)
     keys = keys ^ (keys >> half)
-    keys = keys * FIRST & mask
+    keys = keys * FIRST_FACTOR & mask
     keys = keys ^ (keys >> half)
-    keys = keys * SECOND & mask
+    keys = keys * SECOND_FACTOR & mask
     return keys ^ (keys >> half)
 
 
@@ -125,7 +126,7 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
     if key_bits > 64:
         raise OverflowError(f"{M:,} histories by {V:,} words need keys of {key_bits} bits, and an edge table holds 64")
     check.dtype(prob_G, np.float32)
-    check_backoffs(backoff_M, first_child_M)
+    require_backoffs(backoff_M, first_child_M)
     x_E, node_E = _sorted_keys(word_G, first_child_M, word_bits, key_bits)
     buckets = max(1, int(len(x_E) / (2 * load)))
     while True:
@@ -146,7 +147,7 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
     return EdgeTable(slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits)
 
 
-def check_backoffs(backoff_M: Any, first_child_M: Any) -> None:
+def require_backoffs(backoff_M: Any, first_child_M: Any) -> None:
     """Raise ValueError if the histories of a trie have no backoffs."""
     if len(backoff_M) != len(first_child_M) - 1:
         raise ValueError(

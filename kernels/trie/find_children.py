@@ -88,7 +88,7 @@ def find_child(word_G, first_child_M, samples, sample_starts, fanout, node, word
     if first > last:
         return -1
     if last - first >= MIN_INDEXED:
-        first, last = narrowed(samples, sample_starts, np.uint64(fanout), np.uint64(first), np.uint64(last), word)
+        first, last = narrowed_range(samples, sample_starts, np.uint64(fanout), np.uint64(first), np.uint64(last), word)
     size = last - first + 1
     while size > 1:  # the last child whose word is not above, without a branch that a core would have to guess
         half = size >> 1
@@ -98,7 +98,7 @@ def find_child(word_G, first_child_M, samples, sample_starts, fanout, node, word
 
 
 @njit(nogil=True, cache=True)
-def narrowed(samples, sample_starts, fanout, first, last, word):
+def narrowed_range(samples, sample_starts, fanout, first, last, word):
     """Return (first, last) of at most `fanout` neighbours of a long range, among which the word is if it is a child.
 
     As in include/trie.cuh. Unsigned, because signed divisions also round down.

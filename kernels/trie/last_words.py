@@ -11,7 +11,7 @@ from ..common.find_tokens import is_space
 from ..compile import njit
 from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
-from .walk_spellings import SpellingTrie, find_child
+from .walk_spellings import SpellingTrie, find_byte
 
 THREADS = 64
 
@@ -102,7 +102,7 @@ def _last_word(byte_M, first_child_M, offsets_P, data, begins_S, tokens_T, lengt
             end = last_i + 1 if t == last_t else offsets_P[piece + 1]
             for i in range(begin, end):
                 if node < M:
-                    node = find_child(byte_M, first_child_M, node, data[i])
+                    node = find_byte(byte_M, first_child_M, node, data[i])
     return node
 
 

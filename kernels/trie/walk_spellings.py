@@ -54,13 +54,13 @@ def _cpu(byte_M, first_child_M, nodes_R, offsets_T, data):
             for i in range(offsets_T[t], offsets_T[t + 1]):
                 if node == M:
                     break
-                node = find_child(byte_M, first_child_M, node, data[i])
+                node = find_byte(byte_M, first_child_M, node, data[i])
             nodes_RT[r, t] = node
     return nodes_RT
 
 
 @njit(nogil=True, cache=True)
-def find_child(byte_M, first_child_M, node, byte):
+def find_byte(byte_M, first_child_M, node, byte):
     """Return the node that a byte leads to from a node; M for none."""
     low, end = np.int64(first_child_M[node]), np.int64(first_child_M[node + 1])
     high = end

@@ -27,7 +27,7 @@ def is_array(value: Any) -> bool:
     return array_type is not None and isinstance(value, array_type)
 
 
-def contiguous(array: Any) -> Any:
+def as_contiguous(array: Any) -> Any:
     """Return the array itself, or a C-contiguous copy that is complete."""
     if array.flags.c_contiguous:
         return array
@@ -124,7 +124,7 @@ def _in_pieces(array: Any) -> tuple[Any, list[tuple[int, int]]]:
         return array, [(array.data.ptr, array.nbytes)]
     if array.ndim == 2 and len(array) <= MAX_PIECES and array[0].flags.c_contiguous:
         return array, [(row.data.ptr, row.nbytes) for row in array]
-    return _in_pieces(contiguous(array))
+    return _in_pieces(as_contiguous(array))
 
 
 def _allocate(nbytes: int) -> Any:
@@ -198,11 +198,11 @@ def _close(opened: dict[bytes, int]) -> None:
             runtime.ipcCloseMemHandle(opened.popitem()[1])
 
 
-def to_host(array: Any) -> np.ndarray:
+def copy_to_host(array: Any) -> np.ndarray:
     return array.get()
 
 
-def from_host(array: np.ndarray) -> Any:
+def copy_from_host(array: np.ndarray) -> Any:
     import cupy
 
     with cupy.cuda.Stream.null as stream:
@@ -223,7 +223,7 @@ def from_bytes(frame: Any, shape: Sequence[int], dtype: str) -> Any:
     return cupy.asarray(frame).view(dtype).reshape(shape)
 
 
-def synchronize() -> None:
+def wait_for_device() -> None:
     if "cupy" in sys.modules:
         from cupy.cuda import runtime
 
@@ -233,7 +233,7 @@ def synchronize() -> None:
 def why_lost() -> str:
     """Return the error of a device that no longer works in this process (such as after an illegal access), or ''."""
     try:
-        synchronize()
+        wait_for_device()
     except Exception as error:
         return " ".join(str(error).split())
     return ""

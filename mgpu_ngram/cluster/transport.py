@@ -29,7 +29,7 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from mgpu_ngram.cluster import dask_private, gpu
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.mapped import FileHandle, place_of
+from mgpu_ngram.core.mapped import FileHandle, file_place_of
 from mgpu_ngram.core.scratch import is_running
 
 MESSAGES = 32  # messages that are read and written at once: more than a host has peers
@@ -67,7 +67,7 @@ class _Worker:
 _here = _Worker()
 
 
-def start(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[str], None] | None) -> None:
+def announce_offers(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[str], None] | None) -> None:
     """Announce in all future connections that this worker can map the files of its host's other processes, and, if it
     is in `may_lend`, that it can read its peers' memory.
     """
@@ -130,7 +130,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def persistent_id(self, value: Any) -> int | _InFile | None:
         if self.as_files and isinstance(value, np.ndarray) and value.flags.c_contiguous:
-            place = place_of(value)
+            place = file_place_of(value)
             return _InFile(*place, value.shape, value.dtype) if place else None
         if not gpu.is_array(value):
             return None
@@ -213,7 +213,7 @@ def _wrap(parcel: Parcel, to_peer: bool = False, as_files: bool = False) -> tupl
                 parcel.loan = gpu.lend(arrays)
         return {"ipc": parcel.loan.records, "sender": os.getpid()}, frames
     header = {"host": _shapes(arrays), "pickled": len(frames)}
-    sent = (gpu.to_host(gpu.contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)
+    sent = (gpu.copy_to_host(gpu.as_contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)
     return header, frames + [memoryview(a.data) for a in sent]
 
 
@@ -248,7 +248,9 @@ def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
         arrays.append(flat.reshape(shape["shape"]))
     if _here.has_gpu:
         try:
-            arrays = _where_there_is_room(lambda on_host: arrays if on_host else [gpu.from_host(a) for a in arrays])
+            arrays = _where_there_is_room(
+                lambda on_host: arrays if on_host else [gpu.copy_from_host(a) for a in arrays]
+            )
         except Exception as error:
             return _not_received(error)
     return _unpack(frames[:first], arrays)
@@ -285,7 +287,7 @@ def _send_ucx(parcel: Parcel) -> tuple[dict[str, Any], list[Any]]:
         # Dask expects this of a serialiser that does not apply, and then asks the next one.
         raise NotImplementedError("no arrays on a device")
     header = {"device": _shapes(arrays), "pickled": len(frames)}
-    return header, frames + [gpu.as_bytes(gpu.contiguous(a)) for a in arrays if a.nbytes]
+    return header, frames + [gpu.as_bytes(gpu.as_contiguous(a)) for a in arrays if a.nbytes]
 
 
 @cuda_deserialize.register(Parcel)

@@ -69,7 +69,9 @@ class Plugin(WorkerPlugin):
             _tasks.may_freeze = True
             dask_private.send_sooner_from_worker(worker)
         allow_open_files()
-        transport.start(worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer"))
+        transport.announce_offers(
+            worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer")
+        )
         self._end_reaction = dask_private.on_lost_worker(worker, partial(_lost, worker))
 
     def _misfit(self, worker: Worker) -> str:
@@ -129,7 +131,7 @@ def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> P
     try:
         result = fn(*[_value(a) for a in args])
         if device == "gpu":
-            gpu.synchronize()  # a reader of the result may use another stream
+            gpu.wait_for_device()  # a reader of the result may use another stream
     except Exception:
         why = gpu.why_lost() if device == "gpu" else ""
         if why and not worker.address.startswith("inproc:"):
@@ -217,14 +219,14 @@ _probes: dict[str, Any] = {}
 
 
 def lend_probe(token: str, number: int) -> dict[str, Any]:
-    _probes[token] = gpu.lend([gpu.from_host(numpy.arange(1000) + number)])
+    _probes[token] = gpu.lend([gpu.copy_from_host(numpy.arange(1000) + number)])
     return _probes[token].records[0]
 
 
 def read_probes(records: Sequence[tuple[int, dict[str, Any]]]) -> bool:
     arrays = gpu.import_arrays([record for _, record in records])
     return all(
-        numpy.array_equal(gpu.to_host(array), numpy.arange(1000) + number)
+        numpy.array_equal(gpu.copy_to_host(array), numpy.arange(1000) + number)
         for (number, _), array in zip(records, arrays, strict=True)
     )
 

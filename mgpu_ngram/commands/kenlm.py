@@ -234,7 +234,7 @@ def _show_sizes(path: str, settings: dict[str, Any]) -> None:
 
 def filter(argv: list[str]) -> None:
     """Model or n-grams in, those of given words out."""
-    from mgpu_ngram.commands.kenlm_filter import filter as run_filter
+    from mgpu_ngram.commands.kenlm_filter import run_filter
 
     run_filter(argv)
 

@@ -43,7 +43,7 @@ class Filter:
     output: str
 
 
-def filter(argv: list[str]) -> None:
+def run_filter(argv: list[str]) -> None:
     """A model or raw n-grams and a text in, what the text allows out."""
     wanted = _parsed(argv)
     folder = folder_of(wanted.output, "output")

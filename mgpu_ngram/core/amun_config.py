@@ -115,10 +115,10 @@ def _in_folder(options: dict[str, Any], folder: str) -> dict[str, Any]:
     return moved
 
 
-def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+def amun_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `decode` for options of Amun. Raises InputError for options that contradict each other.
 
-    Options that say where to compute are not among them: see `place_of`.
+    Options that say where to compute are not among them: see `placement_of`.
     """
     settings = _models(options)
     same = (
@@ -163,7 +163,7 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def place_of(options: Mapping[str, Any]) -> dict[str, Any]:
+def placement_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return where options of Amun let the work run: device, workers and devices, those that they name.
 
     devices  "all", or numbers of GPUs

@@ -55,7 +55,7 @@ def count_newlines(text, start, stop):
 
 
 @njit(nogil=True, cache=True)
-def scan_lines(text, start, stop):
+def scan_arpa(text, start, stop):
     """Return (number of non-blank lines, start of the first line that starts with a backslash or -1) of start:stop.
 
     Lines from that line on are not counted.

@@ -95,7 +95,7 @@ class ArpaText:
         """Return the lines from `start` to the next line that starts with a backslash."""
 
         def scan(start: int, stop: int) -> tuple[int, int]:
-            return lines.scan_lines(self.data, start, stop)
+            return lines.scan_arpa(self.data, start, stop)
 
         section = Section([start], [0])
         while (start := section.starts[-1]) < self.whole_bytes:

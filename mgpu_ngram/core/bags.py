@@ -98,7 +98,7 @@ class Bags:
         if p < 0:
             _check_words(self.words_P, self.starts_D1, self.num_words, name)
             return self
-        d = document_of(self.starts_D1, p)
+        d = document_at(self.starts_D1, p)
         if not self.counts_P[p]:
             raise InputError(f"document {d:,} of {name} has word {self.words_P[p]:,} 0 times; leave the pair out")
         raise InputError(
@@ -184,7 +184,7 @@ def regroup(blocks: Iterable[Bags], tokens: int) -> Iterator[Bags]:
         yield from join_bags(waiting).blocks(tokens)
 
 
-def document_of(starts_D1: np.ndarray, p: int) -> int:
+def document_at(starts_D1: np.ndarray, p: int) -> int:
     """Return the document that has the pair p."""
     return int(np.searchsorted(starts_D1, p, "right")) - 1
 
@@ -226,7 +226,7 @@ def _check_shape(starts_D1: np.ndarray, words_P: np.ndarray, counts_P: np.ndarra
 def _check_words(words_P: np.ndarray, starts_D1: np.ndarray, num_words: int, name: str, first: int = 0) -> None:
     for p in () if not len(words_P) else (int(words_P.argmin()), int(words_P.argmax())):
         if not 0 <= words_P[p] < num_words:
-            d = first + document_of(starts_D1, p)
+            d = first + document_at(starts_D1, p)
             raise InputError(
                 f"document {d:,} of {name} has the word id {words_P[p]:,}, but the ids of "
                 f"{num_words:,} words go from 0 to {num_words - 1:,}; correct the id or the number of words"
@@ -243,7 +243,7 @@ def _check_counts(counts_P: np.ndarray, starts_D1: np.ndarray, name: str, first:
         right = (strip >= 0) & (strip <= MAX_COUNT) & (strip == np.floor(strip))
         if not right.all():
             p = start + int(np.argmin(right))
-            raise wrong_count(f"document {first + document_of(starts_D1, p):,} of {name}", counts_P[p].item())
+            raise wrong_count(f"document {first + document_at(starts_D1, p):,} of {name}", counts_P[p].item())
 
 
 def wrong_count(where: str, count: float) -> InputError:

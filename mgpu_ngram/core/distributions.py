@@ -183,7 +183,7 @@ def compact_file(folder: str | Path, part: int) -> str:
     return f"{folder}/compact-{part:06d}.safetensors"
 
 
-def parquet_file(folder: str | Path, part: int) -> str:
+def parquet_path(folder: str | Path, part: int) -> str:
     return f"{folder}/part-{part:06d}.parquet"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
-from mgpu_ngram.core.documents import first_text
+from mgpu_ngram.core.documents import head_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import json_keys
 from mgpu_ngram.core.read_text import read_blocks
@@ -31,7 +31,7 @@ def check_column(corpus: Corpus, column: str) -> None:
             with parquet_file(source) as file:
                 names = file.schema_arrow.names
         elif source.column:
-            names = json_keys(first_text(source)) or [column]  # the first line is too long to parse
+            names = json_keys(head_text(source)) or [column]  # the first line is too long to parse
         else:
             raise InputError(f"{source.name!r} is plain text, without a column {column!r}; give Parquet or JSON lines")
         if column not in names:

@@ -73,7 +73,7 @@ def open_documents(files: Iterable[tuple[str, str]], text_column: str = "text") 
     return Corpus(tuple(_source(name, location, text_column) for name, location in files), "word")
 
 
-def first_text(source: Source) -> bytes:
+def head_text(source: Source) -> bytes:
     """Return the first bytes of a file, HEAD_BYTES or more where it has as many, decompressed."""
     found = b""
     with reader(source) as read:
@@ -101,7 +101,7 @@ def _source(name: str, location: str, text_column: str) -> Source:
     source = stored_source(name, location)
     if source.format == "parquet":
         return parquet_source(source, text_column, lambda kind: is_text(kind) or _is_text_list(kind))
-    head = first_text(source)
+    head = head_text(source)
     if what_begins(head) != JSON_LINES:
         if name.removesuffix(".gz").endswith(".json"):  # else a text that begins with a bracket
             refuse_array(name, head, source.format)

@@ -65,7 +65,7 @@ class JsonLines:
         return found
 
 
-def scan_lines(data: np.ndarray, text_key: str, tag: str, new_keys: Sequence[str]) -> JsonLines:
+def scan_json(data: np.ndarray, text_key: str, tag: str, new_keys: Sequence[str]) -> JsonLines:
     """Return the lines of a block, of which each ends with a newline; releases the GIL.
 
     data      (B,) uint8

@@ -72,7 +72,7 @@ def _bytes_of(mapped: _Map) -> np.ndarray:
     return np.ndarray(len(mapped), np.uint8, mapped)
 
 
-def place_of(array: np.ndarray) -> tuple[FileHandle, int] | None:
+def file_place_of(array: np.ndarray) -> tuple[FileHandle, int] | None:
     """Return the handle of the file that an array views, and its first byte there; None for any other array."""
     base: Any = array
     while isinstance(base, np.ndarray):

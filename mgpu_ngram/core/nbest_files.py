@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_ngram.core.arpa_lines import newline
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, write_float32
-from mgpu_ngram.core.documents import first_text, stored_source
+from mgpu_ngram.core.documents import head_text, stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, what_begins
 from mgpu_ngram.core.files import find_files
@@ -44,7 +44,7 @@ def _source(name: str, location: str, text_column: str) -> Source:
     source = stored_source(name, location)
     if source.format == "parquet":
         return parquet_source(source, text_column)
-    head = first_text(source)
+    head = head_text(source)
     if what_begins(head) == JSON_LINES:
         return replace(source, column="text")
     refuse_as_text(name, head[:HEAD_BYTES], text_column)

@@ -91,7 +91,7 @@ def head_of(texts: Sequence[str], d: int, characters: int) -> str:
     return texts.head(d, characters) if isinstance(texts, TextColumn) else texts[d][:characters]
 
 
-def is_utf8(data: np.ndarray, offsets_D1: np.ndarray) -> bool:
+def are_utf8(data: np.ndarray, offsets_D1: np.ndarray) -> bool:
     """Return whether each text data[offsets_D1[d]:offsets_D1[d + 1]] is UTF-8."""
     text = data.tobytes()
     try:

@@ -124,7 +124,7 @@ def searched_keys(stretch: Stretch) -> dict[int, Any]:
     return {n: keys for n, keys in stretch.keys.items() if n < len(stretch.levels) - 1}
 
 
-def find_suffixes(
+def add_suffixes(
     stretch: Stretch, searched: Sequence[dict[int, Any]], bits: int, move: Callable[[Any], Any]
 ) -> Stretch:
     """Return the stretch with the suffixes of nodes of orders 3 to N - 1, and without keys.

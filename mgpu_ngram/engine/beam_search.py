@@ -20,7 +20,7 @@ from mgpu_ngram.engine.ensemble_steps import Ensemble
 from mgpu_ngram.engine.host_copies import HostCopies
 from mgpu_ngram.engine.search_options import NBestList, Request, SearchOptions
 from mgpu_ngram.engine.search_results import Traces, read_results
-from mgpu_ngram.engine.state_trees import map_state, state_module, take_rows
+from mgpu_ngram.engine.state_trees import map_state, rows_of_tree, state_module
 from mgpu_ngram.engine.step_graphs import StepGraphs, rounded_up
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, Rows, advance_beams
@@ -209,7 +209,7 @@ class BeamSearch:
 
     def _gathered(self, R: int) -> Any:
         """Return the state of the hypotheses that go on; None without any."""
-        return take_rows(self._state, self._rows.parents_R[:R]) if R else None
+        return rows_of_tree(self._state, self._rows.parents_R[:R]) if R else None
 
     def _limits_of(self, request: Request) -> tuple[int, int]:
         """Return `request.limits`, which depends on few numbers."""

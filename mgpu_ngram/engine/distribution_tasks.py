@@ -15,7 +15,7 @@ import numpy as np
 from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.compact import save_compact
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.distributions import ArrayFile, array_files, compact_file, parquet_file, save_words
+from mgpu_ngram.core.distributions import ArrayFile, array_files, compact_file, parquet_path, save_words
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import new_file
@@ -301,7 +301,7 @@ def _write_parquet(
     replica: NextWordModel, row: int, found: FoundHistories, options: DistributeOptions, watch: Stopwatch
 ) -> list[str]:
     """Write one row group per `group` histories, so a file's bytes depend only on the rows; return the files."""
-    path, words = parquet_file(options.folder, row // options.part), replica.words
+    path, words = parquet_path(options.folder, row // options.part), replica.words
     spelled = strings(words.offsets_V, words.data)
     make = _top_columns if options.rows.top_k else _stored_columns
     with new_file(path) as sink, pq.ParquetWriter(sink, _schema(options.rows)) as writer:

@@ -131,7 +131,7 @@ def _sorted(table: ShardedTable, lexicon: Lexicon, device: str) -> ShardedTable:
     return split(Table(columns[:-1], columns[-1].view(np.int64), table.order, table.bits), lexicon)
 
 
-def pieces_of(folders: Sequence[tuple[EarlierCounts, int]], order: int, first: int) -> list[EarlierShard]:
+def earlier_shards(folders: Sequence[tuple[EarlierCounts, int]], order: int, first: int) -> list[EarlierShard]:
     """Return the shards of all earlier counts for orders 2 to `order`, numbered from `first` on.
 
     folders  (counts, number of their shards)

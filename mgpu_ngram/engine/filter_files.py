@@ -13,18 +13,18 @@ import numpy as np
 
 from mgpu_ngram.core.compress import compressing_in_threads
 from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
-from mgpu_ngram.core.documents import first_text, stored_source
+from mgpu_ngram.core.documents import head_text, stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, json_keys, refuse_array, what_begins
 from mgpu_ngram.core.files import find_files
-from mgpu_ngram.core.json_lines import KIND, NUMBER, ODD, TEXT_END, JsonLines, join_lines, scan_lines
+from mgpu_ngram.core.json_lines import KIND, NUMBER, ODD, TEXT_END, JsonLines, join_lines, scan_json
 from mgpu_ngram.core.json_records import BOM, RecordError, parse_record, with_fields
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.new_fields import NewField, fields_of, json_fields
 from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file, parquet_source
-from mgpu_ngram.core.text_column import TextColumn, is_utf8
+from mgpu_ngram.core.text_column import TextColumn, are_utf8
 from mgpu_ngram.core.warc import TEXT_RECORD, WARC_MAGIC, DamagedRecord, check_wet, document_of, read_records
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _shard(name: str, location: str, text_column: str, language_column: str) -> 
     if source.format == "parquet":
         _check_names(source, language_column)
         return parquet_source(source, text_column)
-    head = first_text(source)
+    head = head_text(source)
     if head.startswith(WARC_MAGIC):
         check_wet(name, head, text_column)
         return replace(source, column=text_column, warc=True)
@@ -190,14 +190,14 @@ def _parquet_block(table: Any, column: str) -> DocumentBlock:
         offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
         if len(values.buffers()) > 2 and values.buffers()[2]:
             data = np.frombuffer(values.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-            if is_utf8(data, offsets - offsets[0]):
+            if are_utf8(data, offsets - offsets[0]):
                 return DocumentBlock(TextColumn(data, offsets[1:] - offsets[0]), table)
     return DocumentBlock(TextColumn.of(text.decode("utf-8", "replace") for text in values.to_pylist()), table)
 
 
 def _json_block(data: np.ndarray, text_key: str, tag: str, new_fields: Sequence[str]) -> DocumentBlock:
     """Return the documents of lines; the places of rejects count from the first line, which is 1."""
-    lines = scan_lines(data, text_key, tag, new_fields)
+    lines = scan_json(data, text_key, tag, new_fields)
     odd: dict[int, tuple[bytes, dict[str, Any]]] = {}
     texts: dict[int, str] = {}
     rejects: list[Reject] = []

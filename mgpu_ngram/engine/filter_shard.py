@@ -23,7 +23,14 @@ from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.text_column import TextColumn, head_of
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
 from mgpu_ngram.engine.filter_files import LINES_FIELD, DocumentBlock, open_writer, read_shard, reject_line
-from mgpu_ngram.engine.filter_stats import SAMPLE_CHARACTERS, SAMPLES, BucketStats, FilterStats, histogram, sample_ranks
+from mgpu_ngram.engine.filter_stats import (
+    SAMPLE_CHARACTERS,
+    SAMPLES,
+    BucketStats,
+    FilterStats,
+    perplexity_histogram,
+    sample_ranks,
+)
 from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions, replica_of
 from mgpu_ngram.engine.score_documents import (
     DocumentScorer,
@@ -324,6 +331,6 @@ def _stats(number: int, first: int, block: DocumentBlock, judged: Judged) -> Fil
             samples.append((int(rank_D[d]), known, head_of(block.texts, d, SAMPLE_CHARACTERS)))
         found.buckets[judged.buckets[b]] = BucketStats(
             len(some), int(kept_D[some].sum()), int(totals.words_D[some].sum()), float(totals.log10_D[some].sum()),
-            histogram(perplexity[~np.isnan(perplexity)]), samples,
+            perplexity_histogram(perplexity[~np.isnan(perplexity)]), samples,
         )  # fmt: skip
     return found

@@ -82,7 +82,7 @@ class FilterStats:
         return asdict(self) | {"buckets": buckets}
 
 
-def histogram(perplexities: np.ndarray) -> dict[str, int]:
+def perplexity_histogram(perplexities: np.ndarray) -> dict[str, int]:
     """Return the number of perplexities in each bin; the keys are strings, as JSON has them."""
     bins, counts = np.unique(_bins(perplexities), return_counts=True)
     return dict(zip(map(str, bins.tolist()), counts.tolist(), strict=True))

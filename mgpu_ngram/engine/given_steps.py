@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.state_trees import join_rows, leaves, map_state, take_rows
+from mgpu_ngram.engine.state_trees import join_rows, leaves, map_state, rows_of_tree
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, gpu_of, torch_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
 LOGIT_DTYPES = (np.float32, np.float16, np.uint16)  # of logits; others become float32
-StepFunction = Callable[[Any, Any], tuple[Any, Any]]
+GivenStep = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class GivenSteps:
@@ -27,7 +27,7 @@ class GivenSteps:
 
     start_word = -1
 
-    def __init__(self, step: StepFunction, state: Any, vocab_size: int, eos: int, bos: int, unk: int):
+    def __init__(self, step: GivenStep, state: Any, vocab_size: int, eos: int, bos: int, unk: int):
         state = map_state(lambda value: value.detach() if torch_of(value) else value, state)
         self._step, self._state, self._bos = step, state, bos
         self.vocab_size, self.eos, self.unk = vocab_size, eos, unk
@@ -41,7 +41,7 @@ class GivenSteps:
 
     def start(self, state: Any, sources: Sequence[int], slots: Sequence[int]) -> Any:
         """Return the state with a row for each new source after its rows."""
-        new = take_rows(self._state, np.asarray(sources))
+        new = rows_of_tree(self._state, np.asarray(sources))
         if state is not None:
             now = {name: tuple(array.shape[1:]) for name, array in leaves(state)}
             for name, array in leaves(new):
@@ -68,7 +68,7 @@ class GivenSteps:
                 f"step returns logits of {f'shape {shape}' if shape else _kind(logits)} for {R} tokens and "
                 f"{self.vocab_size} words; return an array of shape {(R, self.vocab_size)}"
             )
-        check_rows(new, R, "the state that step returns")
+        check_state_rows(new, R, "the state that step returns")
         logits_RV = as_array(logits)
         if on_gpu(logits_RV) != on_gpu(words_R) or not hasattr(logits_RV, "astype"):
             raise InputError(
@@ -81,11 +81,11 @@ class GivenSteps:
         if self._first is None:
             raise InputError("initial_state has no array, so the number of sentences is unknown; add np.zeros(S)")
         shape = getattr(self._first, "shape", ())
-        check_rows(self._state, int(shape[0]) if shape else 1, "initial_state")
+        check_state_rows(self._state, int(shape[0]) if shape else 1, "initial_state")
         return len(self._first)
 
 
-def check_rows(state: Any, rows: int, name: str) -> None:
+def check_state_rows(state: Any, rows: int, name: str) -> None:
     """Raise InputError unless each value of a state is an array with this number of rows."""
     for where, value in leaves(state, name):
         if not (torch_of(value) or isinstance(value, np.ndarray) or on_gpu(value)):

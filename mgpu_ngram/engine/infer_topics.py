@@ -122,7 +122,7 @@ _replicas: dict[
 _loading = threading.Lock()
 
 
-def replica_of(options: InferOptions) -> TopicReplica:
+def topic_replica_of(options: InferOptions) -> TopicReplica:
     """Return this process's replica of a model, loaded at its first use; another model's is dropped."""
     key = options.identity, options.device
     with _loading:
@@ -159,7 +159,7 @@ def text_options_of(settings: dict[str, Any]) -> TextOptions:
 def infer_chunk(chunk: Chunk, options: InferOptions) -> Inferred:
     """Return the topics of the documents of a chunk of `open_documents`."""
     watch = Stopwatch(options.device)
-    replica = replica_of(options)
+    replica = topic_replica_of(options)
     if replica.index is None:
         raise InputError(f"the model {options.model} has no words; give matrices with {replica.num_words:,} columns")
     watch.lap("load")
@@ -182,7 +182,7 @@ def infer_chunk(chunk: Chunk, options: InferOptions) -> Inferred:
 def infer_bags(bags: Bags, unknown_D: np.ndarray, options: InferOptions) -> Inferred:
     """Return the topics of bags of words of the model's vocabulary."""
     watch = Stopwatch(options.device)
-    replica = replica_of(options)
+    replica = topic_replica_of(options)
     watch.lap("load")
     with memory_guard("finding topics", options.device, LESS_MEMORY):
         found = _TopicCollector(replica, options, watch)

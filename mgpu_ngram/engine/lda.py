@@ -93,7 +93,7 @@ def make_sampler(
     return Sampler(make_blocks(parts, num_topics, device, threads, room), zeros[0], zeros[1], device, threads)
 
 
-def start(
+def start_topics(
     sampler: Sampler,
     group: Group,
     seed: int,

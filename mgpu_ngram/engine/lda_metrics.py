@@ -136,7 +136,7 @@ def word_shares(words: WordTopics, word_P: Any) -> Any:
     return (words.counts_VZ[word_P] + beta_PZ) * words.inverse_Z.astype(np.float64)
 
 
-def perplexity(sampler: Sampler, group: Group, priors: Priors, held_out: HeldOut) -> float:
+def held_out_perplexity(sampler: Sampler, group: Group, priors: Priors, held_out: HeldOut) -> float:
     """Return the perplexity of the target tokens that all devices hold; NaN without any."""
     units, tokens = completion(sampler.counts_VZ, priors, held_out, sampler.threads)
     units, tokens = total(sampler, group, units), total(sampler, group, tokens)
@@ -148,7 +148,7 @@ def coherences(sampler: Sampler, group: Group, n: int = TOP_WORDS) -> dict[str, 
 
     n  top words of each topic: those with most tokens, ties by lower id
     """
-    words_Zn = top_words(sampler.counts_VZ, n)
+    words_Zn = most_frequent_words(sampler.counts_VZ, n)
     pairs = WordPairs.of(words_Zn, len(sampler.counts_VZ))
     counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
     for block in sampler.blocks.loaded():
@@ -159,7 +159,7 @@ def coherences(sampler: Sampler, group: Group, n: int = TOP_WORDS) -> dict[str, 
     return {name: float(measure(counts, pairs).mean()) for name, measure in COHERENCE_MEASURES.items()}
 
 
-def top_words(counts_VZ: Any, n: int) -> np.ndarray:
+def most_frequent_words(counts_VZ: Any, n: int) -> np.ndarray:
     """Return (Z, n) int64: the words with most tokens of each topic, best first, ties by lower id; n is at most V."""
     xp = array_module(counts_VZ)
     left_VZ, topics = counts_VZ + np.uint32(1), xp.arange(counts_VZ.shape[1])

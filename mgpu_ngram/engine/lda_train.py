@@ -23,9 +23,9 @@ from mgpu_ngram.core.scratch import SCRATCH_PREFIX
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.held_out import HeldOut, hold_out
-from mgpu_ngram.engine.lda import Group, Sampler, make_sampler, start, sweep, total
+from mgpu_ngram.engine.lda import Group, Sampler, make_sampler, start_topics, sweep, total
 from mgpu_ngram.engine.lda_blocks import CorpusPart, Room
-from mgpu_ngram.engine.lda_metrics import coherences, joint, perplexity, plugin
+from mgpu_ngram.engine.lda_metrics import coherences, held_out_perplexity, joint, plugin
 from mgpu_ngram.engine.lda_priors import optimised
 
 TABLES_BYTES = 8  # for each word and topic: two tables of counts
@@ -135,7 +135,7 @@ def open_rank(
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
-    start(sampler, group, training.seed, loaded, earlier)
+    start_topics(sampler, group, training.seed, loaded, earlier)
     sampler.sweep = state.sweep
     return Rank(sampler, halves, state)
 
@@ -222,7 +222,7 @@ def _metrics(
         "changed": total(sampler, group, changed) / tokens,
     }
     if training.held_out:
-        metrics["held_out_perplexity"] = perplexity(sampler, group, priors, rank.held_out)
+        metrics["held_out_perplexity"] = held_out_perplexity(sampler, group, priors, rank.held_out)
     return metrics | (coherences(sampler, group) if training.coherence else {})
 
 

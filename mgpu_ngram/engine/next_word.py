@@ -129,7 +129,7 @@ class RowMaker:
 
         def write(begin: int, end: int) -> None:
             piece = found.part(begin, end).arrays_in(options.scale)
-            write_rows(out[begin:end], options.orders, piece, self._values(scaled), kind_of(options))
+            write_rows(out[begin:end], options.orders, piece, self._values(scaled), row_kind_of(options))
 
         self._in_pieces(write, found.first_HK, MIN_PIECE_ROWS)
         return out[:, :, : len(self.prob_V)]
@@ -230,7 +230,7 @@ class RowMaker:
         synchronize("gpu" if on_gpu(self.prob_V) else "cpu")
 
 
-def kind_of(options: RowOptions) -> RowKind:
+def row_kind_of(options: RowOptions) -> RowKind:
     """Return the kind of rows as `write_rows` takes it."""
     return RowKind(options.scale == "prob", options.nothing, options.dtype == "bfloat16")
 
@@ -304,7 +304,7 @@ class NextWordModel(RowMaker):
         out = self.room(len(positions_H), options) if out is None else out
         find_and_write_rows(
             out, options.orders, index_of(t), t.order, Positions(codes_T, positions_H, self._before(bos)),
-            scaled.backoff_M, self._values(scaled), kind_of(options),
+            scaled.backoff_M, self._values(scaled), row_kind_of(options),
         )  # fmt: skip
         return out[:, :, : self.symbols]
 
@@ -355,7 +355,9 @@ def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[RowMake
     return RowMaker(*ngrams, -1, block.has_backoffs, threads, None, filled_F), found
 
 
-def densify(block: CompactBlock, options: RowOptions, device: str = "cpu", threads: int = 1, out: Any = None) -> Any:
+def densify_block(
+    block: CompactBlock, options: RowOptions, device: str = "cpu", threads: int = 1, out: Any = None
+) -> Any:
     """Return the rows of a block with `prob_V`."""
     rows, found = rows_of(block, device, threads)
     return rows.dense(found, options, out)

@@ -13,7 +13,7 @@ from mgpu_ngram.core.bag_files import is_bag_file, load_bags
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.csr_npz import csr_npz_words, is_csr_npz, read_csr_npz
-from mgpu_ngram.core.documents import first_text, open_documents, stored_source
+from mgpu_ngram.core.documents import head_text, open_documents, stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.sources import Source
@@ -119,7 +119,7 @@ def states_of_inputs(inputs: Sequence[str]) -> list[dict[str, Any]]:
 def _format(source: Source) -> str:
     if source.format == "parquet":
         return "documents"
-    head = first_text(source)
+    head = head_text(source)
     if source.format == "plain" and is_csr_npz(head):
         return "csr"
     if source.format == "plain" and is_bag_file(head):

@@ -20,7 +20,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.trie.find_children import find_children
 
 
-def check_counts(counts: Counts, least: Sequence[int]) -> None:
+def check_rare_counts(counts: Counts, least: Sequence[int]) -> None:
     """Raise InputError unless counts can tell which n-grams occur less often than `least`, by order from 2 on."""
     path, options = counts.path, counts.manifest.get("options", {})
     if counts.unit != "word" or not options.get("sentence_markers"):

@@ -22,10 +22,10 @@ from mgpu_ngram.engine.trie import edges_of, index_of, values_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
-from mgpu_ngram.kernels.score.ids_to_codes import BAD_IDS, BAD_OFFSETS, ID, ids_to_codes
+from mgpu_ngram.kernels.score.ids_to_codes import BAD_IDS, BAD_OFFSETS, ID_TYPES, ids_to_codes
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_by_keys import KeyTables, score_by_keys
-from mgpu_ngram.kernels.score.score_tokens import MAX_ORDER, score_tokens
+from mgpu_ngram.kernels.score.score_tokens import MAX_SCORED_ORDER, score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
@@ -125,9 +125,9 @@ class Replica:
         if isinstance(model, BackoffModel):
             model.check_scores()
         self.order = model.order
-        if self.order > MAX_ORDER:
+        if self.order > MAX_SCORED_ORDER:
             raise InputError(
-                f"the model has order {self.order} but text is scored up to order {MAX_ORDER}; "
+                f"the model has order {self.order} but text is scored up to order {MAX_SCORED_ORDER}; "
                 "make it of a lower order, or use mgpu_ngram.kenlm, which takes any"
             )
         self.words, self.device, self.threads = model.words, device, threads
@@ -175,7 +175,7 @@ class Replica:
             raise InputError(f"ids are {ids_T.dtype} of shape {ids_T.shape} but must be a row of integers, offsets too")
         T, status = len(ids_T), BAD_OFFSETS
         if len(offsets_S):
-            if ids_T.dtype not in ID:
+            if ids_T.dtype not in ID_TYPES:
                 ids_T = ids_T.astype(np.int64)
             codes_T, ends_S, status_1 = ids_to_codes(ids_T, offsets_S, V)
             scores = self.score_codes(codes_T, bos, eos, ends_S)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint_entries import ENTRY_SUFFIX, save_entry
-from mgpu_ngram.core.mapped import map_file, place_of
+from mgpu_ngram.core.mapped import file_place_of, map_file
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.engine.budget import Budget, hold
 from mgpu_ngram.engine.device import to_device_together, to_host_fast
@@ -69,7 +69,7 @@ def to_file(result: A, folder: str) -> A:
 
 
 def _is_in_file(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and place_of(array) is not None
+    return isinstance(array, np.ndarray) and file_place_of(array) is not None
 
 
 def new_arrays(rows: Mapping[str, tuple[int, Any]], budget: Budget, folder: str) -> dict[str, np.ndarray]:

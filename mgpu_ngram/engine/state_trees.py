@@ -26,7 +26,7 @@ def map_state(fn: Callable[..., Any], state: Any, *others: Any) -> Any:
     return fn(state, *others)
 
 
-def take_rows(state: Any, rows_R: np.ndarray) -> Any:
+def rows_of_tree(state: Any, rows_R: np.ndarray) -> Any:
     """Return the state with the rows of `rows_R` in its order."""
 
     def take(array: Any) -> Any:

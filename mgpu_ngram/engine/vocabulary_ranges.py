@@ -28,7 +28,7 @@ from mgpu_ngram.engine.vocabulary import (
     slice_rows,
     take_rows,
 )
-from mgpu_ngram.engine.word_order import range_limits, rows_in_order, sample_words, word_ranges
+from mgpu_ngram.engine.word_order import range_limits, rows_in_order, sample_keys, word_ranges
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def merge_sorted(how: Ranges, *parts: LocalVocabulary) -> LocalVocabulary:
 
 
 def sample_of(how: Ranges, merged: LocalVocabulary) -> np.ndarray:
-    """Return the keys of some words of a range of hashes, see `sample_words`."""
-    return sample_words(merged, how.ranges)
+    """Return the keys of some words of a range of hashes, see `sample_keys`."""
+    return sample_keys(merged, how.ranges)
 
 
 def limits_of(how: Ranges, *samples: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ def deal_range(how: Ranges, merged: LocalVocabulary, r: int, limits: np.ndarray)
     return to_file(DealtRange(words, of), how.folder)
 
 
-def words_of(dealt: DealtRange, p: int) -> LocalVocabulary:
+def words_of_piece(dealt: DealtRange, p: int) -> LocalVocabulary:
     """Return the words of a range in piece p, as `slice_rows` returns them."""
     first, last = dealt.of.ends[p - 1] if p else 0, dealt.of.ends[p]
     return LocalVocabulary(*slice_rows(dealt.words.columns(), first, last))

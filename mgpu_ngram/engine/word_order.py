@@ -33,7 +33,7 @@ def rows_in_order(merged: LocalVocabulary, unit: str = "word", ids_as_words: boo
     if ranges <= 1:
         return _sorted_words(merged, xp.arange(V))
     ranges = min(ranges, MAX_WORD_RANGES)
-    range_V = word_ranges(merged, range_limits(sample_words(merged, ranges), ranges))
+    range_V = word_ranges(merged, range_limits(sample_keys(merged, ranges), ranges))
     rows_V, at = np.empty(V, np.int64), 0
     for r in range(int(range_V.max()) + 1):
         rows_R = np.flatnonzero(range_V == r)
@@ -42,7 +42,7 @@ def rows_in_order(merged: LocalVocabulary, unit: str = "word", ids_as_words: boo
     return rows_V
 
 
-def sample_words(merged: LocalVocabulary, ranges: int) -> np.ndarray:
+def sample_keys(merged: LocalVocabulary, ranges: int) -> np.ndarray:
     """Return (3, S) uint64, the first keys of some words, from which limits of ranges are taken."""
     V = len(merged.counts_V)
     return _first_keys(merged, np.linspace(0, V - 1, min(V, SAMPLES_PER_RANGE * ranges)).astype(np.int64))

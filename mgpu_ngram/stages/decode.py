@@ -54,7 +54,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         add_decode_flags(parser)
 
     def settings(self, arguments: argparse.Namespace) -> DecodeConfig:
-        from mgpu_ngram.core.amun_config import checked, place_of, read_amun, settings_of, weight_lines
+        from mgpu_ngram.core.amun_config import amun_settings, checked, placement_of, read_amun, weight_lines
         from mgpu_ngram.core.nmt_files import vocabularies_beside
         from mgpu_ngram.core.typed_config import fill
 
@@ -71,7 +71,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
             raise SystemExit(0)
         if arguments.normalize and arguments.length_penalty is not None:
             raise InputError("--normalize is --length-penalty 1, but another --length-penalty is given; leave one out")
-        found = settings_of(options) | given(arguments, ["weights", *OUR_FLAGS])
+        found = amun_settings(options) | given(arguments, ["weights", *OUR_FLAGS])
         if text:
             found["text"] = text
         found.setdefault("text", ["-"])
@@ -82,7 +82,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
             if not found.get(setting):
                 raise InputError(f"there is no {setting.replace('_', ' ').rstrip('s')}; give {way}")
         others = ("cpu-threads", "mode") if flags["devices"] and flags["cpu-threads"] is None else ()
-        _place(arguments, flags, place_of({name: value for name, value in options.items() if name not in others}))
+        _place(arguments, flags, placement_of({name: value for name, value in options.items() if name not in others}))
         found["printed"] = arguments.output is None
         if found["printed"] and arguments.json:
             raise InputError("--json prints a summary in place of the results; give -o FILE for them")

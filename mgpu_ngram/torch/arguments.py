@@ -19,7 +19,7 @@ def check_model(model: Any) -> None:
         raise InputError(f"model is {model!r:.60} but must be a loaded model, such as ng.Model.load(path) returns")
 
 
-def number(name: str, value: Any, least: float = -math.inf) -> float:
+def finite_number(name: str, value: Any, least: float = -math.inf) -> float:
     """Return a finite number, not below `least`, as a float."""
     try:
         made = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan

@@ -16,7 +16,7 @@ from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.engine.torch_arrays import as_array, check_dense, not_compiled, on_stream_of
 from mgpu_ngram.model import Model
 
-from .arguments import check_model, integer, number, ordered
+from .arguments import check_model, finite_number, integer, ordered
 
 
 class CTCBeamSearch:
@@ -55,8 +55,8 @@ class CTCBeamSearch:
         if model is not None:
             check_model(model)
         self._known = None if unigrams is None else set(_words("unigrams", unigrams))
-        self.alpha, self.beta = number("alpha", alpha), number("beta", beta)
-        self.unk_score_offset = number("unk_score_offset", unk_score_offset)
+        self.alpha, self.beta = finite_number("alpha", alpha), finite_number("beta", beta)
+        self.unk_score_offset = finite_number("unk_score_offset", unk_score_offset)
         self.lm_score_boundary = bool(lm_score_boundary)
         self._searches: dict[str, CTCSearch] = {}
 
@@ -98,12 +98,13 @@ class CTCBeamSearch:
             raise InputError(f"beam_width is {K:,} but must be at most {MAX_BEAMS:,}")
         if N > K:
             raise InputError(f"n_best is {N:,} but must be at most beam_width, which is {K:,}")
-        prune, least = number("beam_prune_logp", beam_prune_logp), number("token_min_logp", token_min_logp)
+        prune = finite_number("beam_prune_logp", beam_prune_logp)
+        least = finite_number("token_min_logp", token_min_logp)
         if prune > 0:
             raise InputError(f"beam_prune_logp is {prune} but must be at most 0: it is how far below the best one")
         phrases, weight = (
             _words("hotwords", () if hotwords is None else hotwords),
-            number("hotword_weight", hotword_weight),
+            finite_number("hotword_weight", hotword_weight),
         )
         tensor = self._checked(log_probs)
         history = max(1, self.model.order - 1 if self.model else 0) if prune_history else 0

@@ -13,7 +13,7 @@ from mgpu_ngram.engine.torch_arrays import check_dense
 from mgpu_ngram.engine.word_pieces import PARTIAL
 from mgpu_ngram.model import Model
 
-from .arguments import check_model, described, integer, number, ordered
+from .arguments import check_model, described, finite_number, integer, ordered
 from .ngram_lm import NGramLM
 from .word_scores import PieceScores
 
@@ -64,7 +64,7 @@ class LogitsProcessor:
         check_option("partial", partial, PARTIAL)
         if tokens is not None and pieces is not None:
             raise InputError("tokens are for a model of tokens and pieces for one of words; give one of them")
-        self.model, self.weight, self._tokens = model, number("weight", weight, 0), tokens
+        self.model, self.weight, self._tokens = model, finite_number("weight", weight, 0), tokens
         self._pad = None if pad_token_id is None else integer("pad_token_id", pad_token_id)
         self._ends = _ids("eos_token_id", eos_token_id)
         self._begins = self._ends if bos_token_id is None else [*self._ends, integer("bos_token_id", bos_token_id)]

@@ -11,7 +11,7 @@ from mgpu_ngram.engine.mixture import BLOCK_BITS, tensor_rows
 from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 
 from . import operators
-from .arguments import check_tensor, described, integer, number, ordered
+from .arguments import check_tensor, described, finite_number, integer, ordered
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
 
@@ -41,7 +41,9 @@ class MixtureOfDistributions(torch.nn.Module):
         num_counts = integer("num_counts", num_counts, 0)
         if block_dropout is not None and not isinstance(block_dropout, Mapping):
             raise InputError(f"block_dropout is {block_dropout!r} but must be a share by block, as {{'counts': 0.5}}")
-        shares = {block: number(f"block_dropout of {block}", share) for block, share in (block_dropout or {}).items()}
+        shares = {
+            block: finite_number(f"block_dropout of {block}", share) for block, share in (block_dropout or {}).items()
+        }
         if unknown := shares.keys() - BLOCK_BITS:
             raise InputError(f"block_dropout names {sorted(unknown)} but blocks are {sorted(BLOCK_BITS)}")
         if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1:

@@ -8,7 +8,7 @@ import pytest
 
 from mgpu_ngram import cli
 from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, oracles, rows
-from mgpu_ngram.benchmarks.corpora import mix
+from mgpu_ngram.benchmarks.corpora import splitmix64
 from mgpu_ngram.benchmarks.count import bench
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
@@ -171,7 +171,7 @@ def test_checksums_by_hand():
     lut = np.zeros(256, np.uint16)
     lut[list(b"ab")] = 1, 2
     bins = np.array([0, 2, 1, 0], np.uint32)  # ab twice, ba once
-    expected = int((2 * mix(np.array([2], np.uint64)) + mix(np.array([3], np.uint64)))[0])
+    expected = int((2 * splitmix64(np.array([2], np.uint64)) + splitmix64(np.array([3], np.uint64)))[0])
     assert oracles.checksum_of_bins(bins) == expected
     assert oracles.checksum_of_windows(np.frombuffer(b"abab", np.uint8), 2, 2, lut) == expected
     assert oracles.checksum_of_windows(np.frombuffer(b"a", np.uint8), 2, 2, lut) == 0

@@ -46,7 +46,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.next_word import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
-from mgpu_ngram.kernels.distribution.rows import BLOCK
+from mgpu_ngram.kernels.distribution.rows import BLOCK_SHAPE
 from mgpu_ngram.kernels.launch import source
 
 TOKENS = 2_000
@@ -478,7 +478,10 @@ def test_the_ceilings_compile(compile_cuda):
 
 def test_rows_without_stores_compile(compile_cuda):
     float32 = {"CHILD": "u32", "VECTOR": 1}
-    cases = {"write_rows": [{"TILE": 1024}], "find_and_write_rows": [{"TILE": 512, "FIND": f} | BLOCK for f in (0, 1)]}
+    cases = {
+        "write_rows": [{"TILE": 1024}],
+        "find_and_write_rows": [{"TILE": 512, "FIND": f} | BLOCK_SHAPE for f in (0, 1)],
+    }
     for stem, defines in ((stem, one) for stem, some in cases.items() for one in some):
         plain = source(f"distribution/{stem}", defines | float32)
         succeeded, log = compile_cuda(distribution_steps.without_stores(plain))

@@ -8,7 +8,7 @@ import pytest
 from mgpu_ngram.benchmarks import filter as bench_filter
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import WrongResult
-from mgpu_ngram.core.json_lines import scan_lines
+from mgpu_ngram.core.json_lines import scan_json
 
 STEPS = ("parse", "load", "normalize", "score", "render", "write", "save", "CPU time")
 
@@ -56,7 +56,7 @@ def test_parts(part, kernels, device, tmp_path, monkeypatch):
 
 def test_a_scanner_with_other_texts_is_not_timed(device, tmp_path, monkeypatch):
     def without_the_last(data, *arguments):
-        found = scan_lines(data, *arguments)
+        found = scan_json(data, *arguments)
         found.texts = found.texts[:-1]
         return found
 

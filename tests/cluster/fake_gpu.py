@@ -65,10 +65,10 @@ def import_arrays(records, on_host=False):
 
 def install():
     gpu.is_array = lambda value: type(value).__name__ == "FakeArray"
-    gpu.contiguous = lambda a: a if a.flags.c_contiguous else FakeArray(np.ascontiguousarray(a.data))
+    gpu.as_contiguous = lambda a: a if a.flags.c_contiguous else FakeArray(np.ascontiguousarray(a.data))
     gpu.lend, gpu.import_arrays = lend, import_arrays
-    gpu.to_host, gpu.from_host = lambda a: a.data, FakeArray
-    gpu.synchronize = lambda: None
+    gpu.copy_to_host, gpu.copy_from_host = lambda a: a.data, FakeArray
+    gpu.wait_for_device = lambda: None
     gpu.why_lost = lambda: "cudaErrorIllegalAddress: an illegal memory access" if state.broken else ""
     worker.resolve_device = lambda wanted: "cpu" if wanted == "cpu" else "gpu"
     worker.gpu_identity = lambda: f"GPU {os.getpid()}"

@@ -281,7 +281,7 @@ def gpu_workers(tmp_path):
         "from mgpu_ngram.cluster import gpu, worker\n"
         "def dask_setup(_):\n"
         "    gpu.broken = []\n"
-        "    gpu.synchronize = lambda: None\n"
+        "    gpu.wait_for_device = lambda: None\n"
         "    gpu.why_lost = lambda: 'cudaErrorIllegalAddress: an illegal memory access' if gpu.broken else ''\n"
     )
     here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}

@@ -170,7 +170,7 @@ def test_a_copy_in_the_slab_lives_as_long_as_the_loan(monkeypatch):
             copy[...] = array
             return copy
 
-        monkeypatch.setattr(gpu, "contiguous", contiguous)
+        monkeypatch.setattr(gpu, "as_contiguous", contiguous)
         array = make("<u8", (70, 3), slice(None), slice(0, 2), False, np.empty(70 * 3 * 8, np.uint8))
         loan = gpu.lend([array])
         assert loan.records[0]["lasting"] and copies[0]() is not None

@@ -28,7 +28,7 @@ from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.transport import FILES, OFFER, Parcel
 from mgpu_ngram.cluster.worker import run_task
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
-from mgpu_ngram.core.mapped import place_of
+from mgpu_ngram.core.mapped import file_place_of
 
 FAKE = Path(__file__).with_name("fake_gpu.py")
 spec = importlib.util.spec_from_file_location("fake_gpu", FAKE)
@@ -215,7 +215,7 @@ def in_a_file(path):
 def look_at_file(tables):
     """Return (the sums and bytes of the arrays; the files that they view, the process that has them open)."""
     rows = tables.keys, tables.also["row"], tables.also["copy"]
-    places = [place_of(array) for array in (*rows, tables.also["text"])]
+    places = [file_place_of(array) for array in (*rows, tables.also["text"])]
     inodes = [place and place[0].inode for place in places]
     return [int(a.sum()) for a in rows], tables.also["text"].tobytes(), inodes, places[0] and places[0][0].pid
 
@@ -243,7 +243,7 @@ def device(monkeypatch, tmp_path):
     """The fake GPU in this process, with `offer` as the offer of this process."""
     for name in ("is_array", "contiguous", "lend", "import_arrays", "to_host", "from_host", "why_lost"):
         monkeypatch.setattr(gpu, name, getattr(gpu, name))
-    monkeypatch.setattr(gpu, "synchronize", gpu.synchronize)
+    monkeypatch.setattr(gpu, "wait_for_device", gpu.wait_for_device)
     from mgpu_ngram.cluster import worker
 
     monkeypatch.setattr(worker, "resolve_device", worker.resolve_device)
@@ -315,7 +315,7 @@ def test_a_worker_is_left_unchanged(may_lend, monkeypatch):
     settings = lambda: (distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor)  # noqa: E731
     before = settings()
     try:
-        transport.start(worker, True, [transport.process_identity()] if may_lend else [], None)
+        transport.announce_offers(worker, True, [transport.process_identity()] if may_lend else [], None)
         threshold, threads = settings()
         assert (threshold == 1, threads is not before[1]) == (may_lend, may_lend)
     finally:

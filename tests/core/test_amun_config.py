@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mgpu_ngram.core.amun_config import place_of, read_amun, settings_of, weight_lines
+from mgpu_ngram.core.amun_config import amun_settings, placement_of, read_amun, weight_lines
 from mgpu_ngram.core.errors import InputError
 
 SCORERS = {"F1": {"path": "b.npz", "type": "Nematus", "tab": 1}, "F0": {"path": "a.npz"}}
@@ -71,7 +71,7 @@ OPTIONS = [
 )
 @pytest.mark.parametrize("name", ["amun.yml", "amun.yml.gz"])
 def test_options_become_settings(config, options, settings, name):
-    assert settings_of(read_amun(config(options, name))) == settings
+    assert amun_settings(read_amun(config(options, name))) == settings
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_options_become_settings(config, options, settings, name):
     ],
 )
 def test_where_the_work_goes(config, options, place):
-    assert place_of(read_amun(config(options))) == place
+    assert placement_of(read_amun(config(options))) == place
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -118,13 +118,13 @@ def test_paths_start_at_the_folder_of_the_file(config, tmp_path, own):
 def test_weights_of_a_file(config, tmp_path):
     (tmp_path / "w").write_text("F0= 0.25\nF1= -1e-1\n\n")
     options = read_amun(config({"scorers": SCORERS, "load-weights": "w"}))
-    assert settings_of(options)["weights"] == [0.25, -0.1]
+    assert amun_settings(options)["weights"] == [0.25, -0.1]
     assert weight_lines(options) == ["F0= 0.25", "F1= -0.1"]
     assert weight_lines({"model": ["a.npz"]}) == ["F0= 1"]
     for line in ("F0 0.5", "F0= x", "F0="):
         (tmp_path / "w").write_text(f"F0= 1\n{line}\n")
         with pytest.raises(InputError, match="line 2 of 'w'"):
-            settings_of(options)
+            amun_settings(options)
 
 
 @pytest.mark.parametrize(
@@ -166,15 +166,15 @@ def test_weights_of_a_file(config, tmp_path):
 def test_wrong_options_are_one_line(config, options, message):
     with pytest.raises(InputError) as error:
         found = read_amun(config(options))
-        settings_of(found)
-        place_of(found)
+        amun_settings(found)
+        placement_of(found)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_the_file_of_a_released_model(shared_data):
     path = shared_data / "nmt" / "wmt-nematus-refs" / "wmt16-ende" / "amun.en-de.yml"
     folder = f"{path.parent}/en-de"
-    assert settings_of(read_amun(str(path))) == {
+    assert amun_settings(read_amun(str(path))) == {
         "models": [f"{folder}/model.npz"],
         "source_vocab": [f"{folder}/vocab.en.json"],
         "target_vocab": f"{folder}/vocab.de.json",

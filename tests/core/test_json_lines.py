@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.json_lines import KIND, NUMBER, PLAIN, join_lines, scan_lines
+from mgpu_ngram.core.json_lines import KIND, NUMBER, PLAIN, join_lines, scan_json
 from mgpu_ngram.core.json_records import RecordError, parse_record, with_fields
 from mgpu_ngram.core.new_fields import NewField, fields_of, json_fields
 
@@ -17,7 +17,7 @@ NOTHING = np.zeros(1, np.int64), np.empty(0, np.uint8)
 
 def scan(*lines):
     """Return the lines, and the text of each that is PLAIN (others None)."""
-    found = scan_lines(np.frombuffer(b"\n".join([*lines, b""]), np.uint8), "text", "lang", ("words",))
+    found = scan_json(np.frombuffer(b"\n".join([*lines, b""]), np.uint8), "text", "lang", ("words",))
     ends = found.table_DC[:, 4].tolist()
     spans = zip([0, *ends], ends, found.table_DC[:, KIND] == PLAIN, strict=False)
     return found, [found.texts[a:b].tobytes().decode() if plain else None for a, b, plain in spans]

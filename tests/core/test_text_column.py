@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.text_column import TextColumn, head_of, is_utf8
+from mgpu_ngram.core.text_column import TextColumn, are_utf8, head_of
 
 texts = st.lists(st.text(st.characters(exclude_categories=[])), max_size=8)
 
@@ -29,5 +29,5 @@ def test_what_is_odd():
 
 def test_utf8_of_texts():
     data = np.frombuffer("aé".encode(), np.uint8)
-    assert is_utf8(data, np.array([0, 1, 3])) and not is_utf8(data, np.array([0, 2, 3]))
-    assert not is_utf8(data[:2], np.array([0, 2])) and is_utf8(data[:0], np.array([0, 0]))
+    assert are_utf8(data, np.array([0, 1, 3])) and not are_utf8(data, np.array([0, 2, 3]))
+    assert not are_utf8(data[:2], np.array([0, 2])) and are_utf8(data[:0], np.array([0, 0]))

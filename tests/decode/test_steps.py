@@ -11,7 +11,7 @@ from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.nmt_weights import ready
 from mgpu_ngram.engine.search_options import SearchOptions
 from mgpu_ngram.engine.sentence_encoder import SentenceEncoder
-from mgpu_ngram.engine.state_trees import join_rows, take_rows
+from mgpu_ngram.engine.state_trees import join_rows, rows_of_tree
 
 SENTENCES = [np.array(ids) for ids in ([2, 3, 0], [4, 5, 6, 7, 8, 2, 3, 4, 0], [5, 0], [0], [3, 3, 3, 3, 0])]
 
@@ -161,7 +161,7 @@ def test_sentences_enter_and_leave_the_pool(random_model):
     steps = NmtSteps(model)
     state = steps.start(None, SENTENCES[:2], [0, 1])
     state, _ = steps.step(state, np.array([-1, -1]))
-    state = steps.start(take_rows(state, np.array([1, 1])), SENTENCES[2:3], [1, 0])  # the first sentence leaves
+    state = steps.start(rows_of_tree(state, np.array([1, 1])), SENTENCES[2:3], [1, 0])  # the first sentence leaves
     assert state["slot"].tolist() == [1, 1, 0]
     _, scores = steps.step(state, np.array([3, 3, -1]))
     expected = walk(model, SENTENCES[1:2], [3, 0])[1][0][0]
@@ -184,7 +184,7 @@ def test_sentences_keep_their_slots_while_the_pool_changes(random_model):
         rows = [list(searched).index(slot) for slot in kept]
         sources = [np.append(rng.integers(2, 9, n), 0) for n in new.values()]
         searched = {slot: searched[slot] for slot in kept} | dict(zip(new, sources, strict=True))
-        state = steps.start(take_rows(state, np.array(rows)) if kept else None, sources, list(searched))
+        state = steps.start(rows_of_tree(state, np.array(rows)) if kept else None, sources, list(searched))
         assert state["slot"].tolist() == list(searched)
         rooms.append(steps._pool.context_STC.shape[:2])
         for slot, sentence, weights_T in zip(
@@ -206,7 +206,7 @@ def test_ids_outside_the_embeddings_are_refused(random_model):
 
 def test_states_are_any_tree():
     state = {"a": np.arange(3), "b": (np.zeros((3, 2)), [np.arange(3) * 2, None])}
-    taken = take_rows(state, np.array([2, 0, 2]))
+    taken = rows_of_tree(state, np.array([2, 0, 2]))
     assert taken["a"].tolist() == [2, 0, 2] and taken["b"][1][0].tolist() == [4, 0, 4] and taken["b"][1][1] is None
     assert join_rows(None, state) is state and join_rows(state, taken)["a"].tolist() == [0, 1, 2, 2, 0, 2]
 

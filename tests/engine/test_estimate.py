@@ -143,7 +143,7 @@ def estimated(
         taken = [[assemble.take_stretch(part, bits, some) for part in made] for some in words_of]
         apart = [assemble.assemble_stretch(unigrams, t, bits, w) for t, w in zip(taken, words_of, strict=True)]
         searched = [assemble.searched_keys(stretch) for stretch in apart]
-        trie = assemble.join_stretches([assemble.find_suffixes(s, searched, bits, lambda keys: keys) for s in apart])
+        trie = assemble.join_stretches([assemble.add_suffixes(s, searched, bits, lambda keys: keys) for s in apart])
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
 
 

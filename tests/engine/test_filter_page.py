@@ -6,13 +6,13 @@ import re
 import numpy as np
 
 from mgpu_ngram.engine.filter_page import filter_page
-from mgpu_ngram.engine.filter_stats import SAMPLES, BucketStats, FilterStats, histogram, sample_ranks
+from mgpu_ngram.engine.filter_stats import SAMPLES, BucketStats, FilterStats, perplexity_histogram, sample_ranks
 
 
 def test_bins_by_hand():
     """20 bins a decade: 10 to 11.22 is bin 20; perplexities below 1 do not exist but for rounding."""
-    assert histogram(np.array([10.0, 11.2, 11.3, 1.0, 0.9, 1e6])) == {"20": 2, "21": 1, "0": 2, "120": 1}
-    assert histogram(np.empty(0)) == {}
+    assert perplexity_histogram(np.array([10.0, 11.2, 11.3, 1.0, 0.9, 1e6])) == {"20": 2, "21": 1, "0": 2, "120": 1}
+    assert perplexity_histogram(np.empty(0)) == {}
 
 
 def test_ranks_are_splitmix64():
@@ -28,7 +28,7 @@ def rank(document):
 def part(documents):
     """Return the stats of documents (number, perplexity)."""
     bucket = BucketStats(
-        len(documents), 1, 2, -3.0, histogram(np.array([p for _, p in documents])),
+        len(documents), 1, 2, -3.0, perplexity_histogram(np.array([p for _, p in documents])),
         [(rank(i), p, f"text {i}") for i, p in documents],
     )  # fmt: skip
     return FilterStats(len(documents), 1, buckets={"all": bucket})

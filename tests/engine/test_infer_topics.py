@@ -11,7 +11,14 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel, identify_topic_model
 from mgpu_ngram.engine import infer_topics
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.fold_documents import fixed_of
-from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, infer_bags, infer_chunk, replica_of, text_options_of
+from mgpu_ngram.engine.infer_topics import (
+    Grouping,
+    InferOptions,
+    infer_bags,
+    infer_chunk,
+    text_options_of,
+    topic_replica_of,
+)
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.open_bags import open_texts
 from mgpu_ngram.engine.topic_distances import distances_from, topic_distances
@@ -125,7 +132,7 @@ def test_another_model_under_the_same_path(planted, options, tmp_path, monkeypat
     planted.save_planted(tmp_path / "other.safetensors", alpha_Z=(1, 2, 3))
     (tmp_path / "other.safetensors").rename(how.model)
     with pytest.raises(RunError, match="run again with one file"):
-        replica_of(how)
+        topic_replica_of(how)
 
 
 def test_a_model_without_words_reads_no_text(planted, tmp_path):

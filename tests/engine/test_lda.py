@@ -16,9 +16,9 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda, lda_blocks, lda_metrics
 from mgpu_ngram.engine.coherence import coherence
 from mgpu_ngram.engine.held_out import HeldOut, hold_out, keep_training
-from mgpu_ngram.engine.lda import document_counts, make_sampler, numbers_of_counts, start, sweep
+from mgpu_ngram.engine.lda import document_counts, make_sampler, numbers_of_counts, start_topics, sweep
 from mgpu_ngram.engine.lda_blocks import CorpusPart, Room, StreamedBlocks, make_block, make_blocks
-from mgpu_ngram.engine.lda_metrics import coherences, completion, joint, plugin, top_words
+from mgpu_ngram.engine.lda_metrics import coherences, completion, joint, most_frequent_words, plugin
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
@@ -74,7 +74,7 @@ def bags_of_dense(counts_DV):
 def trained(bags, num_topics, sweeps, device="cpu", seed=1, threads=2, priors=None, **options):
     priors = priors or Priors(np.full(num_topics, 50 / num_topics), 0.01)
     sampler = make_sampler([CorpusPart.of(0, 0, bags)], bags.num_words, num_topics, device, threads)
-    start(sampler, ALONE, seed)
+    start_topics(sampler, ALONE, seed)
     for _ in range(sweeps):
         sweep(sampler, ALONE, priors, seed, **options)
     return sampler, priors
@@ -117,13 +117,13 @@ def test_blocks_threads_and_devices_draw_the_same_topics(threads, device):
     cuts = [0, 20, 21, 90]
     parts = [CorpusPart.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
     sampler = make_sampler(parts, bags.num_words, 9, device, threads)
-    start(sampler, ALONE, 1)
+    start_topics(sampler, ALONE, 1)
     priors = Priors(np.full(9, 50 / 9), 0.01)
     for _ in range(2):
         sweep(sampler, ALONE, priors, 1)
     snapshot = {number: topics for block in sampler.blocks.stored() for number, topics in block.topics().items()}
     again = make_sampler(parts, bags.num_words, 9, device, threads)
-    start(again, ALONE, 1, snapshot)
+    start_topics(again, ALONE, 1, snapshot)
     again.sweep = 2
     for _ in range(2):
         sweep(again, ALONE, priors, 1)
@@ -220,7 +220,7 @@ def test_priors_are_estimated_from_the_topics(device):
     counts_DZ = np.array([rng.multinomial(200, theta_Z) for theta_Z in rng.dirichlet(alpha_Z, 3000)])
     bags = bags_of_dense(np.ones((3000, 200), int))
     sampler = make_sampler([CorpusPart.of(0, 0, bags)], 200, 3, device, 2)
-    start(sampler, ALONE, 1, {0: np.concatenate([np.repeat([0, 1, 2], counts_Z) for counts_Z in counts_DZ])})
+    start_topics(sampler, ALONE, 1, {0: np.concatenate([np.repeat([0, 1, 2], counts_Z) for counts_Z in counts_DZ])})
     priors = Priors(np.ones(3), 0.1)
     for _ in range(5):
         priors = optimised(sampler, ALONE, priors)
@@ -230,7 +230,7 @@ def test_priors_are_estimated_from_the_topics(device):
 def test_priors_of_equal_shares_have_a_limit(device):
     """All documents have the same shares, which the largest priors explain best; draws would overflow with them."""
     sampler, _ = trained(bags_of_dense(np.ones((50, 2), int)), 2, 0, device)
-    start(sampler, ALONE, 1, {0: np.tile([0, 1], 50)})
+    start_topics(sampler, ALONE, 1, {0: np.tile([0, 1], 50)})
     assert optimised(sampler, ALONE, Priors(np.full(2, 4e6), 0.1)).alpha_Z.tolist() == [2**21, 2**21]
 
 
@@ -248,7 +248,7 @@ def test_blocks_without_tokens(room, device):
         [CorpusPart.of(0, 0, nothing)],
     ):
         sampler = make_sampler(parts, bags.num_words, 6, device, 2, room)
-        start(sampler, ALONE, 1)
+        start_topics(sampler, ALONE, 1)
         changed = sweep(sampler, ALONE, priors, 1)
         better = optimised(sampler, ALONE, priors)
         figures.append((changed, better.alpha_Z.tolist(), better.beta, joint(sampler, ALONE, priors)))
@@ -332,7 +332,7 @@ def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
     parts = [CorpusPart.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
     room = replace(room, folder=tmp_path)
     sampler = make_sampler(parts, bags.num_words, 9, device, 2, room)
-    start(sampler, ALONE, 1)
+    start_topics(sampler, ALONE, 1)
     for _ in range(3):
         sweep(sampler, ALONE, priors, 1)
     topics = [t for block in sampler.blocks.stored() for t in block.topics().values()]
@@ -407,7 +407,7 @@ def test_the_first_streamed_block_is_copied_while_the_last_one_is_used(monkeypat
 def test_coherence_is_that_of_the_bags(device):
     bags, _ = bars(np.random.default_rng(10), 60, 400)
     sampler, _ = trained(bags, 6, 20, device)
-    words_Zn = top_words(sampler.counts_VZ, 10)
+    words_Zn = most_frequent_words(sampler.counts_VZ, 10)
     counts_VZ = to_host(sampler.counts_VZ)
     assert words_Zn.tolist() == np.argsort(-counts_VZ.astype(int), axis=0, kind="stable")[:10].T.tolist()
     expected = {name: values.mean() for name, values in coherence(bags, words_Zn).items()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.mapped import place_of
+from mgpu_ngram.core.mapped import file_place_of
 from mgpu_ngram.engine import budget as budget_module
 from mgpu_ngram.engine import spill as spill_module
 from mgpu_ngram.engine.budget import Budget
@@ -112,9 +112,9 @@ def test_back_to_a_device(monkeypatch):
 
 def test_a_result_in_a_file_stays_there(tmp_path):
     stored = spill(result_of(False, False), Budget("cpu", 0, 0), str(tmp_path))
-    assert place_of(stored.first) and spill(stored, Budget("cpu", 0, 0), str(tmp_path)) is stored
+    assert file_place_of(stored.first) and spill(stored, Budget("cpu", 0, 0), str(tmp_path)) is stored
     stored.second = stored.second.copy()
-    assert place_of(spill(stored, Budget("cpu", 0, 0), str(tmp_path)).second)
+    assert file_place_of(spill(stored, Budget("cpu", 0, 0), str(tmp_path)).second)
 
 
 def test_new_arrays_are_in_a_file_without_room_in_memory(tmp_path):
@@ -126,7 +126,7 @@ def test_new_arrays_are_in_a_file_without_room_in_memory(tmp_path):
         ]
         made["a"][:], made["b"][:] = [1, -1, 1 << 60], [5, 4, 3, 2, 1]
         assert made["a"].tolist() == [1, -1, 1 << 60] and made["b"].tolist() == [5, 4, 3, 2, 1]
-        assert [bool(place_of(made[name])) for name in "ab"] == [in_file] * 2
+        assert [bool(file_place_of(made[name])) for name in "ab"] == [in_file] * 2
         assert list(tmp_path.iterdir()) == []
     assert new_arrays({"a": (0, np.int64)}, Budget("cpu", 0, 0), str(tmp_path))["a"].tolist() == []
 

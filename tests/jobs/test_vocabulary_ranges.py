@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.mapped import place_of
+from mgpu_ngram.core.mapped import file_place_of
 from mgpu_ngram.core.shards import PartLimits
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialInText
 from mgpu_ngram.core.words import Words
@@ -15,7 +15,7 @@ from mgpu_ngram.engine import vocabulary as vocabulary_module
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.count import passes as count_passes
-from mgpu_ngram.jobs.count.vocabulary import Numbering, groups, number, number_in_ranges, ranges_needed
+from mgpu_ngram.jobs.count.vocabulary import Numbering, groups, number_in_ranges, number_vocabulary, ranges_needed
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
 
@@ -69,7 +69,7 @@ def numbered(executor, vocabularies, folder, ranges, lmplz=None, budget=BUDGET):
     how = Numbering("word", True, 0, lmplz, budget, str(folder))
     handles = [executor.call(lambda v=v: v) for v in vocabularies]
     if not ranges:
-        [made] = executor.gather([number(executor, handles, how)])
+        [made] = executor.gather([number_vocabulary(executor, handles, how)])
         return made
     sizes = [v.nbytes for v in vocabularies]
     [made] = executor.gather([number_in_ranges(executor, handles, sizes, how, ranges)])
@@ -92,7 +92,7 @@ def test_ranges_change_nothing(text, ranges, room, executor, tmp_path, monkeypat
     for name, array in arrays_of(expected).items():
         other = arrays_of(found)[name]
         assert array.dtype == other.dtype and array.tolist() == other.tolist(), name
-        assert room or place_of(other), name
+        assert room or file_place_of(other), name
     for name in "unit", "symbols", "tokens", "num_shards", "split":
         assert getattr(found.lexicon, name) == getattr(expected.lexicon, name)
     assert found.vocabulary.unit == "word" and found.lines == expected.lines == 21

@@ -172,7 +172,7 @@ def test_a_compilation_is_announced_once_and_a_warm_cache_is_silent(tmp_path):
         os.close(ours)
         return shown.decode()
 
-    assert on_a_terminal() == f"mgpu-ngram: {compiled.COMPILING}\r\n"
+    assert on_a_terminal() == f"mgpu-ngram: {compiled.COMPILING_CPU}\r\n"
     assert on_a_terminal() == ""
 
 
@@ -208,10 +208,10 @@ def test_cuda_kernels_are_announced_when_their_cache_is_empty(tmp_path, monkeypa
     monkeypatch.setattr(launch, "announce", said.append)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     launch.open_cache.__wrapped__()
-    assert said == [launch.COMPILING]
+    assert said == [launch.COMPILING_CUDA]
     (tmp_path / "a.cubin").touch()
     launch.open_cache.__wrapped__()
-    assert said == [launch.COMPILING]
+    assert said == [launch.COMPILING_CUDA]
 
 
 def test_a_read_only_view_shares_the_data():

@@ -19,7 +19,7 @@ from mgpu_ngram.jobs.count.earlier import inputs_of, open_earlier
 from mgpu_ngram.jobs.count.plan import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountResult, counted, without_checksums
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.estimate.from_counts import check_counts
+from mgpu_ngram.jobs.estimate.from_counts import check_estimable
 from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, model_file, saved, settings_of
 
 FORMAT = "mgpu_ngram adapted model"
@@ -60,7 +60,7 @@ def earlier_counts(config: AdaptConfig) -> tuple[Counts, dict[str, Any]]:
         before = {name: value for name, value in manifest["options"].items() if name not in (*OWN, "format")}
         path = os.path.join(path, COUNTS_FOLDER)
     counts = read_counts(path)
-    check_counts(counts, config.estimating(path, before))
+    check_estimable(counts, config.estimating(path, before))
     return counts, before
 
 

@@ -11,7 +11,7 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.verify import counts_checksum
-from mgpu_ngram.engine.earlier_counts import EarlierCounts, EarlierShard, pieces_of
+from mgpu_ngram.engine.earlier_counts import EarlierCounts, EarlierShard, earlier_shards
 from mgpu_ngram.jobs.count.config import CountConfig
 
 SAME_OPTIONS = ("sentence_markers", "lowercase")  # options of both counts
@@ -58,7 +58,7 @@ def states_of(earlier: Sequence[Counts]) -> list[dict[str, Any]]:
     return [{"name": name, "size_bytes": size_bytes, "crc32": crc32} for name, size_bytes, crc32 in found]
 
 
-def described(earlier: Sequence[Counts]) -> list[EarlierCounts]:
+def earlier_counts(earlier: Sequence[Counts]) -> list[EarlierCounts]:
     """Return earlier counts for tasks."""
     made: list[EarlierCounts] = []
     sources = 0
@@ -74,7 +74,7 @@ def described(earlier: Sequence[Counts]) -> list[EarlierCounts]:
 def shards_of(earlier: Sequence[Counts], order: int, first: int) -> list[EarlierShard]:
     """Return the shards of earlier counts, numbered from `first` on."""
     sizes = [counts.manifest["num_shards"] for counts in earlier]
-    return pieces_of(list(zip(described(earlier), sizes, strict=True)), order, first)
+    return earlier_shards(list(zip(earlier_counts(earlier), sizes, strict=True)), order, first)
 
 
 def after_sources(chunks: Sequence[Chunk], sources: int) -> list[Chunk]:

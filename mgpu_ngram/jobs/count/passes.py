@@ -43,8 +43,8 @@ from mgpu_ngram.jobs.count.vocabulary import (
     Numbered,
     Numbering,
     groups,
-    number,
     number_in_ranges,
+    number_vocabulary,
     ranges_needed,
 )
 from mgpu_ngram.jobs.progress import Progress
@@ -156,7 +156,7 @@ class CountPasses:
         if ranges > 1:
             numbered = number_in_ranges(executor, vocabularies, sizes, numbering, ranges)
         else:
-            numbered = number(executor, vocabularies, numbering)
+            numbered = number_vocabulary(executor, vocabularies, numbering)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
         running = {

@@ -26,7 +26,7 @@ from mgpu_ngram.engine.vocabulary_ranges import (
     merge_sorted,
     number_piece,
     sample_of,
-    words_of,
+    words_of_piece,
 )
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Numbering:
     folder: str
 
 
-def number(executor: Executor, vocabularies: Sequence[Handle], how: Numbering) -> Handle:
+def number_vocabulary(executor: Executor, vocabularies: Sequence[Handle], how: Numbering) -> Handle:
     """Merge the vocabularies of chunks in a tree, and number the symbols in one task; return the `Numbered`."""
     merge = partial(_merge, budget=how.budget, folder=how.folder)
     merged = reduce_tasks(executor, merge, vocabularies, MERGE_ARITY, roots=MERGE_ARITY, priority=True)
@@ -74,7 +74,7 @@ def number_in_ranges(
 
     sizes  bytes of each vocabulary
 
-    The result is that of `number`. A worker gets of each vocabulary only what its tasks need.
+    The result is that of `number_vocabulary`. A worker gets of each vocabulary only what its tasks need.
     """
     options = Ranges(ranges, how.sentence_markers, how.seed, how.lmplz, how.budget, how.folder)
     call, each = executor.call, range(ranges)
@@ -98,7 +98,7 @@ def number_in_ranges(
     ]
     del merged
     pieces = [
-        call(number_piece, options, *cut(words_of, dealt, p), label=f"ids of words, piece {p}", affinity=p)
+        call(number_piece, options, *cut(words_of_piece, dealt, p), label=f"ids of words, piece {p}", affinity=p)
         for p in each
     ]
     return call(_joined, options, cut(hashes_of, dealt), pieces, label="the vocabulary", affinity=0)

@@ -26,7 +26,7 @@ from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 from mgpu_ngram.jobs.decode.options import batching_of, check_file, files_of, options_of, sentences_of_task
 from mgpu_ngram.jobs.decode.saved import SavedResults
-from mgpu_ngram.jobs.decode.text import TextSize, batched, lines_of, measure, open_beside
+from mgpu_ngram.jobs.decode.text import TextSize, batched, lines_of, measure_text, open_beside
 
 FORMAT = "mgpu_ngram translations"
 TRANSLATIONS = "translations.txt"  # name in the folder of a run
@@ -111,13 +111,15 @@ class _RunInputs(NamedTuple):
 
 
 def _opened(config: DecodeConfig, corpus: Corpus) -> _RunInputs:
-    return _RunInputs(corpus, measure(corpus), files_of(config).identity())
+    return _RunInputs(corpus, measure_text(corpus), files_of(config).identity())
 
 
 def _made_of(config: DecodeConfig, opened: _RunInputs) -> dict[str, Any]:
     """Return what an output depends on."""
     beside = {
-        name: measure(open_corpus([path])).crc32 for name in ("prefixes", "targets") if (path := getattr(config, name))
+        name: measure_text(open_corpus([path])).crc32
+        for name in ("prefixes", "targets")
+        if (path := getattr(config, name))
     }
     left_out = ("text", "prefixes", "targets", "chunk_sentences", "name")
     settings = {f.name: getattr(config, f.name) for f in fields(DecodeConfig)}

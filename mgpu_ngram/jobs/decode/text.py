@@ -23,7 +23,7 @@ class TextSize:
     crc32: str
 
 
-def measure(corpus: Corpus) -> TextSize:
+def measure_text(corpus: Corpus) -> TextSize:
     """Read a text once; return its size."""
     lines = value = 0
     for data in _blocks(corpus):
@@ -49,7 +49,7 @@ def _blocks(corpus: Corpus) -> Iterator[np.ndarray]:
 def open_beside(path: str, lines: int, name: str) -> Corpus:
     """Return the corpus of a file with a line for each line of the text. Raises InputError for another number."""
     corpus = open_corpus([path])
-    found = measure(corpus).lines
+    found = measure_text(corpus).lines
     if found != lines:
         raise InputError(f"{name} {path!r} has {found:,} lines but the text has {lines:,}; give one for each")
     return corpus

@@ -16,10 +16,10 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.assemble import (
     Stretch,
+    add_suffixes,
     assemble,
     assemble_stretch,
     cut_words,
-    find_suffixes,
     join_stretches,
     sample_first_words,
     searched_keys,
@@ -197,7 +197,7 @@ def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, bu
     watch = Stopwatch(budget.device)
 
     def linked(device: str) -> Stretch:
-        return find_suffixes(stretch, searched, bits, partial(move_to, device=device))
+        return add_suffixes(stretch, searched, bits, partial(move_to, device=device))
 
     stretch = on_device_or_host(linked, budget.device)
     watch.lap("assemble")

@@ -25,7 +25,7 @@ from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
 from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.estimate.passes import Estimation, read_words
+from mgpu_ngram.jobs.estimate.passes import Estimation, read_word_file
 from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted
 
 
@@ -38,11 +38,11 @@ def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:
     if _is_file(str(config.counts)):
         return SrilmCounts(str(config.counts))
     counts = read_counts(os.path.abspath(str(config.counts)))  # workers may have another working directory
-    check_counts(counts, config)
+    check_estimable(counts, config)
     return counts
 
 
-def check_counts(counts: Counts, config: EstimateConfig) -> None:
+def check_estimable(counts: Counts, config: EstimateConfig) -> None:
     """Raise InputError when the model of a config cannot be made from counts."""
     path, order, options = counts.path, config.order, counts.manifest.get("options", {})
     if config.vocabulary is not None:
@@ -122,7 +122,7 @@ def _parts_of_srilm(
     config: EstimateConfig, limit: Words | None, counts: SrilmCounts, resources: Resources, part_limits: PartLimits
 ) -> tuple[Estimation, list[Handle]]:
     """Read a file on one worker, and adjust its counts on all: see `parts_of_counts`."""
-    executor, inside, order = resources.executor, read_words(config.vocabulary, "vocabulary"), config.highest
+    executor, inside, order = resources.executor, read_word_file(config.vocabulary, "vocabulary"), config.highest
     read = executor.call(read_srilm, counts.path, order, inside, part_limits, label=f"reading {counts.path}")
     vocabulary = executor.call(_vocabulary_of, read)
     [(symbols, shards)] = executor.gather([executor.call(_sizes_of, read)])

@@ -26,7 +26,7 @@ from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.tasks import (
     PartResources,
     add_vectors,
-    count_words,
+    adjust_words,
     element_at,
     estimate_of,
     estimate_unigrams_of,
@@ -113,7 +113,7 @@ class Estimation:
         lefts = [] if smoothing else [executor.call(left_of, part) for part in parts]
         by_turns = (lefts[i::SUM_ARITY] for i in range(SUM_ARITY))
         lefts = [h for some in by_turns for h in reduce_tasks(executor, add_vectors, some, SUM_ARITY)]
-        words = executor.call(count_words, lefts, self.vocabulary, self.options, self.bad, device)
+        words = executor.call(adjust_words, lefts, self.vocabulary, self.options, self.bad, device)
         del lefts
         split_left = None
         if self.split and not smoothing:
@@ -224,7 +224,7 @@ class Estimation:
         return slipped
 
 
-def read_words(path: str | None, setting: str) -> Words | None:
+def read_word_file(path: str | None, setting: str) -> Words | None:
     """Return <unk> and the words of a file, separated by white space; None without a file."""
     if path is None:
         return None

@@ -37,7 +37,7 @@ from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
-from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_words
+from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_word_file
 from mgpu_ngram.jobs.progress import Progress
 
 PART_TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part that is estimated, per token of the text in its shards
@@ -181,7 +181,7 @@ def estimated(
     """
     executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
-    limit = read_words(config.limit_vocab_file, "limit_vocab_file")  # before work begins
+    limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
     table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
     budget = count_budget(memory, executor, table_bytes)
     executor = limited(executor, budget)
@@ -224,7 +224,7 @@ def _parts_of_text(
 ) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
     """Return (the remaining steps, parts with adjusted counts, number of chunks that an earlier run had counted)."""
     counting, folder = config.counting(), str(checkpoint.entries_folder)
-    inside = read_words(config.vocabulary, "vocabulary")
+    inside = read_word_file(config.vocabulary, "vocabulary")
     chosen = checkpoint.chosen
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
     part_limits = PartLimits(**chosen["parts"])  # the same as in saved runs

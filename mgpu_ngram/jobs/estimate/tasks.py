@@ -190,7 +190,7 @@ def add_vectors(*vectors: Any) -> Any:
     return on_device_or_host(add, device_of(vectors[0]))
 
 
-def count_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:
+def adjust_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:
     """Return the adjusted counts of single words, from each part's numbers of words before them."""
     counts_V = to_device(vocabulary.counts_V, device)
     left_V, smoothing = move_to(add_vectors(*lefts), device) if lefts else counts_V, options.smoothing

@@ -160,7 +160,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         )
         trained = train(config, corpus, executor, opened.words, context.progress, storage=storage, priors=priors)
         shutil.rmtree(folder, ignore_errors=True)
-        write_model(out.folder, trained.model, config)
+        write_topic_model(out.folder, trained.model, config)
         metrics = trained.model.history[-1] if trained.model.history else {}
         about = {
             "documents": corpus.documents,
@@ -207,7 +207,7 @@ def priors_of(config: LdaConfig, seeds: Mapping[Any, Any], documents: BagCorpus)
     return Priors(np.array(config.alphas), config.beta, own)
 
 
-def write_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
+def write_topic_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
     """Write the model, and a picture of its metrics where matplotlib is installed."""
     save_topic_model(folder / MODEL_FILE, replace(model, settings=settings_of(config)))
     if find_spec("matplotlib"):

@@ -13,7 +13,7 @@ from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
 from mgpu_ngram.engine.prune import prune, prune_rare
-from mgpu_ngram.engine.rare_ngrams import check_counts, rare_ngrams
+from mgpu_ngram.engine.rare_ngrams import check_rare_counts, rare_ngrams
 from mgpu_ngram.engine.restrict import read_allowed, restrict
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -91,7 +91,7 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
             trie, words = restrict(trie, words, allowed, config.vocabulary_mode, config.context)
         elif config.counts is not None:
             counts, least = read_counts(config.counts), config.least(trie.order)
-            check_counts(counts, least)
+            check_rare_counts(counts, least)
             trie, overfull = prune_rare(trie, rare_ngrams(trie, words, counts, least))
         else:
             begin, end = words.id("<s>"), words.id("</s>")

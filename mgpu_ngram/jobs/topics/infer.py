@@ -105,7 +105,7 @@ def infer(
     summary = Summary(np.zeros(num_topics, np.int64), no_examples(num_topics, options.examples))
     counts: deque[int] = deque()  # number of chunks that each call completes
     if isinstance(corpus, Corpus):
-        chunks, chunk_bytes = cut(corpus, num_topics if options.dense else 0)
+        chunks, chunk_bytes = chunks_of(corpus, num_topics if options.dense else 0)
         progress.start("infer", len(chunks), "chunks", "tokens")
         calls = _calls(executor, options, _parts(chunks, chunk_bytes), counts)
     else:
@@ -120,7 +120,7 @@ def infer(
     return summary
 
 
-def cut(corpus: Corpus, dense_topics: int) -> tuple[list[Chunk], int]:
+def chunks_of(corpus: Corpus, dense_topics: int) -> tuple[list[Chunk], int]:
     """Return the chunks of a text and their size, which depend on the text alone: so do sums over documents.
 
     dense_topics  number of topics whose shares are all returned; 0: few are
