@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..compile import intrinsic
-
 
 def wide_product(a: Any, factor: int) -> tuple[Any, Any]:
     """Return (upper, lower) 64 bits of uint64 numbers times a factor < 2**64 (Knuth, vol. 2, 4.3.1, algorithm M)."""
@@ -16,17 +14,3 @@ def wide_product(a: Any, factor: int) -> tuple[Any, Any]:
     middle = a_high * b_low + (a_low * b_low >> half)
     carry = (a_low * b_high + (middle & lower)) >> half
     return a_high * b_high + (middle >> half) + carry, a * np.uint64(factor)
-
-
-@intrinsic
-def upper_product(typing, a, b):
-    """Return the upper 64 bits of a product of uint64 numbers."""
-    from llvmlite import ir
-    from numba import types
-
-    def generate(context, builder, signature, arguments):
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(number, wide) for number in arguments))
-        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate

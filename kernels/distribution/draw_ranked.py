@@ -9,6 +9,7 @@ import numpy as np
 from .. import check
 from ..common.draws import stream_of
 from ..common.powers import MIN_LOG10, raised
+from ..common.search import first_from
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -29,7 +30,6 @@ from .draw_words import (
 )
 from .find_histories import Children
 from .sum_children import sum_children
-from .top_words import first_from
 
 VARIANTS = tuple({"CHILD": child} | CONSTANTS for child in check.INTEGER.values())
 LANES = 32  # partial sums, as a warp makes them

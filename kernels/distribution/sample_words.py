@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import check
 from ..common.draws import random_of, stream_of
-from ..common.products import upper_product
 from ..compile import njit
 from ..dispatch import pick
+from ..intrinsics import multiply_high
 from ..launch import kernel, launch
 from .find_histories import Children
 from .rows import WordValues
@@ -112,7 +112,7 @@ def _cpu(children, values, numbers_H, seed, inverse, unit, limits):
         stream = stream_of(seed, numbers_H[h])
         total, pivot, draw = all_words, -1, np.uint64(0)
         while True:
-            x = np.int64(upper_product(random_of(stream, draw), np.uint64(total)))
+            x = np.int64(multiply_high(random_of(stream, draw), np.uint64(total)))
             for v in range(V):
                 if pivot < 0 or _above(row_V, v, pivot):
                     x -= weight_V[v]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.search import first_from
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
@@ -177,19 +178,6 @@ def contains(word_G, first, end, word):
     """Return whether a word is among those of nodes first to end - 1, which rise."""
     at = first_from(word_G, first, end, word)
     return at < end and word_G[at] == word
-
-
-@njit(nogil=True, cache=True)
-def first_from(word_G, first, end, word):
-    """Return the first of nodes first to end - 1, whose words rise, that is not below a word; or `end`."""
-    low, high = first, end
-    while low < high:
-        middle = (low + high) // 2
-        if word_G[middle] < word:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _cuda(k, orders_N, children, values, ranked_V, how, left_out):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
+from ..common.search import first_from
 from ..compile import njit
 from ..count.ngram_keys import ngram_keys
 from ..dispatch import pick
@@ -73,19 +74,6 @@ def _compare(columns, row, key):
 
 
 @njit(nogil=True, cache=True)
-def _not_below(sampled_S, value, low):
-    """Return the first index from `low` on whose value is not below `value`."""
-    high = len(sampled_S)
-    while low < high:
-        middle = (low + high) // 2
-        if sampled_S[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@njit(nogil=True, cache=True)
 def _find(columns, used, queries, skipped, rows_Q):
     G, at = columns.shape[1], np.int64(0)
     key = np.empty(len(columns), np.uint64)
@@ -100,12 +88,11 @@ def _find(columns, used, queries, skipped, rows_Q):
                 low, high, step = high, high + step, 2 * step
             high = min(high, G)
         if low == high or (high < G and _compare(columns, high, key) < 0):
-            sample = _not_below(sampled_S, key[0], np.int64(0))
+            sample = first_from(sampled_S, np.int64(0), len(sampled_S), key[0])
             low = max(0, SAMPLED * (sample - 1))
             if sample < len(sampled_S) and sampled_S[sample] == key[0]:  # many rows share the first column
-                sample = (
-                    _not_below(sampled_S, key[0] + np.uint64(1), sample) if key[0] + np.uint64(1) else len(sampled_S)
-                )
+                above = key[0] + np.uint64(1)
+                sample = first_from(sampled_S, sample, len(sampled_S), above) if above else len(sampled_S)
             high = min(G, SAMPLED * sample)
         while low < high:  # the first row that is not below the key
             middle = (low + high) // 2

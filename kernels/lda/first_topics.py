@@ -9,9 +9,9 @@ from numpy import int64, uint64
 
 from .. import check
 from ..common.philox import FIRST_TOPICS, random_bits
-from ..common.products import upper_product
 from ..compile import njit
 from ..dispatch import pick
+from ..intrinsics import multiply_high
 from ..launch import grid_for, kernel, launch
 from .count_topics import example as counted
 from .weights import ALIGN, Documents
@@ -43,7 +43,7 @@ def _draw(rows_D2, lengths_D, topics_T, num_topics, seed, first):
         begin = int64(rows_D2[d, 0]) * ALIGN
         for t in range(int64(lengths_D[d])):
             bits = random_bits(seed, FIRST_TOPICS, 0, first + d, t)
-            topics_T[begin + t] = upper_product(bits, uint64(num_topics))
+            topics_T[begin + t] = multiply_high(bits, uint64(num_topics))
 
 
 def _cuda(documents, num_topics, seed, first):

@@ -9,10 +9,9 @@ from numpy import float32, int64, uint32, uint64
 
 from .. import check
 from ..common.philox import DRAWS, fill_random_bits
-from ..common.products import upper_product
 from ..compile import njit
 from ..dispatch import pick
-from ..intrinsics import prefetch
+from ..intrinsics import multiply_high, prefetch
 from ..launch import current_limits, kernel, launch
 from .examples import corpus
 from .layout import MAX_PAIR_TOKENS
@@ -152,7 +151,7 @@ def _sample(rows_D2, topics_T, entries_T, bits, pairs, words, new_VZ, draw):
                     else:
                         own = (here << uint64(PRIOR_BITS)) + prior
                     others = (total - here) << uint64(PRIOR_BITS)
-                    x = upper_product(bits_M[m], own + others + all_prior - prior)
+                    x = multiply_high(bits_M[m], own + others + all_prior - prior)
                     m += 1
                     if x < own:
                         continue

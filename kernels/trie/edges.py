@@ -11,9 +11,10 @@ from numpy import uint64
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 
 from .. import check
-from ..common.products import upper_product, wide_product
+from ..common.products import wide_product
 from ..compile import njit
 from ..dispatch import array_module
+from ..intrinsics import multiply_high
 from .child_filters import child_filters
 
 LINE_BYTES = 64  # of a cache line of a CPU
@@ -78,7 +79,7 @@ def edge_home(table, node, word):
     x = x * uint64(0xD6E8FEB86659FD93) & mask
     x ^= x >> half
     x <<= uint64(64 - table.key_bits)
-    slot = upper_product(x, uint64(table.buckets)) << uint64(1)  # type: ignore[call-arg]
+    slot = multiply_high(x, uint64(table.buckets)) << uint64(1)  # type: ignore[call-arg]
     return slot, ~(x * uint64(table.buckets)) >> uint64(64 - table.check_bits)
 
 

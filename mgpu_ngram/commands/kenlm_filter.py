@@ -16,9 +16,8 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.raw_ngrams import LineWords, allowed_lines
-from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.read_text import read_blocks, whole_text
 from mgpu_ngram.core.scratch import scratch_folder
-from mgpu_ngram.core.word_list import whole_text
 from mgpu_ngram.stages.contract import Target
 
 USAGE = (

@@ -16,13 +16,12 @@ from mgpu_ngram.core.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, w
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.nbest import shown_line
 from mgpu_ngram.core.nbest_moses import FINE, before_spaces, copy_bytes, past_spaces, past_token, read_number
-from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.core.sources import Source, parquet_source
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.common.words import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
-READ_BYTES = 64 << 20
 # Error codes of `_join`
 NO_KEY, OTHER_KEY, NO_COST, TOO_LONG, TOO_SHORT = range(1, 6)
 _BAR = np.frombuffer(b" ||| ", np.uint8)
@@ -59,8 +58,8 @@ def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
 
     Raises InputError for lines that differ in their keys.
     """
-    words = whole_text(corpus)
-    arrays = {name: whole_text(open_corpus([path])) for name, path in costs.items()}
+    words = np.frombuffer(whole_text(corpus), np.uint8)
+    arrays = {name: np.frombuffer(whole_text(open_corpus([path])), np.uint8) for name, path in costs.items()}
     leads = Words.of([f" {name}= " for name in costs])
     starts_K = np.cumsum([0, *map(len, arrays.values())])
     cost_B = np.concatenate([*arrays.values(), np.zeros(0, np.uint8)])
@@ -83,13 +82,6 @@ _REASONS = {
     TOO_LONG: "follows the last hypothesis; give a cost for each hypothesis alone",
     TOO_SHORT: "ends before the hypotheses; give a cost for each",
 }
-
-
-def whole_text(corpus: Corpus) -> np.ndarray:
-    """Return the lines of a corpus, each with a newline."""
-    chunks = corpus.chunks(READ_BYTES)
-    blocks = [block.data for chunk in chunks for block in read_blocks(chunk, "word", READ_BYTES)]
-    return np.concatenate([*blocks, np.zeros(0, np.uint8)])
 
 
 @njit(nogil=True, cache=True)

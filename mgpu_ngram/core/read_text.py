@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.corpus import Chunk, Piece
+from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.sources import CUTTABLE, Source, odd_size
 from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES
@@ -48,6 +48,12 @@ class TextBlock:
         s = int(np.searchsorted(self.starts_S, at, "right")) - 1
         source = next(p.source for p in chunk.pieces if p.source_index == self.sources_S[s])
         return source, int(self.offsets_S[s]) + at - int(self.starts_S[s])
+
+
+def whole_text(corpus: Corpus) -> bytes:
+    """Return the text of a corpus of lines; each line ends with a newline."""
+    blocks = (block for chunk in corpus.chunks(1 << 62) for block in read_blocks(chunk, "word", 4 << 20))
+    return b"".join(block.data.tobytes() for block in blocks)
 
 
 def read_blocks(

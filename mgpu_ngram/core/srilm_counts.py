@@ -12,7 +12,7 @@ from numpy import uint32
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
-from mgpu_ngram.core.word_list import whole_text
+from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.kernels.common.ascii import NEWLINE
 from mgpu_ngram.kernels.common.find_tokens import is_delimiter
 from mgpu_ngram.kernels.common.words import find_word

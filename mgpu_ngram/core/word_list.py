@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.core.vocabulary import words_to_arrow
 from mgpu_ngram.core.words import Words
 
@@ -71,9 +71,3 @@ def refuse_duplicates(words: Words, name: str) -> None:
         if before != v:
             where = f"words {before:,} and {v:,}"
             raise InputError(f"{where} of {name} are both {words.word(v)!r}; give each word once")
-
-
-def whole_text(corpus: Corpus) -> bytes:
-    """Return the text of a corpus of lines; each line ends with a newline."""
-    blocks = (block for chunk in corpus.chunks(1 << 62) for block in read_blocks(chunk, "word", 4 << 20))
-    return b"".join(block.data.tobytes() for block in blocks)

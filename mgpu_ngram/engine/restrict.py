@@ -10,8 +10,8 @@ import numpy as np
 
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.phrases import Phrases
+from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.core.word_list import whole_text
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import BackoffNodes, nodes_of, subtrie
 from mgpu_ngram.engine.device import device_of, to_device

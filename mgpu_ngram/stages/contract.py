@@ -98,8 +98,16 @@ class Stage(ABC, Generic[C, R]):
         """Raise InputError unless the target may be written. Called before any work."""
         from mgpu_ngram.core.output import check_free
 
-        if target.path is not None:
+        if target.path is not None and target.single_file:
+            self.check_file(config, target.path, overwrite)
+        elif target.path is not None:
             check_free(target.path, overwrite)
+
+    def check_file(self, config: C, path: str | Path, overwrite: bool) -> None:
+        """Raise InputError unless the result may be written as a single file there."""
+        from mgpu_ngram.core.output import check_free
+
+        check_free(path, overwrite)
 
     def check(self, config: C, made: Collection[str] = ()) -> None:
         """Raise InputError for a file named in the settings that does not exist or contradicts them.

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
@@ -95,12 +96,10 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output or None, single_file=True)
 
-    def check_target(self, config: DecodeConfig, target: Target, overwrite: bool) -> None:
-        if not target.single_file or target.path is None:
-            return super().check_target(config, target, overwrite)
+    def check_file(self, config: DecodeConfig, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.jobs.decode.options import check_file
 
-        check_file(config, target.path, overwrite)
+        check_file(config, path, overwrite)
 
     def check(self, config: DecodeConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.decode.options import check

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.smoothing import KNESER_NEY, METHODS
@@ -122,12 +123,10 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output, single_file=True)
 
-    def check_target(self, config: EstimateConfig, target: Target, overwrite: bool) -> None:
-        if not target.single_file or target.path is None:
-            return super().check_target(config, target, overwrite)
+    def check_file(self, config: EstimateConfig, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.jobs.estimate.run import check_free_model
 
-        check_free_model(config, target.path, overwrite)
+        check_free_model(config, path, overwrite)
 
     def open_inputs(self, config: EstimateConfig) -> Corpus | None:
         from mgpu_ngram.jobs.estimate.run import open_inputs

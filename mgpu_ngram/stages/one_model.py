@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mgpu_ngram.jobs.trie.config import MODEL_FILES
@@ -34,12 +35,10 @@ class OneModelStage(Stage[C, R]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output, single_file=True)
 
-    def check_target(self, config: C, target: Target, overwrite: bool) -> None:
-        if not target.single_file or target.path is None:
-            return super().check_target(config, target, overwrite)
+    def check_file(self, config: C, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.core.model_file import check_free_file
 
-        check_free_file(target.path, overwrite, config.format)
+        check_free_file(path, overwrite, config.format)
 
     def product(self, config: C) -> str:
         return MODEL_FILES[config.format]

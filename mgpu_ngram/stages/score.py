@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
@@ -95,12 +96,10 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output or None, single_file=True)
 
-    def check_target(self, config: ScoreConfig, target: Target, overwrite: bool) -> None:
-        if not target.single_file or target.path is None:
-            return super().check_target(config, target, overwrite)
+    def check_file(self, config: ScoreConfig, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.jobs.score.run import check_file
 
-        check_file(target.path, overwrite)
+        check_file(path, overwrite)
 
     def check(self, config: ScoreConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.model_file import check_models

@@ -127,17 +127,19 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
 
     def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
         from mgpu_ngram.core.output import check_free
-        from mgpu_ngram.jobs.topics.files import HTML, TABLE_KINDS, check_file
+        from mgpu_ngram.jobs.topics.files import HTML, check_file
 
-        if target.path is not None and target.single_file:
-            start, kind = TABLE_KINDS[config.format]
-            check_file(target.path, overwrite, kind, start)
-        else:
-            super().check_target(config, target, overwrite)
+        super().check_target(config, target, overwrite)
         if isinstance(config, TopicsCommand) and config.page:
             check_file(config.page, overwrite, *HTML)
         if isinstance(config, TopicsCommand) and config.export:
             check_free(config.export, overwrite)
+
+    def check_file(self, config: TopicsConfig, path: str | Path, overwrite: bool) -> None:
+        from mgpu_ngram.jobs.topics.files import TABLE_KINDS, check_file
+
+        start, kind = TABLE_KINDS[config.format]
+        check_file(path, overwrite, kind, start)
 
     def check(self, config: TopicsConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.topic_model import describe_topic_model, find_topic_model

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.jobs.tune.config import TuneConfig
 from mgpu_ngram.report import show_options, show_seconds, show_transport, shown_path, where
-from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.contract import Product, given
 from mgpu_ngram.stages.flags import add_overwrite
-from mgpu_ngram.stages.rescore import (
+from mgpu_ngram.stages.lists import (
+    ListsStage,
     add_lists_flags,
     lists_settings,
     named_numbers,
     once_each,
-    scoring_seconds,
     shown_lists_plan,
     shown_totals,
 )
@@ -32,17 +33,14 @@ EXAMPLES = """examples:
   mgpu-ngram tune words.txt --kaldi --costs ac=ac.txt --lm a.arpa --references text --metric wer --weights ac=0.1"""
 
 
-class TuneStage(Stage[TuneConfig, "TuneResult"]):
+class TuneStage(ListsStage[TuneConfig, "TuneResult"]):
     """n-best lists and references in, the weights of the best BLEU or error rate out."""
 
     name = "tune"
     config = TuneConfig
     format = "mgpu_ngram weights"
     makes: Product = "weights"
-    memory_keys = frozenset({"device_bytes", "host_bytes"})
-    needs: ClassVar[Mapping[str, Product]] = {"lm": "model", "weights": "weights"}
     examples = EXAMPLES
-    stdin_setting = "text"
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         add_lists_flags(parser)
@@ -74,28 +72,15 @@ class TuneStage(Stage[TuneConfig, "TuneResult"]):
         found["grid"] = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
         return fill(TuneConfig, found, "tune")
 
-    def target(self, arguments: argparse.Namespace) -> Target:
-        return Target(arguments.output or None, single_file=True)
-
-    def check_target(self, config: TuneConfig, target: Target, overwrite: bool) -> None:
-        if not target.single_file or target.path is None:
-            return super().check_target(config, target, overwrite)
+    def check_file(self, config: TuneConfig, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.jobs.tune.run import check_file
 
-        check_file(config, target.path, overwrite)
+        check_file(config, path, overwrite)
 
     def check(self, config: TuneConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.tune.run import check
 
         check(config, made)
-
-    def open_inputs(self, config: TuneConfig) -> Corpus:
-        from mgpu_ngram.jobs.rescore.run import open_inputs
-
-        return open_inputs(config)
-
-    def cpu_seconds(self, config: TuneConfig, inputs: Corpus | None) -> float:
-        return scoring_seconds(config, self.work_bytes(config, inputs))
 
     def plan(self, config: TuneConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.tune.run import plan

@@ -12,8 +12,8 @@ import numpy as np
 from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.model_file import BackoffModel, identify
+from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.core.word_list import whole_text
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.mix import Tuned, mix, mix_log_linear, tune_weights

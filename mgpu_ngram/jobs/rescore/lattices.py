@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.lattices import split_lattices
-from mgpu_ngram.core.nbest_files import whole_text
+from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.engine.lattices import LatticeOptions, best_texts
 from mgpu_ngram.engine.score import ScoreOptions
@@ -54,7 +54,7 @@ def _texts(format: str, corpus: Corpus) -> Iterator[LatticeText]:
     """Yield (place for messages, id of a lattice without a name, lines) of each lattice."""
     number = 0
     for source in corpus.sources:
-        text = whole_text(Corpus((source,), "word")).tobytes().decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+        text = whole_text(Corpus((source,), "word")).decode("utf-8", "surrogateescape").replace("\r\n", "\n")
         for place, lines in split_lattices(text, format, source.name):
             stem = os.path.basename(source.name).partition(".")[0]
             yield place, stem if format == "slf" else str(number), lines

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy import uint64
 
-from mgpu_ngram.kernels.common.products import upper_product, wide_product
+from mgpu_ngram.kernels.common.products import wide_product
 from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.intrinsics import multiply_high
 
 NUMBERS = st.integers(0, 2**64 - 1)
 
@@ -19,7 +20,7 @@ def test_of_arrays(numbers, factor):
 
 @njit()
 def upper(a, b):
-    return upper_product(uint64(a), uint64(b))
+    return multiply_high(uint64(a), uint64(b))
 
 
 @given(a=NUMBERS, b=NUMBERS)

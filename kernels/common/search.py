@@ -1,0 +1,18 @@
+"""Search in rising numbers; include/ranges.cuh has the same function for a GPU."""
+
+from __future__ import annotations
+
+from ..compile import njit
+
+
+@njit(nogil=True, cache=True)
+def first_from(numbers, first, end, number):
+    """Return the first index from `first` to `end` - 1 whose number is not below a number; or `end`. Numbers rise."""
+    low, high = first, end
+    while low < high:
+        middle = (low + high) // 2
+        if numbers[middle] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low
