@@ -24,7 +24,7 @@ SUCCESSORS = 4  # fixed successors of each word
 SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
 # Words of 1, 2, ... 11 letters end at these ranks; all others have 12 letters.
 LENGTH_ENDS = (3, 33, 183, 883, 3_383, 11_383, 31_383, 71_383, 131_383, 231_383, 381_383)
-ENGLISH = Path(__file__).parent / "english.txt"  # 58 kB of documentation; texts depend on it, so it is fixed
+ENGLISH_FILE = Path(__file__).parent / "english.txt"  # 58 kB of documentation; texts depend on it, so it is fixed
 BLOCK_BYTES = 1 << 20  # of English-like text, generated in one block; the text depends on it, so it is fixed
 
 
@@ -72,7 +72,7 @@ def _contexts() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     source_P (P,) uint8; order_P (P,) uint32, places sorted by context; first_P, size_P (P,) uint32, where the places
     with the context of a place begin in order_P, and how many they are
     """
-    source_P = np.frombuffer(ENGLISH.read_bytes(), np.uint8)
+    source_P = np.frombuffer(ENGLISH_FILE.read_bytes(), np.uint8)
     context_P = source_P.astype(np.int64)
     context_P = np.roll(context_P, 2) << 16 | np.roll(context_P, 1) << 8 | context_P
     order_P = np.argsort(context_P, kind="stable")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.corpora import ENGLISH
+from mgpu_ngram.benchmarks.corpora import ENGLISH_FILE
 from mgpu_ngram.benchmarks.decode_work import (
     SENTENCE_WORDS,
     SOURCE_WORDS_PER_SECOND,
@@ -87,7 +87,7 @@ def cpu(bench: DecodeBench) -> None:
 
 def trained(bench: DecodeBench) -> CpuWork:
     """Return the model of letters to phonemes that comes with the examples, and the words of English text."""
-    words = sorted(set(re.findall(r"\b[a-z]{2,22}\b", ENGLISH.read_text())))
+    words = sorted(set(re.findall(r"\b[a-z]{2,22}\b", ENGLISH_FILE.read_text())))
     text = "".join(f"{' '.join(word)}\n" for word in words)
     model = bench.folder / "g2p.npz"
     with np.load(EXAMPLE / "model.npz") as tensors:

@@ -20,7 +20,7 @@ from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES, ROW_DTYPES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
-MAX_HISTORIES = {"gpu": 1_000_000, "cpu": 20_000}  # that are searched for at once
+FOUND_HISTORIES = {"gpu": 1_000_000, "cpu": 20_000}  # that are searched for at once
 LOOKED_AT = 10_000  # histories, for one that is long
 WRITES = {"gpu": "16-byte kernel writes", "cpu": "writes of all cores"}  # the ceiling
 UNTOUCHED = 0x7F

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGEST, MAX_HISTORIES, SHAPES, Case, DistributionBench
+from mgpu_ngram.benchmarks.distribution_cases import FOUND_HISTORIES, LARGEST, SHAPES, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_limits import COPY
 from mgpu_ngram.benchmarks.distribution_rates import dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
@@ -34,7 +34,9 @@ def top(bench: DistributionBench) -> None:
         options = case.options(orders=orders)
         dense = dense_row(bench, f"top: dense rows, orders {orders},", case, options)
         best = replace(options, top_k=TOP_K)
-        H = min(MAX_HISTORIES[suite.device], len(case.subject.text_T), bench.size_bytes // best.row_bytes(case.symbols))
+        H = min(
+            FOUND_HISTORIES[suite.device], len(case.subject.text_T), bench.size_bytes // best.row_bytes(case.symbols)
+        )
         found, sizes = case.find_first(H), case.sizes(H)
         how: dict[str, Any] = {"items": H * len(options.orders), "unit": DISTRIBUTIONS_PER_SECOND}
         if dense.rate:
@@ -49,7 +51,7 @@ def compact(bench: DistributionBench) -> None:
     """Rows: ranges of children on the device; the children themselves, there and on the host; these made dense."""
     case, suite = bench.case(SHAPES[LARGEST]), bench.suite
     suite.say("compact distributions")
-    H = min(MAX_HISTORIES[suite.device], len(case.subject.text_T))
+    H = min(FOUND_HISTORIES[suite.device], len(case.subject.text_T))
     who, rate = GILM_SEARCHES
     suite.run(
         "distribution/search only", case.sizes(H), partial(case.find, case.positions(H)),

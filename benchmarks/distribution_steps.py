@@ -10,8 +10,8 @@ from unittest import mock
 import numpy as np
 
 from mgpu_ngram.benchmarks.distribution_cases import (
+    FOUND_HISTORIES,
     LARGE,
-    MAX_HISTORIES,
     SHAPES,
     SMALL,
     UNTOUCHED,
@@ -20,6 +20,7 @@ from mgpu_ngram.benchmarks.distribution_cases import (
 )
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row, described
+from mgpu_ngram.benchmarks.distribution_thesis import GILM_ON_K80
 from mgpu_ngram.benchmarks.distribution_work import check_found
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND
@@ -35,7 +36,6 @@ TABLE_54 = {
     LARGE: {"only search": 200.24e6, "no write": 7.95e6, "normal": 0.36e6},
     SMALL: {"only search": 353.65e6, "no write": 45.25e6, "normal": 30.00e6},
 }
-GILM_ON_K80 = "giLM on a K80"
 QUERIES = {"gpu": 32_000_000, "cpu": 300_000}  # codes of words one by one, about
 STORE = re.compile(r"(void store\(out_t\* to, const float\* value, int left, u64 policy\) \{\n)")
 # No row has such a value, which the compiler cannot know: all the work is done, and nothing is stored.
@@ -51,7 +51,7 @@ def steps(bench: DistributionBench) -> None:
     for name in LARGE, SMALL:
         case, suite = bench.case(SHAPES[name]), bench.suite
         suite.say(f"steps, V = {case.symbols:,}")
-        H = min(MAX_HISTORIES[suite.device], len(case.subject.text_T))
+        H = min(FOUND_HISTORIES[suite.device], len(case.subject.text_T))
         items = H * case.order
         suite.run(
             f"distribution/table5.4 {name} only search", case.sizes(H), partial(case.find, case.positions(H)),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 REPEATS = 5
-MAX_WORDS = 200_000  # that are looked up one by one
+LOOKED_UP_WORDS = 200_000  # that are looked up one by one
 JOINED = 10  # sentences in a line of the long ones
 
 
@@ -35,7 +35,7 @@ def main(module: str, path: str, text: str) -> None:
     found["load"] = [time.process_time() - began]
     with open(text, encoding="utf-8") as file:
         lines = file.read().splitlines()
-    words = [word for line in lines for word in line.split()][:MAX_WORDS]
+    words = [word for line in lines for word in line.split()][:LOOKED_UP_WORDS]
 
     def walk(score_word: Callable) -> None:
         state, after = kenlm.State(), kenlm.State()

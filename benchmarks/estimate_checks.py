@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 CHECKED_HISTORIES = 300  # whose probabilities are added up
 TOLERANCE = 1e-5  # of a sum; and of a log10 beside float64
-Entries = dict[tuple[bytes, ...], tuple[float, float]]
+NgramEntries = dict[tuple[bytes, ...], tuple[float, float]]
 
 
 def sentences_of(codes_T: np.ndarray, words: Words) -> list[tuple[bytes, ...]]:
@@ -26,9 +26,9 @@ def sentences_of(codes_T: np.ndarray, words: Words) -> list[tuple[bytes, ...]]:
     return [tuple(words.symbol(c - 1) for c in part.tolist() if c) for part in np.split(codes_T, ends)[: len(ends)]]
 
 
-def entries_of(trie: Trie, words: Words) -> Entries:
+def entries_of(trie: Trie, words: Words) -> NgramEntries:
     """{n-gram: (log10 probability, log10 backoff)} of every node."""
-    spelt, entries = [words.symbol(v) for v in range(len(words))], Entries()
+    spelt, entries = [words.symbol(v) for v in range(len(words))], NgramEntries()
     for level in levels_of(trie.map_arrays(to_host)):
         backoffs = np.zeros(len(level), np.float32) if level.backoff is None else level.backoff
         for ids, *values in zip(level.ids[:].tolist(), level.prob.tolist(), backoffs.tolist(), strict=True):
@@ -36,7 +36,7 @@ def entries_of(trie: Trie, words: Words) -> Entries:
     return entries
 
 
-def check_entries(found: Entries, expected: Entries, what: str) -> None:
+def check_entries(found: NgramEntries, expected: NgramEntries, what: str) -> None:
     """Raise WrongResult unless both have the same n-grams, with the same values."""
     if found.keys() != expected.keys():
         different = found.keys() ^ expected.keys()

@@ -10,7 +10,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 
 PACKAGE, NAME = Path(__file__).absolute().parents[1], __name__.partition(".")[0]
-INCLUDE = re.compile(r'^ *#include "(.+)"', re.MULTILINE)
+ANY_INCLUDE = re.compile(r'^ *#include "(.+)"', re.MULTILINE)
 
 
 def files_of(modules: Sequence[str]) -> set[Path]:
@@ -72,5 +72,5 @@ def _beside(path: Path) -> set[Path]:
         source = left.pop()
         if source.is_file() and source not in found:
             found.add(source)
-            left += [PACKAGE / "kernels" / "include" / name for name in INCLUDE.findall(source.read_text())]
+            left += [PACKAGE / "kernels" / "include" / name for name in ANY_INCLUDE.findall(source.read_text())]
     return found

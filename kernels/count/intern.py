@@ -14,7 +14,7 @@ from ..launch import grid_for, kernel, launch
 
 MIN_CAPACITY = 1 << 16
 UNSEEN = np.uint32(0xFFFFFFFF)
-PREFETCHED = 16  # tokens whose slots a CPU fetches ahead
+PREFETCHED_TOKENS = 16  # tokens whose slots a CPU fetches ahead
 
 
 class WordTable:
@@ -74,7 +74,7 @@ def _insert(hash_T, begin, keys_C, ids_C, V, tokens_T):
     n = 0
     for t in range(begin, len(hash_T)):
         h = hash_T[t]
-        ahead = hash_T[min(t + PREFETCHED, len(hash_T) - 1)] & mask
+        ahead = hash_T[min(t + PREFETCHED_TOKENS, len(hash_T) - 1)] & mask
         prefetch(keys_C, np.int64(ahead))  # type: ignore[call-arg]
         prefetch(ids_C, np.int64(ahead))  # type: ignore[call-arg]
         if h == 0:

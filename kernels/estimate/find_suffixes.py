@@ -13,7 +13,7 @@ from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
 
-PREFETCHED = 16  # histories of a CPU whose suffixes' children are fetched ahead
+PREFETCHED_HISTORIES = 16  # histories of a CPU whose suffixes' children are fetched ahead
 
 
 def find_suffixes(word_R: Any, history_R: Any, word_M: Any, first_L1: Any, suffix_M: Any) -> tuple[Any, Any]:
@@ -44,7 +44,7 @@ def _cpu(word_R, history_R, word_M, first_L1, suffix_M):
     suffix_R, left_M = np.empty(R, np.uint32), np.zeros(M, np.uint32)
     history, at, end = int64(-1), int64(0), int64(0)
     for r in range(R):
-        far, near = r + 2 * PREFETCHED, r + PREFETCHED
+        far, near = r + 2 * PREFETCHED_HISTORIES, r + PREFETCHED_HISTORIES
         if far < R:
             prefetch(first_L1, int64(suffix_M[history_R[far]]))  # type: ignore[call-arg]
         if near < R:

@@ -21,7 +21,7 @@ BLOCK = 8  # topics, or entries of a document, whose weights a CPU sums together
 PRIOR_BITS = 8
 ALIGN = 16  # documents start at multiples of this in arrays of tokens
 ENTRY_TYPES = {np.dtype(np.uint16): "u16", np.dtype(np.uint32): "u32"}  # C names of dtypes of entries
-MAX_WEIGHT = float32(2**31 - 128)  # weight; a topic without a token of its only word may round to more
+MAX_TOPIC_WEIGHT = float32(2**31 - 128)  # weight; a topic without a token of its only word may round to more
 
 
 class Documents(NamedTuple):
@@ -105,7 +105,7 @@ def count_bits(num_topics: int) -> tuple[np.dtype, int]:
 @njit(nogil=True, cache=True, inline="always")
 def word_weight(share, scale):
     """Return the integer weight of a topic for a word."""
-    return max(int32(1), int32(min(share * scale, MAX_WEIGHT)))
+    return max(int32(1), int32(min(share * scale, MAX_TOPIC_WEIGHT)))
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -17,7 +17,7 @@ from ..trie.edges import EdgeTable, edge_home, make_edges, probe_edges
 from .score_tokens import THREADS, check_order, text_and_trie
 
 BATCH = 64  # start positions of walks that a CPU follows together
-NO_PROB = np.float32(1)  # no log10 probability is positive
+NOT_MET = np.float32(1)  # no log10 probability is positive
 
 
 def score_by_edges(table: EdgeTable, order: int, begin: int, end: int, codes_T: Any) -> tuple[Any, Any]:
@@ -55,7 +55,7 @@ def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
     T, ahead, step = len(codes_T), order - 1, uint64(1) << uint64(check_bits)
     tag_shift, node_mask = uint64(node_bits + filter_bits), (uint64(1) << uint64(node_bits)) - uint64(1)
     prob_T, order_T = np.zeros(T, np.float32), np.zeros(T, np.uint8)
-    met, weights = np.full((order, ahead + BATCH), NO_PROB), np.zeros((order, ahead + BATCH), np.float32)
+    met, weights = np.full((order, ahead + BATCH), NOT_MET), np.zeros((order, ahead + BATCH), np.float32)
     room = BATCH + 1  # one more: rejected candidates are written past the last accepted one
     nodes, filters, words = np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.int64)
     starts, goes_on, far = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
@@ -66,7 +66,7 @@ def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
         for i in range(size):
             code = codes_T[base + i] if base + i >= 0 else np.uint32(0)
             word = np.int64(code) - 1 if code else begin
-            met[0, ahead + i] = NO_PROB
+            met[0, ahead + i] = NOT_MET
             if word >= 0:
                 met[0, ahead + i], weights[0, ahead + i] = values_V4[word, 2], values_V4[word, 3]
                 nodes[walks], filters[walks], starts[walks] = word, words_V2[word, 0], i
@@ -85,7 +85,7 @@ def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
                 slots[a], tags[a] = edge_home(table, nodes[a], words[a])
                 prefetch(numbers, np.int64(slots[a] << uint64(1)))  # type: ignore[call-arg]
             for i in range(size):
-                met[k, ahead + i] = NO_PROB
+                met[k, ahead + i] = NOT_MET
             walks, fars = 0, 0
             for a in range(asked):
                 at, tag = slots[a] << uint64(1), tags[a]
@@ -97,7 +97,7 @@ def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
                 entry = next_entry if second else entry
                 at = (at + (uint64(second) << uint64(1))) << uint64(1)
                 prob, column = values[at + uint64(2)], ahead + starts[a]
-                met[k, column], weights[k, column] = prob if found else NO_PROB, values[at + uint64(3)]
+                met[k, column], weights[k, column] = prob if found else NOT_MET, values[at + uint64(3)]
                 nodes[walks], filters[walks] = np.int64(entry & node_mask), entry >> uint64(node_bits)
                 found_at[walks] = starts[a]
                 walks += np.int64(found) & goes_on[a]
@@ -120,12 +120,12 @@ def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
             if t < 0 or (codes_T[t] == 0 and end < 0):
                 continue
             prob, matched = met[0, column] if codes_T[t] else values_V4[end, 2], 1
-            while matched < order and met[matched, column - matched] != NO_PROB:
+            while matched < order and met[matched, column - matched] != NOT_MET:
                 prob = met[matched, column - matched]
                 matched += 1
             longest = ahead if t > 0 and codes_T[t - 1] else min(ahead, 1)  # words before t in its sentence
             for m in range(matched, longest + 1):
-                if met[m - 1, column - m] == NO_PROB:
+                if met[m - 1, column - m] == NOT_MET:
                     break
                 prob += weights[m - 1, column - m]
             prob_T[t], order_T[t] = prob, matched

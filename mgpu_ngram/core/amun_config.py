@@ -19,7 +19,9 @@ SWITCHES = (
     "normalize", "allow-unk", "n-best", "wipo", "no-debpe", "debpe", "relative-paths", "tensor-cores",
     "use-fused-softmax", "show-weights", "dump-config", *ALIGNMENT_OPTIONS,
 )  # fmt: skip
-INTEGERS = ("beam-size", "max-length", "mini-batch", "maxi-batch", "mini-batch-words", "cpu-threads", "gpu-threads")
+INTEGER_OPTIONS = (
+    "beam-size", "max-length", "mini-batch", "maxi-batch", "mini-batch-words", "cpu-threads", "gpu-threads",
+)  # fmt: skip
 PATHS = ("source-vocab", "target-vocab", "bpe", "input-file", "model", "load-weights")
 OTHERS = ("scorers", "weights", "softmax-filter", "max-length-multiple", "devices", "mode")
 RENAMED = {"threads-per-device": "gpu-threads"}
@@ -28,7 +30,7 @@ REFUSED = {
     "log-progress": "a bar shows the progress on a terminal",
     "log-info": "the summary of -o FILE, and --json, show the same",
 }
-KNOWN = (*SWITCHES, *INTEGERS, *PATHS, *OTHERS)
+KNOWN = (*SWITCHES, *INTEGER_OPTIONS, *PATHS, *OTHERS)
 SCORER_TYPES = ("nematus", "nematus2")  # of scorers, in lower case
 CELL_KEYS = ("enc-cell", "enc-cell-r", "dec-cell", "dec-cell-2")
 CELL_KINDS = ("gru", "lstm", "mlstm")
@@ -68,7 +70,7 @@ def checked(option: str, value: Any, name: str) -> Any:
     wanted = ""
     if option in SWITCHES and not isinstance(value, bool):
         wanted = "true or false"
-    elif option in INTEGERS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+    elif option in INTEGER_OPTIONS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         wanted = "a whole number, 0 or more"
     elif option == "max-length-multiple" and (isinstance(value, bool) or not isinstance(value, int | float)):
         wanted = "a number"

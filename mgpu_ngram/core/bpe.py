@@ -11,7 +11,7 @@ NO_RANK = 1 << 62
 VERSIONS = {"0.1": False, "0.2": True}  # whether the last letter carries the end of the word from the start
 
 
-def split_words(line: str) -> list[str]:
+def words_in_line(line: str) -> list[str]:
     """Return the words of a line: spaces alone separate words, as in Amun, so that U+00A0 is part of one."""
     return [word for word in line.split(" ") if word]
 
@@ -54,12 +54,12 @@ class Bpe:
 
     def encode(self, line: str) -> str:
         """Return a line with its words split."""
-        return " ".join(piece for word in split_words(line) for piece in self.split(word))
+        return " ".join(piece for word in words_in_line(line) for piece in self.split(word))
 
     def encode_factors(self, line: str) -> str:
         """Return a line of "word|factor" tokens with words split; each piece has the factors of its word."""
         tokens = []
-        for token in split_words(line):
+        for token in words_in_line(line):
             word, bar, factors = token.partition("|")
             tokens += [piece + bar + factors for piece in self.split(word)] if word else [token]
         return " ".join(tokens)

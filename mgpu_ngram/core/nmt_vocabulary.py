@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import yaml
 
-from mgpu_ngram.core.bpe import split_words
+from mgpu_ngram.core.bpe import words_in_line
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.unpacked import read_unpacked
 
@@ -40,7 +40,7 @@ class NmtVocabulary:
         rows        of the embeddings; a word with a higher id is unknown
         max_length  words to keep; 0: all
         """
-        return self.encode_words(split_words(line), rows, max_length)
+        return self.encode_words(words_in_line(line), rows, max_length)
 
     def encode_words(self, words: Sequence[str], rows: int, max_length: int = 0) -> np.ndarray:
         """Return the ids of words; the rest is as for `encode`."""
@@ -57,7 +57,7 @@ class NmtVocabulary:
 
 def encode_factors(vocabularies: Sequence[NmtVocabulary], line: str, rows: Sequence[int], max_length: int = 0):
     """Return the ids of words with factors, as "word|factor|factor", (T, F) int64."""
-    tokens = [token.split("|") for token in split_words(line)]
+    tokens = [token.split("|") for token in words_in_line(line)]
     wrong = next((token for token in tokens if len(token) != len(vocabularies)), None)
     if wrong is not None:
         raise InputError(

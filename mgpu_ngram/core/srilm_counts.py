@@ -10,6 +10,7 @@ import numpy as np
 from numpy import uint32
 
 from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.decimals import MAX_DIGITS
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.read_text import whole_text
@@ -19,7 +20,6 @@ from mgpu_ngram.kernels.common.words import find_word
 from mgpu_ngram.kernels.compile import njit, read_only
 
 FINE, NO_WORDS, NO_NUMBER, FRACTION, TOO_LARGE = range(5)
-MAX_DIGITS = 18  # of a count
 WRONG = {
     NO_WORDS: "has no count after its word; a line is the words of an n-gram, a tab and its count",
     NO_NUMBER: "ends with {token!r}, which is no count; a line is the words of an n-gram, a tab and its count",

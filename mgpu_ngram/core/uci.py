@@ -17,6 +17,7 @@ import numpy as np
 from mgpu_ngram.core.ahead import map_ahead
 from mgpu_ngram.core.bags import MAX_COUNT, MAX_WORDS, Bags, make_bags
 from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.core.decimals import MAX_DIGITS
 from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source
@@ -26,7 +27,6 @@ HEADER_LINES = ("documents", "words", "pairs")  # what the first three lines cou
 BLOCK_BYTES = 8 << 20  # text that one thread parses at once
 MAX_THREADS = 8
 EMPTY_PER_PAIR, EMPTY_ALWAYS = 1000, 1_000_000  # more documents than this for the pairs show a damaged header
-MAX_DIGITS = 18  # of a number
 
 
 class UciHeader(NamedTuple):

@@ -32,7 +32,7 @@ LENGTH = "length"  # field with the bytes of a document's text
 MAX_HEADER_BYTES = 64 << 10
 MAX_RECORD_BYTES = 256 << 20  # Common Crawl cuts pages at 5 MiB
 DAMAGED_BYTES = 64 << 10  # of a damaged record
-MEMBER_BYTES = 16 << 20  # of text of a gzip member that wait for its checksum, more than a record of a crawl has
+HELD_TEXT_BYTES = 16 << 20  # of text of a gzip member that wait for its checksum, more than a record of a crawl has
 GZIP = b"\x1f\x8b\x08"
 OVERLAP_BYTES = 1024  # that show whether a gzip member holds a record
 
@@ -209,7 +209,7 @@ def _strips(source: Source, read: Read, start: int) -> Iterator[bytes]:
 
 
 def _members(source: Source, read: Read) -> Iterator[bytes | str]:
-    """Yield the text of a gzip file's members when their checksums are right; of more than MEMBER_BYTES in parts."""
+    """Yield the text of a gzip file's members when their checksums are right; of more than HELD_TEXT_BYTES in parts."""
     start = 0
     while start < source.size_bytes:
         decoder: Any = None
@@ -237,7 +237,7 @@ def _members(source: Source, read: Read) -> Iterator[bytes | str]:
                     held_bytes += len(text)
                     if decoder.eof:
                         decoder = None
-                    if decoder is None or held_bytes > MEMBER_BYTES:
+                    if decoder is None or held_bytes > HELD_TEXT_BYTES:
                         yield b"".join(held)
                         held = []
                 if damage:

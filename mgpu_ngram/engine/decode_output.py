@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgpu_ngram.core.bpe import split_words, without_bpe
+from mgpu_ngram.core.bpe import without_bpe, words_in_line
 from mgpu_ngram.core.nmt_vocabulary import NmtVocabulary
 from mgpu_ngram.engine.search_options import Hypothesis
 
@@ -39,7 +39,7 @@ LINE_ALIGNMENTS = {"hard": hard_alignment, "soft": soft_alignment}  # those that
 def nematus_alignment(number: int, hypothesis: Hypothesis, text: str, source: str) -> list[str]:
     """Return the lines of a matrix of weights, a row for each target word with its end, and an empty line."""
     length, matrix = len(hypothesis.words), hypothesis.alignment_LT
-    sizes = f"{len(split_words(source)) + 1} {length}"
+    sizes = f"{len(words_in_line(source)) + 1} {length}"
     header = f"{number} ||| {text} ||| {-hypothesis.cost / length:g} ||| {source} ||| {sizes}"
     rows = [] if matrix is None else matrix
     return [header, *(" ".join(f"{weight:g}" for weight in row) for row in rows), ""]

@@ -14,11 +14,11 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import BackoffNodes, logs_of, nodes_of, subtrie
 from mgpu_ngram.engine.device import device_of, to_device
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.score.sum_sentences import UNKNOWN_CODE
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
 EM_PRECISION = 1e-6  # EM ends when every weight moves by less
 MAX_EM_ITERATIONS = 1000
-UNKNOWN_CODE = 1
 
 
 @dataclass

@@ -13,7 +13,7 @@ from mgpu_ngram.kernels.mixture.mixture_rows import mixture_rows
 from mgpu_ngram.kernels.mixture.mixture_sums import COUNTS, WORDS, Mixture, mixture_sums
 from mgpu_ngram.kernels.mixture.mixture_top import mixture_top
 
-BLOCK_BITS = {"counts": COUNTS, "words": WORDS}
+DROPPED_BITS = {"counts": COUNTS, "words": WORDS}
 
 
 def tensor_sums(mixture: Mixture) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.bpe import Bpe, split_words
+from mgpu_ngram.core.bpe import Bpe, words_in_line
 from mgpu_ngram.core.nmt_vocabulary import NmtVocabulary, encode_factors
 from mgpu_ngram.engine.step_function import StepFunction, StepScores
 
@@ -28,7 +28,7 @@ class SourceColumn:
         """Return the words that a model reads."""
         if self.bpe is not None:
             text = self.bpe.encode(text) if len(self.vocabularies) == 1 else self.bpe.encode_factors(text)
-        return split_words(text)
+        return words_in_line(text)
 
     def encode(self, pieces: Sequence[str], rows: Sequence[int]) -> np.ndarray:
         """Return the ids of words and of the end of the sentence, (T,) int64, or (T, F) of several factors.

@@ -29,7 +29,7 @@ from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 VOCABULARY_ENTRY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
-MERGE_COPIES = 6  # copies of vocabularies in memory of a GPU during a merge: input, joined, two sorted, output
+VOCABULARY_COPIES = 6  # copies of vocabularies in memory of a GPU during a merge: input, joined, two sorted, output
 ROWS_AT_ONCE = 1 << 18  # in host memory: 50 MB of temporary arrays; as fast as all rows at once
 
 
@@ -85,7 +85,7 @@ def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary]
         if device == "cpu":
             return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
         with device_alone(budget):
-            if MERGE_COPIES * sum(v.nbytes for v in vocabularies) > budget.working_bytes():
+            if VOCABULARY_COPIES * sum(v.nbytes for v in vocabularies) > budget.working_bytes():
                 raise MemoryError
             return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))
 

@@ -21,7 +21,7 @@ from mgpu_ngram.engine.device import free_bytes
 AUTO_DEVICE_SHARE = 0.9  # of the free memory when `memory` gives no limit; the rest is for CUDA and other users
 AUTO_HOST_SHARE = 0.5
 SHORT_TEXT_CHUNKS = 64  # so that all workers have some; the same for any number of workers
-WORD_BYTES = 5.5  # of text for each word, with its space; an estimate for plans
+TEXT_WORD_BYTES = 5.5  # of text for each word, with its space; an estimate for plans
 
 
 def make_budget(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.engine.topic_table import TopicSummary, TopicTable
 
 LIST_FIELDS = {"probability": "words", "relevance": "relevant_words", "frex": "frex_words"}  # fields of a TopicSummary
-BARS = "▁▂▃▄▅▆▇█"
+SHARE_BARS = "▁▂▃▄▅▆▇█"
 MANY_GROUPS = 6  # above, the shares of a topic are drawn, not written
 DRAWN_GROUPS = 48  # the last ones are drawn
 NAMED_TOPICS = 3  # topics of a group that are named
@@ -88,7 +88,7 @@ def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None
         values = shares.shares_GZ[-len(names) :, row.topic].tolist()
         if drawn:
             top = max(values)
-            steps = "".join(BARS[round(value / (top or 1.0) * (len(BARS) - 1))] for value in values)
+            steps = "".join(SHARE_BARS[round(value / (top or 1.0) * (len(SHARE_BARS) - 1))] for value in values)
             cells = [f"{top:.1%}", names[values.index(top)], steps]
         else:
             cells = [f"{value:.1%}" for value in values]

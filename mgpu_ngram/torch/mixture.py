@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCK_BITS, tensor_rows
+from mgpu_ngram.engine.mixture import DROPPED_BITS, tensor_rows
 from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 
 from . import operators
@@ -44,8 +44,8 @@ class MixtureOfDistributions(torch.nn.Module):
         shares = {
             block: finite_number(f"block_dropout of {block}", share) for block, share in (block_dropout or {}).items()
         }
-        if unknown := shares.keys() - BLOCK_BITS:
-            raise InputError(f"block_dropout names {sorted(unknown)} but blocks are {sorted(BLOCK_BITS)}")
+        if unknown := shares.keys() - DROPPED_BITS:
+            raise InputError(f"block_dropout names {sorted(unknown)} but blocks are {sorted(DROPPED_BITS)}")
         if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1:
             raise InputError(f"block_dropout is {shares} but needs shares of at least 0 and together at most 1")
         if shares.get("words") and not num_counts:
@@ -154,6 +154,6 @@ class MixtureOfDistributions(torch.nn.Module):
         draws = torch.rand(len(rows), device=rows.device)
         dropped, first = torch.zeros(len(rows), dtype=torch.uint8, device=rows.device), 0.0
         for block, share in self.block_dropout.items():
-            dropped[(draws >= first) & (draws < first + share)] = BLOCK_BITS[block]
+            dropped[(draws >= first) & (draws < first + share)] = DROPPED_BITS[block]
             first += share
         return dropped

@@ -9,7 +9,7 @@ import torch
 from torch import library
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCK_BITS, Mixture, tensor_gradient, tensor_sums
+from mgpu_ngram.engine.mixture import DROPPED_BITS, Mixture, tensor_gradient, tensor_sums
 
 from .arguments import check_tensor, integer
 
@@ -61,7 +61,7 @@ def _gradient_of_probs(
     """Return the gradient of the log-probabilities."""
     terms = logits[:, num_words : num_words + log_probs.shape[1]].double() + log_probs - log_gold[:, None]
     made = (-scale[:, None] * terms.exp()).nan_to_num(0).to(log_probs.dtype)
-    return made if dropped is None else made.masked_fill((dropped & BLOCK_BITS["counts"] > 0)[:, None], 0)
+    return made if dropped is None else made.masked_fill((dropped & DROPPED_BITS["counts"] > 0)[:, None], 0)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.benchmarks.corpora import (
-    ENGLISH,
+    ENGLISH_FILE,
     english_like_text,
     shuffled_lines,
     spellings,
@@ -51,13 +51,13 @@ def test_english_like_text_is_the_same_everywhere():
         and text.endswith(b"\n")
         and text[:-1] == english_like_text(3_500_000).tobytes()[:2_999_999]
     )
-    assert len(set(text)) == SYMBOLS == len(set(ENGLISH.read_bytes()))  # all counts have the same alphabet
+    assert len(set(text)) == SYMBOLS == len(set(ENGLISH_FILE.read_bytes()))  # all counts have the same alphabet
     assert hashlib.sha256(text).hexdigest()[:16] == DIGEST
     assert english_like_text(100, seed=1).tobytes() != text[:100] and len(english_like_text(0)) == 0
 
 
 def test_english_like_text_has_the_4_grams_of_its_source_and_no_more():
-    source = ENGLISH.read_bytes()
+    source = ENGLISH_FILE.read_bytes()
     known, text = windows(source + source[:3], 4), english_like_text(1_000_000).tobytes()
     made = windows(text[:-1], 4)
     assert set(made) <= set(known)

@@ -67,7 +67,7 @@ def small():
         for name, shape in shapes.items():
             patch.setitem(SHAPES, name, shape)
         for numbers, value in (
-            (distribution_cases.TEXT_WORDS, 1_200), (distribution_cases.MAX_HISTORIES, 500),
+            (distribution_cases.TEXT_WORDS, 1_200), (distribution_cases.FOUND_HISTORIES, 500),
             (distribution_steps.QUERIES, 9_000), (distribution_workers.PASSES, 2), (distribution_workers.HISTORIES, 9),
             (distribution_files.DISK_BYTES, 1 << 18),
         ):  # fmt: skip

@@ -86,7 +86,7 @@ def small():
         for numbers, value in (
             (score_models.QUERIES, 300), (score_models.TEXT_WORDS, 1_500), (score_sustained.SECONDS, 0.01),
             (score_sustained.PASSES, 1), (score_rates.LARGER, 4), (distribution_cases.TEXT_WORDS, 1_200),
-            (distribution_cases.MAX_HISTORIES, 500), (lda_paper.SWEEPS, 3), (lda_paper.TOPICS, 8),
+            (distribution_cases.FOUND_HISTORIES, 500), (lda_paper.SWEEPS, 3), (lda_paper.TOPICS, 8),
             (decode_work.SHAPES, decode_work.GRUShape(60, 6, 8)), (decode_work.SENTENCES_AT_ONCE, 4),
             (decode_batch.BATCHES, (1, 4)), (decode_batch.DRAINED, 48), (decode_step.WORDS, 100),
             (decode_step.ROWS, 18), (decode_step.SENTENCES, 10), (suite.CEILING_BYTES, 1 << 20),

@@ -101,7 +101,7 @@ def test_a_file_cut_short(tmp_path):
 def test_damaged_members(tmp_path, monkeypatch):
     """Reading continues at the next member that holds a record, also across the cuts of what is read at once."""
     monkeypatch.setattr(warc, "STRIP_BYTES", 5000)
-    monkeypatch.setattr(warc, "MEMBER_BYTES", 2000)
+    monkeypatch.setattr(warc, "HELD_TEXT_BYTES", 2000)
     members = list(map(gzip.compress, RECORDS))
     for i in 10, 11, 40:
         member = bytearray(members[i])
@@ -131,7 +131,7 @@ def test_damage_in_a_member_of_many_records(tmp_path, monkeypatch):
     data[-6] ^= 0xFF  # of the checksum
     assert read(tmp_path, bytes(data), "gzip")[0] == []
     monkeypatch.setattr(warc, "PROBE_BYTES", 100)
-    monkeypatch.setattr(warc, "MEMBER_BYTES", 1000)
+    monkeypatch.setattr(warc, "HELD_TEXT_BYTES", 1000)
     texts, damaged = read(tmp_path, bytes(data), "gzip")
     assert 20 < len(texts) and texts[1:] == TEXTS[: len(texts) - 1] and len(damaged) == 1
 

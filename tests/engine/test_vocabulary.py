@@ -329,7 +329,7 @@ def test_vocabularies_are_merged_on_a_gpu_with_room(monkeypatch):
     """They are merged in host memory if the GPU is full, or fails with out of memory; other errors are raised."""
     parts = [local({b"the": (5, 0, 0)}), local({b"the": (1, 0, 9)})]
     nbytes = sum(part.nbytes for part in parts)
-    enough, moves = nbytes * vocabulary_module.MERGE_COPIES, []
+    enough, moves = nbytes * vocabulary_module.VOCABULARY_COPIES, []
     monkeypatch.setattr(vocabulary_module, "move_vocabulary", lambda v, device: moves.append(device) or v)
     monkeypatch.setattr(vocabulary_module, "device_alone", nullcontext)
     failures = []

@@ -58,7 +58,7 @@ def states_of(earlier: Sequence[Counts]) -> list[dict[str, Any]]:
     return [{"name": name, "size_bytes": size_bytes, "crc32": crc32} for name, size_bytes, crc32 in found]
 
 
-def earlier_counts(earlier: Sequence[Counts]) -> list[EarlierCounts]:
+def as_earlier(earlier: Sequence[Counts]) -> list[EarlierCounts]:
     """Return earlier counts for tasks."""
     made: list[EarlierCounts] = []
     sources = 0
@@ -74,7 +74,7 @@ def earlier_counts(earlier: Sequence[Counts]) -> list[EarlierCounts]:
 def shards_of(earlier: Sequence[Counts], order: int, first: int) -> list[EarlierShard]:
     """Return the shards of earlier counts, numbered from `first` on."""
     sizes = [counts.manifest["num_shards"] for counts in earlier]
-    return earlier_shards(list(zip(earlier_counts(earlier), sizes, strict=True)), order, first)
+    return earlier_shards(list(zip(as_earlier(earlier), sizes, strict=True)), order, first)
 
 
 def after_sources(chunks: Sequence[Chunk], sources: int) -> list[Chunk]:

@@ -18,12 +18,19 @@ from mgpu_ngram.engine.blocks import RING_SLOTS
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.plan import TextFacts, choose
 from mgpu_ngram.engine.token_streams import SMALL_BYTES
-from mgpu_ngram.jobs.budget import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, WORD_BYTES, is_spilling, make_budget, text_within
+from mgpu_ngram.jobs.budget import (
+    AUTO_DEVICE_SHARE,
+    AUTO_HOST_SHARE,
+    TEXT_WORD_BYTES,
+    is_spilling,
+    make_budget,
+    text_within,
+)
 from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.kernels import check
 
-BYTES_PER_TOKEN = {"word": WORD_BYTES, "byte": 1.0}  # bytes of text per token; an estimate for plans
+BYTES_PER_TOKEN = {"word": TEXT_WORD_BYTES, "byte": 1.0}  # bytes of text per token; an estimate for plans
 CODE_BITS = {"word": 21, "byte": 9}  # an estimate for words
 BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, copied to the device at once
 MIN_BLOCK_BYTES = 1 << 16

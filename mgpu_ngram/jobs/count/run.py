@@ -25,7 +25,7 @@ from mgpu_ngram.engine.write import WrittenFile
 from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.config import CountConfig
-from mgpu_ngram.jobs.count.earlier import after_sources, earlier_counts, inputs_of, open_earlier, shards_of, states_of
+from mgpu_ngram.jobs.count.earlier import after_sources, as_earlier, inputs_of, open_earlier, shards_of, states_of
 from mgpu_ngram.jobs.count.passes import TOP, CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
 
@@ -120,7 +120,7 @@ def counted(
         chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
         chunks = after_sources(chunks, len(inputs_of(earlier)))
         job = CountPasses(config, executor, chunks, budget, checkpoint, context.checkpoint_seconds, progress)
-        before = Earlier(earlier_counts(earlier), shards_of(earlier, config.order, len(chunks)))
+        before = Earlier(as_earlier(earlier), shards_of(earlier, config.order, len(chunks)))
         found = job.count(num_streams(config, corpus, len(chunks)), before)
         runs = job.merge(found)
         job.report(found)

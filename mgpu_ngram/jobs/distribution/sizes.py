@@ -9,13 +9,13 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import describe_model, is_model_file
 from mgpu_ngram.engine.distribution_tasks import ModelFacts
 from mgpu_ngram.engine.row_options import RowOptions
-from mgpu_ngram.jobs.budget import WORD_BYTES
+from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
 
 AHEAD = 4  # chunks per worker in flight or buffered
 TASK_BYTES = {"cpu": 128 << 20, "gpu": 1 << 30}  # bytes of files that a task writes, approximately
 MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 1 << 10, 8 << 20  # bytes of text
-LINE_BYTES = 120.0  # of text; an estimate for plans and chunk sizes
+TEXT_LINE_BYTES = 120.0  # of text; an estimate for plans and chunk sizes
 COMPACT_BYTES = 1 << 10  # per history in compact blocks, an estimate
 STORED_ROWS = 1 << 12  # n-grams stored after a history, an estimate; not for single words
 PARQUET_BYTES = 16  # per row, an estimate
@@ -53,7 +53,7 @@ def row_bytes(config: DistributionConfig, rows: RowOptions, symbols: int) -> int
 
 def text_bytes(config: DistributionConfig) -> float:
     """Return the approximate bytes of text per history."""
-    return WORD_BYTES if config.positions == "every" else LINE_BYTES
+    return TEXT_WORD_BYTES if config.positions == "every" else TEXT_LINE_BYTES
 
 
 def chunk_bytes(corpus: Corpus, workers: int, device: str, history_bytes: int, text_bytes: float) -> int:

@@ -10,7 +10,7 @@ from mgpu_ngram.core.seeds import seeds_of_topics
 from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
-TOKENS_PER_SECOND = 20e6  # that 2 CPU cores draw with few topics, rounded down
+SAMPLED_PER_SECOND = 20e6  # that 2 CPU cores draw with few topics, rounded down
 HALF_RATE_TOPICS = 256  # with which they draw half as many; KOS, 16 to 4,096 topics
 
 
@@ -78,7 +78,7 @@ class LdaConfig:
 
     def cpu_seconds(self, tokens: float) -> float:
         """Return the approximate seconds that 2 CPU cores train on this number of tokens."""
-        return tokens * self.sweeps * (1 + self.topics / HALF_RATE_TOPICS) / TOKENS_PER_SECOND
+        return tokens * self.sweeps * (1 + self.topics / HALF_RATE_TOPICS) / SAMPLED_PER_SECOND
 
     @property
     def alphas(self) -> list[float]:

@@ -26,7 +26,7 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.blocks import RING_SLOTS
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ChunkScores, Columns, ScoreOptions, score_chunk
-from mgpu_ngram.jobs.budget import WORD_BYTES, chunks_ahead, limited_to, make_budget, text_within
+from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES, chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parquet_table import ParquetTable
 from mgpu_ngram.jobs.parts import results_of
@@ -131,7 +131,7 @@ def plan_text(corpus: Corpus, context: PlanContext, chunk_bytes: int | None, wor
     return {
         "inputs": len(corpus.sources),
         "input_bytes": corpus.size_bytes,
-        "tokens_about": int(corpus.text_bytes / WORD_BYTES),
+        "tokens_about": int(corpus.text_bytes / TEXT_WORD_BYTES),
         "chunks": len(chunks),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
         "workers": context.workers,
@@ -321,7 +321,7 @@ def fastest_index(path: str, text_bytes: int, device: str) -> str:
     if device == "gpu" or not is_model_file(path):  # a GPU builds the edge table within 0.1 s
         return "edge"
     model = describe_model(path)
-    few = text_bytes / WORD_BYTES < EDGE_TOKENS_PER_NGRAM * sum(model["orders"])
+    few = text_bytes / TEXT_WORD_BYTES < EDGE_TOKENS_PER_NGRAM * sum(model["orders"])
     return "btree" if few and not model["edge_table"] else "edge"
 
 
