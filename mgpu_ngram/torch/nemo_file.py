@@ -82,13 +82,8 @@ def _levels(arrays: dict[str, Any], vocab_size: int) -> tuple[list[Ngrams], np.n
     ends_S &= np.abs(final_S - backoff_S - final_S[arrays["backoff_to_states"]]) > END_TOLERANCE
     ends_S[START_STATE] = True
     unknown = ln_A[is_lost][0] * LOG10_PER_LN if is_lost.any() else NEVER
-    markers = [
-        (
-            np.array([[UNK_ID], [START_ID]]),
-            np.array([unknown, NEVER]),
-            np.array([0, backoff_S[BOS_STATE] * LOG10_PER_LN]),
-        )
-    ]
+    start_backoff = backoff_S[BOS_STATE] * LOG10_PER_LN
+    markers = [(np.array([[UNK_ID], [START_ID]]), np.array([unknown, NEVER]), np.array([0, start_backoff]))]
     history_S: Any = np.zeros((len(order_S), order_S.max()), np.uint32)
     history_S[BOS_STATE, 0] = START_ID
     levels = []
