@@ -14,6 +14,7 @@ from .compile import announce
 
 COMPILING_CUDA = "compiling CUDA kernels, once per machine"
 FOLDER = Path(__file__).parent
+LANES = 32  # of a warp
 OPTIONS = ("-std=c++17",)
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 

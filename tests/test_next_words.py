@@ -238,7 +238,7 @@ def test_matrices_of_any_layout(model, to_device, monkeypatch):
     """Large matrices, too, which are copied in slices."""
     from mgpu_ngram.engine import device as copies
 
-    monkeypatch.setattr(copies, "SLICE_BYTES", 64)
+    monkeypatch.setattr(copies, "COPY_SLICE_BYTES", 64)
     for way in copies._to_device, copies._to_host:
         monkeypatch.setattr(way, "buffers", {})  # slices of this size
     ids = np.array([[4, 2, 1, 3], [0, 1, 4, 4], [3, 3, 3, 3]] * 9)

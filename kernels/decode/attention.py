@@ -12,9 +12,8 @@ from ..common.formats import FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
-from ..launch import kernel, launch
+from ..launch import LANES, kernel, launch
 from .activations import GROW_LIMIT, PARTS, exponential, grown, number_format, singles, stored, sum_parts, tanh
-from .terms import LANES
 
 THREADS, ROWS = 256, 4  # as in attention.cu
 MAX_BLOCKS = 1 << 30

@@ -9,11 +9,10 @@ import numpy as np
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
-from ..launch import grid_for, kernel, launch
+from ..launch import LANES, grid_for, kernel, launch
 from .best_words import MAX_K
 
 THREADS = 64  # of a block, one warp for each sentence
-LANES = 32
 
 
 class Chosen(NamedTuple):

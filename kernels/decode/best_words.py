@@ -11,7 +11,7 @@ from numpy import float32, float64
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
-from ..launch import current_limits, kernel, launch
+from ..launch import LANES, current_limits, kernel, launch
 from . import sum_chunks as sums
 from .logit_rows import (
     VARIANTS,  # noqa: F401 (CI compiles VARIANTS)
@@ -26,7 +26,7 @@ from .logit_rows import (
     or_null,
 )
 from .sum_chunks import sums_of_cuda, sums_of_host
-from .terms import LANES, LOADS, log_of_chunks
+from .terms import LOADS, log_of_chunks
 
 MAX_K = 64
 # As in best_words.cu:

@@ -17,7 +17,8 @@ from ..distribution.find_histories import Children
 from ..distribution.rows import WordValues
 from ..distribution.top_words import check_children
 from ..intrinsics import multiply_add
-from .terms import CHUNKS, EXP_COEFFICIENTS, LANES, RUN, load_group
+from ..launch import LANES
+from .terms import CHUNKS, EXP_COEFFICIENTS, RUN, load_group
 
 MAX_ROWS, MAX_ROW_WORDS = 2**30, 2**31 - max(CHUNKS) - 1
 NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows

@@ -11,7 +11,7 @@ from numpy import float32
 from ..common.formats import FLOAT16, FORMATS
 from ..compile import njit
 from ..dispatch import pick
-from ..launch import current_limits, kernel, launch
+from ..launch import LANES, current_limits, kernel, launch
 from . import logit_rows
 from .logit_rows import (
     NONE,
@@ -29,7 +29,7 @@ from .logit_rows import (
     is_plain,
     kind_of,
 )
-from .terms import CHUNKS, FIRST_REFERENCE, LANES, LOADS, add_terms, greatest, load_group, sum_chunk
+from .terms import CHUNKS, FIRST_REFERENCE, LOADS, add_terms, greatest, load_group, sum_chunk
 
 THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor; as in sum_chunks.cu
 SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads

@@ -17,11 +17,11 @@ from numpy import float32, float64, int64
 from ..common.formats import FLOAT16
 from ..compile import njit
 from ..intrinsics import from_bfloat16, from_float16, from_float32, multiply_add, power_of_2
+from ..launch import LANES
 
 RUN = (128, 256, 256)  # logits of a run: what a warp loads at once, 16 bytes a lane
 LOADS = 4
 CHUNKS = (2048, 4096, 4096)  # four groups
-LANES = 32
 LOG2_E, LN_2 = float32(math.log2(math.e)), float32(math.log(2))
 LN_2_EXACT = math.log(2)
 ROUND = float32(1.5 * 2**23)  # adding it rounds to an integer

@@ -12,7 +12,7 @@ from ..common.powers import MIN_LOG10, raised
 from ..common.search import first_from
 from ..compile import njit
 from ..dispatch import pick
-from ..launch import grid_for, kernel, launch
+from ..launch import LANES, grid_for, kernel, launch
 from .draw_words import (
     CONSTANTS,
     MAX_TRIES,
@@ -32,7 +32,6 @@ from .find_histories import Children
 from .sum_children import sum_children
 
 VARIANTS = tuple({"CHILD": child} | CONSTANTS for child in check.INTEGER.values())
-LANES = 32  # partial sums, as a warp makes them
 
 
 class Ranking(NamedTuple):

@@ -9,10 +9,9 @@ import numpy as np
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
-from ..launch import grid_for, kernel, launch
+from ..launch import LANES, grid_for, kernel, launch
 
 VARIANTS = tuple({"COUNT": name} for name in check.INTEGER.values())
-LANES = 32  # of a warp; each counts one number
 
 
 def count_counts(count_R: Any, most: int) -> list[int]:

@@ -13,9 +13,9 @@ from ..compile import njit
 from ..decode.activations import exponential, number_format, singles, stored
 from ..decode.logit_rows import or_null
 from ..decode.sum_chunks import sum_chunks
-from ..decode.terms import LANES, log_of, log_of_chunks
+from ..decode.terms import log_of, log_of_chunks
 from ..dispatch import array_module, pick
-from ..launch import grid_for, kernel, launch
+from ..launch import LANES, grid_for, kernel, launch
 
 VARIANTS = FORMATS
 COUNTS, WORDS = 1, 2  # bits of `dropped_R`; as in mixture.cuh

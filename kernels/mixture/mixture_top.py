@@ -19,14 +19,14 @@ from ..distribution.find_histories import Children
 from ..distribution.rows import WordValues, layers_of
 from ..distribution.top_words import check_children, histories_and_children
 from ..intrinsics import multiply_add
-from ..launch import grid_for, kernel, launch
+from ..launch import LANES, grid_for, kernel, launch
 from .mixture_sums import softmax_sums, with_adjacent_columns
 
 VARIANTS = tuple({"VECTOR": vector} | form for vector in (0, 1) for form in FORMATS)
 # As in mixture_top.cu:
 THREADS, TILE = 256, 2048  # of a block, and its words
 MAX_MODELS, MAX_RANGES = 16, 256  # count distributions, and histories of a row in all of them
-LANES, MERGE_THREADS = 32, 128
+MERGE_THREADS = 128
 FIELDS = ("first_RK", "end_RK", "backoff_RK", "word_G", "value_G", "value_V", "histories", "is_wide", "range")
 TABLE = np.dtype([("models", np.dtype([(name, np.int64) for name in FIELDS]), MAX_MODELS)])
 

@@ -28,7 +28,7 @@ FORMAT = "mgpu_ngram arrays"
 FORMAT_VERSION = 1
 METADATA = "__metadata__"  # the format's name for the strings beside the arrays
 SLICE_BYTES = 8 << 20  # bytes of an array that are written or checked at once
-MAX_THREADS = 8
+SLICE_THREADS = 8
 DTYPES = {"BOOL": np.dtype(bool)} | {
     f"{letter}{8 * size}": np.dtype(f"<{kind}{size}")
     for letter, kind, sizes in (("U", "u", (1, 2, 4, 8)), ("I", "i", (1, 2, 4, 8)), ("F", "f", (2, 4, 8)))
@@ -216,7 +216,7 @@ def _crcs(arrays: Sequence[np.ndarray], crc_of: Callable[[np.ndarray, int], int]
     totals = [Crc(array.nbytes) for array in arrays]
     pieces = [(total, piece) for total, array in zip(totals, arrays, strict=True) for piece in _slices(array)]
     places = accumulate((piece.nbytes for _, piece in pieces), initial=offset)
-    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(SLICE_THREADS, os.cpu_count() or 1)) as pool:
         crcs = pool.map(crc_of, [piece for _, piece in pieces], places)
         for (total, piece), crc in zip(pieces, crcs, strict=True):
             total.add(crc, piece.nbytes)

@@ -28,6 +28,7 @@ SUFFIXES = (  # that other formats use, or ours
 )  # fmt: skip
 DISCARD_TRIES = 20
 TEMPORARY = ".tmp"  # suffix of a file that is being written
+COPY_BYTES = 1 << 20  # of a file that are copied to another at once
 SYNC_BYTES = 32 << 20  # of a durable file that are written before the disk is told to take them
 
 

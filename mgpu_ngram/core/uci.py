@@ -25,7 +25,7 @@ from mgpu_ngram.kernels.compile import njit
 
 HEADER_LINES = ("documents", "words", "pairs")  # what the first three lines count
 BLOCK_BYTES = 8 << 20  # text that one thread parses at once
-MAX_THREADS = 8
+PARSE_THREADS = 8  # at most, for documents
 EMPTY_PER_PAIR, EMPTY_ALWAYS = 1000, 1_000_000  # more documents than this for the pairs show a damaged header
 
 
@@ -68,7 +68,7 @@ def read_uci(source: Source) -> Iterator[Bags]:
     first = next(texts, np.empty(0, np.uint8))
     header, start = _header(source.name, first)
     parts = _Parts(source.name, header)
-    threads = min(MAX_THREADS, os.cpu_count() or 1)
+    threads = min(PARSE_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:
         for parsed in map_ahead(pool, lambda text: _parse_text(text, header), chain([first[start:]], texts), threads):
             yield from parts.add(parsed)

@@ -19,7 +19,7 @@ from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
-COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU
+COPY_THREADS, COPY_SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU
 ARRAY_ALIGNMENT_BYTES = 256  # arrays that are copied together start at multiples of this
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def to_host_fast(array: Any) -> np.ndarray:
 
     Several threads copy through pinned buffers: at 20 GB/s and more, where one thread without them has 3.5 GB/s.
     """
-    if isinstance(array, np.ndarray) or array.nbytes < SLICE_BYTES:
+    if isinstance(array, np.ndarray) or array.nbytes < COPY_SLICE_BYTES:
         return to_host(array)
     host = np.empty(array.shape, array.dtype)
 
@@ -84,7 +84,7 @@ def to_host_fast(array: Any) -> np.ndarray:
 
 def to_device_fast(array: Any, device: str) -> Any:
     """Copy to the device as `to_host_fast` copies to the host; an array on the device is returned unchanged."""
-    if isinstance(array, np.ndarray) and array.nbytes < SLICE_BYTES:
+    if isinstance(array, np.ndarray) and array.nbytes < COPY_SLICE_BYTES:
         return to_device(array, device)
     return to_device_together([array], device)[0]
 
@@ -124,7 +124,7 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
             packed[first:last].set(pinned[: last - first], stream=stream)
             stream.synchronize()
 
-    _in_threads(_to_device, fill, _slices(starts[-1], SLICE_BYTES))
+    _in_threads(_to_device, fill, _slices(starts[-1], COPY_SLICE_BYTES))
     copies = iter(
         packed[start : start + a.nbytes].view(a.dtype).reshape(a.shape) for start, a in zip(starts, here, strict=False)
     )
@@ -153,7 +153,7 @@ def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int 
     """
     flat = array.reshape(-1).view(np.uint8)
     if on_gpu(array):
-        half = SLICE_BYTES // 2
+        half = COPY_SLICE_BYTES // 2
 
         def copy(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
             halves = pinned[:half], pinned[half:]  # one is filled while the other is used
@@ -176,7 +176,7 @@ def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int 
         _in_threads(_to_host, copy, _slices(len(flat), half), max(threads, COPY_THREADS))
         return
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda part: use(part[0], flat[slice(*part)]), _slices(len(flat), SLICE_BYTES)))
+        list(pool.map(lambda part: use(part[0], flat[slice(*part)]), _slices(len(flat), COPY_SLICE_BYTES)))
 
 
 def _copy_in_slices(source: Any, target: np.ndarray, copy: Callable) -> None:
@@ -190,7 +190,7 @@ def _copy_in_slices(source: Any, target: np.ndarray, copy: Callable) -> None:
         source, target = source.reshape(-1), target.reshape(-1)
     # Rows of a strided view are copied separately.
     rows = [(source[i], target[i]) for i in np.ndindex(target.shape[:-1])]
-    step = SLICE_BYTES // target.itemsize
+    step = COPY_SLICE_BYTES // target.itemsize
     slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
     _in_threads(_to_host, copy_each, slices)
 
@@ -218,7 +218,7 @@ class _Way:
 
     def buffer(self, thread: int) -> np.ndarray:
         if thread not in self.buffers:
-            self.buffers[thread] = pinned_buffer(SLICE_BYTES)
+            self.buffers[thread] = pinned_buffer(COPY_SLICE_BYTES)
         return self.buffers[thread]
 
 

@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.text_options import TextOptions
-from mgpu_ngram.core.uci import is_cut_header, is_uci, read_uci, read_uci_header
+from mgpu_ngram.core.uci import PARSE_THREADS, is_cut_header, is_uci, read_uci, read_uci_header
 from mgpu_ngram.core.word_list import as_words, refuse_duplicates
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.bag_corpus import BagCorpus, corpus_of_documents
@@ -26,7 +26,6 @@ from mgpu_ngram.engine.local_bags import LocalBags
 from mgpu_ngram.engine.text_bags import read_local_bags
 
 CHUNK_BYTES = 32 << 20  # text that one thread or worker turns into bags of words
-MAX_THREADS = 8
 Spread = Callable[[Callable[[Chunk], LocalBags], Sequence[Chunk]], Iterable[LocalBags]]
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -66,7 +65,7 @@ def open_bags(
         return _corpus_of_bags(name, sources, formats, words)
     corpus = open_documents(files, text_column)
     options = options or TextOptions()
-    threads = MAX_THREADS if options.has_default_pattern and device == "cpu" else 1
+    threads = PARSE_THREADS if options.has_default_pattern and device == "cpu" else 1
     parts = partial(_local_parts, corpus, options, device, spread or partial(_in_threads, threads))
     return corpus_of_documents(name, parts, words, options, states=tuple(corpus.states))
 

@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device_fast
-from mgpu_ngram.engine.next_word import NextWordModel
+from mgpu_ngram.engine.next_word import MIN_PIECE_ROWS, NextWordModel
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.score import Replica
@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution.advance_states import Histories, StateRows
 from mgpu_ngram.kernels.score.step_states import EMPTY, make_states, step_states
 
-MIN_PIECE_STATES, MIN_PIECE_ROWS = 4096, 4  # least states to step, or rows of states to make, per thread
+MIN_PIECE_STATES = 4096  # least states to step per thread
 SCALE_UNITS = {"log10": 1.0, "ln": LN_10}
 
 

@@ -288,7 +288,7 @@ def test_a_full_disk_keeps_the_older_file(room, written, small, full_disk, monke
     """The disk is full at once, after a slice, and before the header."""
     path, content = small
     monkeypatch.setattr(arrays_module, "SLICE_BYTES", 1 << 20)
-    monkeypatch.setattr(arrays_module, "MAX_THREADS", 1)
+    monkeypatch.setattr(arrays_module, "SLICE_THREADS", 1)
     full_disk(room)
     with pytest.raises(RunError, match=rf"cannot write .*file after {written:,} bytes: No space left on device; free"):
         save_arrays(path, {"a": np.zeros((1 << 17) + 1)}, {})

@@ -50,7 +50,7 @@ def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
     """Several threads copy slices of whole arrays, and of views without the first and last columns."""
     import cupy
 
-    monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(device_module, "COPY_SLICE_BYTES", slice_bytes)
     monkeypatch.setattr(device_module._to_host, "buffers", {})  # slices of this size
     monkeypatch.setattr(device_module._to_device, "buffers", {})
     for array in (np.arange(5001), np.arange(5001, dtype=np.uint64).reshape(3, 1667)):
@@ -66,7 +66,7 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
     """Rows, views of rows and empty arrays are copied; arrays on the GPU stay unchanged."""
     import cupy
 
-    monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(device_module, "COPY_SLICE_BYTES", slice_bytes)
     monkeypatch.setattr(device_module._to_host, "buffers", {})  # slices of this size
     monkeypatch.setattr(device_module._to_device, "buffers", {})
     base = np.random.default_rng(0).integers(0, 1 << 63, (3, 400), np.uint64)
@@ -83,7 +83,7 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
 @pytest.mark.parametrize("slice_bytes", [2, 1000, 1 << 20])
 def test_slices_cover_the_whole_array(slice_bytes, to_device, monkeypatch):
     """Each byte arrives once, at its place, from any thread."""
-    monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(device_module, "COPY_SLICE_BYTES", slice_bytes)
     monkeypatch.setattr(device_module._to_host, "buffers", {})  # slices of this size
     monkeypatch.setattr(device_module._to_device, "buffers", {})
     whole = np.random.default_rng(0).integers(0, 1 << 16, (7, 11, 13), np.uint16)

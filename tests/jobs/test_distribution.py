@@ -359,7 +359,7 @@ def whole(arpa, text, here, contents, tmp_path, small_files):
 def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, whole, tmp_path, monkeypatch):
     """Cuts of the text; cuts of the rows, down to blocks of one history; and cuts of the bytes written to the disk."""
     monkeypatch.setattr(distribute, "MIN_TEXT_BYTES", 50)
-    monkeypatch.setattr(device, "SLICE_BYTES", 17)
+    monkeypatch.setattr(device, "COPY_SLICE_BYTES", 17)
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 0)
     cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
     assert contents(run(cut, RunContext(here, tmp_path / "out")).path) == whole[format]

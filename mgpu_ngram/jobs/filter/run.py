@@ -16,7 +16,7 @@ from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.model_file import check_models, identify
-from mgpu_ngram.core.output import Output, check_outside, new_file, write_manifest
+from mgpu_ngram.core.output import COPY_BYTES, Output, check_outside, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.filter_cutoffs import find_cutoffs
@@ -44,7 +44,6 @@ from mgpu_ngram.jobs.score.run import fastest_index
 FORMAT = "mgpu_ngram filtered documents"
 DOCUMENTS_FOLDER, REJECTS_FILE, REPORT_FILE = "documents", "rejects.jsonl", "report.html"  # names in a run's folder
 BLOCK_BYTES = {"cpu": 4 << 20, "gpu": 16 << 20}
-COPY_BYTES = 1 << 20
 AHEAD = 2  # shards per worker that wait or are filtered
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.output import SUFFIXES, Sink, check_free, new_file
+from mgpu_ngram.core.output import COPY_BYTES, SUFFIXES, Sink, check_free, new_file
 from mgpu_ngram.engine.infer_topics import Inferred
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ else:
     pq = LazyModule("pyarrow.parquet")
 
 GROUP_BYTES = 32 << 20  # of a row group of Parquet, about
-COPY_BYTES = 1 << 20
 TABLE_KINDS = {  # by format: the first bytes of its files, and its name for people
     "parquet": (b"PAR1", "Parquet file"),
     "jsonl": (b'{"document":', "file of topics in JSON lines"),
