@@ -97,14 +97,53 @@ def test_lmplz_ignores_words_that_belong_to_no_option(run):
     assert "unrecognized option --words" in run("kenlm-lmplz", *flags, "--words", stdin=TEXT).err
 
 
-def test_lmplz_reads_a_pipe(run, tmp_path):
+@pytest.mark.parametrize("flag", ["--discount", "--discount-fallback", "--discount_fall=0.5"])
+def test_lmplz_takes_the_beginning_of_an_option(run, flag):
+    """As Boost's library of options does; error messages of ours name options with hyphens."""
+    assert run("kenlm-lmplz", "-o", 2, flag, stdin=TEXT).status == 0
+    assert "--skip-symbols" in run("kenlm-lmplz", "-o", 2, flag, stdin=b"<s>\n").err
+    assert run("kenlm-lmplz", "-o", 2, flag, "--skip", stdin=b"<s> a\n").status == 0
+
+
+@pytest.fixture
+def piped():
+    """Return piped(content), which returns the path of a pipe that gives it."""
+    open_ends = []
+
+    def piped(content):
+        receiving, sending = os.pipe()
+        os.write(sending, content)
+        os.close(sending)
+        open_ends.append(receiving)
+        return f"/dev/fd/{receiving}"
+
+    yield piped
+    for end in open_ends:
+        os.close(end)
+
+
+def test_lmplz_reads_a_pipe(run, piped):
     flags = ["-o", 2, "--discount_fallback"]
-    receiving, sending = os.pipe()
-    os.write(sending, TEXT)
-    os.close(sending)
-    done = run("kenlm-lmplz", *flags, "--text", f"/dev/fd/{receiving}")
-    os.close(receiving)
+    done = run("kenlm-lmplz", *flags, "--text", piped(TEXT))
     assert done.status == 0 and done.out == run("kenlm-lmplz", *flags, stdin=TEXT).out
+
+
+def test_models_from_pipes(run, piped, arpa, tmp_path):
+    """`lmplz ... | build_binary trie /dev/stdin m.binary`, and `query <(...)`, which name a pipe in /dev/fd."""
+    for made, source in ("one", arpa), ("other", piped(ARPA.encode())):
+        assert run("kenlm-build_binary", "trie", source, tmp_path / made).status == 0
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    for model in arpa, tmp_path / "one":
+        wanted = run("kenlm-query", model, stdin=b"a b\n").out
+        assert wanted and run("kenlm-query", piped(model.read_bytes()), stdin=b"a b\n").out == wanted
+    assert run("kenlm-build_binary", piped(ARPA.encode())).err == run("kenlm-build_binary", arpa).err
+    for name, source in ("whole", arpa), ("piped", piped(ARPA.encode())):
+        assert run("kenlm-filter", "single", f"model:{source}", tmp_path / name, stdin=b"a\n").status == 0
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "piped").read_bytes()
+    broken = piped(ARPA.replace("-0.4", "x").encode())
+    done = run("kenlm-build_binary", broken, tmp_path / "none")
+    assert done.status == 2 and f"{broken!r}, line " in done.err and done.err.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"m.arpa", "one", "other", "whole", "piped"}
 
 
 @pytest.mark.parametrize(

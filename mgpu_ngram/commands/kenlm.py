@@ -6,17 +6,19 @@ import argparse
 import getopt
 import math
 import os
+import shutil
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mgpu_ngram.commands.run import Job, RunOptions
 from mgpu_ngram.commands.stage import file_for, run_one
 from mgpu_ngram.config import ClusterConfig, RunConfig
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
+from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import Target
@@ -51,7 +53,7 @@ def lmplz(argv: list[str]) -> None:
     if not argv:
         parser.print_help(sys.stderr)
         raise SystemExit(1)
-    arguments, rest = parser.parse_known_args(argv)
+    arguments, rest = parser.parse_known_args([_with_underscores(word) for word in argv])
     if unknown := next((word for word in rest if word.startswith("-")), None):  # other words are ignored, as by KenLM
         parser.error(f"unrecognized option {unknown}")
     if arguments.intermediate:
@@ -85,6 +87,32 @@ def _is_read_again(path: str) -> bool:
     return os.path.isfile(path) or os.path.isdir(path)
 
 
+def _with_underscores(word: str) -> str:
+    """Return an option as KenLM spells it: we also take --skip-symbols for --skip_symbols."""
+    name, equals, value = word.partition("=")
+    return name.replace("-", "_").replace("__", "--", 1) + equals + value if word.startswith("--") else word
+
+
+@contextmanager
+def regular_file(path: str, folder: str | None) -> Iterator[str]:
+    """Yield the path of a file that is read more than once: its own, or that of a copy of a pipe in `folder`."""
+    if not os.path.exists(path) or _is_read_again(path):
+        yield path
+        return
+    scratch = scratch_folder(folder)
+    copy = os.path.join(scratch, "model")
+    try:
+        with open(path, "rb") as pipe, open(copy, "wb") as file:
+            shutil.copyfileobj(pipe, file, 1 << 20)
+        yield copy
+    except InputError as error:
+        raise InputError(str(error).replace(copy, path)) from None
+    except OSError as error:
+        raise RunError(f"cannot keep {path} in {folder or 'the temporary folder'}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _lmplz_parser() -> argparse.ArgumentParser:
     parser = _Usage(
         prog="kenlm-lmplz",
@@ -95,7 +123,7 @@ def _lmplz_parser() -> argparse.ArgumentParser:
     add("-o", "--order", type=int, required=True, metavar="N", help="order of the model")
     add("--interpolate_unigrams", type=_bool, nargs="?", const=True, default=True, metavar="BOOL",
         help="0: <unk> gets all mass that order 1 leaves, as in SRILM (default 1)")
-    add("--skip_symbols", "--skip-symbols", action="store_true",
+    add("--skip_symbols", action="store_true",
         help="drop <s>, </s> and <unk> from the text (default: they are errors)")
     add("-T", "--temp_prefix", metavar="PREFIX", help="folder of temporary files (default: the system's)")
     add("-S", "--memory", metavar="SIZE", help="host memory, as 80%% or 10G, at least 64M (default: half of it)")
@@ -113,7 +141,7 @@ def _lmplz_parser() -> argparse.ArgumentParser:
     add("--prune", type=int, nargs="+", default=[], metavar="K",
         help="drop n-grams that occur at most K times: one K for each order, the last also for all higher orders")
     add("--limit_vocab_file", metavar="FILE", help="drop n-grams with words that are not in this file")
-    add("--discount_fallback", "--discount-fallback", type=float, nargs="*", metavar="D",
+    add("--discount_fallback", type=float, nargs="*", metavar="D",
         help="discounts of counts 1, 2, 3 and more for orders without computable discounts (default 0.5 1 1.5)")
     # fmt: on
     return parser
@@ -154,11 +182,12 @@ def query(argv: list[str]) -> None:
             printed = VERBOSITIES[value] if value.isdigit() else [*printed, value]
     if len(words) != 1:
         raise InputError(QUERY)
-    settings = {"model": words[0], "text": ["-"], "sentence_markers": markers}
     stage: Any = STAGES["score"]
     one_line = "word" in printed and "sentence" not in printed
-    made = stage.printing(fill(stage.config, settings, "score"), tuple(printed or VERBOSITIES["2"]), one_line)
-    run_one(Job(stage, made, Target(None, single_file=True)), _config(None, MemoryConfig()), RunOptions())
+    with regular_file(words[0], None) as model:
+        config = fill(stage.config, {"model": model, "text": ["-"], "sentence_markers": markers}, "score")
+        made = stage.printing(config, tuple(printed or VERBOSITIES["2"]), one_line)
+        run_one(Job(stage, made, Target(None, single_file=True)), _config(None, MemoryConfig()), RunOptions())
 
 
 def build_binary(argv: list[str]) -> None:
@@ -187,7 +216,8 @@ def build_binary(argv: list[str]) -> None:
     if "quantize_backoff" in settings and "quantize" not in settings:
         raise InputError("-b is given without -q; give the bits of probabilities, too")
     if len(words) == 1:
-        _show_sizes(words[0], settings)
+        with regular_file(words[0], None) as path:
+            _show_sizes(path, settings)
         return
     if len(words) != 2:
         raise InputError(BUILD_BINARY)
@@ -198,9 +228,9 @@ def build_binary(argv: list[str]) -> None:
         raise InputError("-r is given, but KenLM's tries have no rest costs; leave it out or the word trie")
     if kind == "probing":
         settings.pop("pointer_bits", None)  # as KenLM
-    folder_of(output, "output")
-    with file_for(output, "model.binary", None) as path:
-        run_stage("trie", settings | {"model": source, "format": f"kenlm-{kind}"}, path, MemoryConfig())
+    folder = folder_of(output, "output")
+    with regular_file(source, folder) as model, file_for(output, "model.binary", None) as path:
+        run_stage("trie", settings | {"model": model, "format": f"kenlm-{kind}"}, path, MemoryConfig())
     print("SUCCESS", file=sys.stderr)
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_ngram.commands.kenlm import folder_of, run_stage
+from mgpu_ngram.commands.kenlm import folder_of, regular_file, run_stage
 from mgpu_ngram.commands.stage import file_for
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
@@ -49,7 +49,7 @@ def run_filter(argv: list[str]) -> None:
     with ExitStack() as stack:
         scratch = Path(scratch_folder(folder))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        model = _as_file(wanted.model, scratch / "model")
+        model = stack.enter_context(regular_file(_as_file(wanted.model, scratch / "model"), folder))
         text = (
             b"" if wanted.mode == "copy" else whole_text(open_corpus([_as_file(wanted.vocabulary, scratch / "text")]))
         )
