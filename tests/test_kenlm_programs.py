@@ -4,6 +4,7 @@ import io
 import lzma
 import os
 import re
+import subprocess
 import sys
 import tarfile
 from types import SimpleNamespace
@@ -195,9 +196,31 @@ def test_query_prints_what_kenlm_prints(run, arpa):
         assert done.out.decode().split("Perplexity including")[0] == expected
 
 
+@pytest.mark.parametrize("flags", [(), ("-v", "word"), ("-v", "sentence"), ("-v", "summary", "-n"), ("-v", "1")])
+@pytest.mark.parametrize("text", [b"a b\nz\n", b"", b"\n \na\x00b <s>\r\na b a", b"x" * 9000 + b" a\n"])
+def test_query_prints_at_once_what_it_prints_at_last(run, arpa, text, flags):
+    run("kenlm-build_binary", arpa, arpa.with_suffix(".bin"))
+    for model in arpa, arpa.with_suffix(".bin"):
+        found, wanted = (run("kenlm-query", *more, *flags, model, stdin=text) for more in (["-b"], []))
+        assert (found.status, found.out) == (wanted.status, wanted.out) == (0, wanted.out)
+
+
+def test_query_answers_before_the_next_line(arpa):
+    """A client writes a line and waits for its score, as Perl's open2 does."""
+    call = "import sys; from mgpu_ngram.cli import kenlm_program; kenlm_program(['kenlm-query', *sys.argv[1:]])"
+    command = [sys.executable, "-c", call, "-b", "-v", "sentence", str(arpa)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for line, total in zip([b"a b\n", b"z\n"], TOTALS, strict=True):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == total.encode()
+        process.stdin.close()
+        assert process.stdout.read() == b"" and process.wait() == 0
+
+
 @pytest.mark.parametrize(
     "words, why",
-    [([], "usage"), (["-b", "m"], "-b prints"), (["-v", "all", "m"], "-v is 'all'"), (["a", "b"], "usage")],
+    [([], "usage"), (["-b", "m"], "m: cannot be read"), (["-v", "all", "m"], "-v is 'all'"), (["a", "b"], "usage")],
 )
 def test_query_refuses(run, words, why):
     done = run("kenlm-query", *words)

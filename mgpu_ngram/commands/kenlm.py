@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from mgpu_ngram.commands.run import Job, RunOptions
 from mgpu_ngram.commands.stage import file_for, run_one
+from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.config import ClusterConfig, RunConfig
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
@@ -25,7 +26,7 @@ from mgpu_ngram.stages.contract import Target
 from mgpu_ngram.stages.registry import STAGES
 
 SIZE_UNITS = "bKMGTPEZY"  # of sizes, powers of 1024; without a unit: K
-QUERY = "usage: kenlm-query [-n] [-v word|sentence|summary] [-l lazy|populate|read|parallel] MODEL < TEXT"
+QUERY = "usage: kenlm-query [-b] [-n] [-v word|sentence|summary] [-l lazy|populate|read|parallel] MODEL < TEXT"
 BUILD_BINARY = (
     "usage: kenlm-build_binary [-u LOG10] [-s] [-i] [-v] [-w mmap|after] [-p MULTIPLIER] [-r MODELS] [-T PREFIX] "
     "[-S SIZE] [-q BITS] [-b BITS] [-a BITS] [probing|trie] MODEL.arpa [OUT]"
@@ -170,8 +171,6 @@ def query(argv: list[str]) -> None:
     printed: list[str] = []
     markers = True
     for flag, value in flags:
-        if flag == "-b":
-            raise InputError("-b prints each score at once, but all text is read first; leave it out")
         if flag == "-n":
             markers = False
         elif (flag == "-v" and value not in VERBOSITIES) or (
@@ -187,7 +186,12 @@ def query(argv: list[str]) -> None:
     with regular_file(words[0], None) as model:
         config = fill(stage.config, {"model": model, "text": ["-"], "sentence_markers": markers}, "score")
         made = stage.printing(config, tuple(printed or VERBOSITIES["2"]), one_line)
-        run_one(Job(stage, made, Target(None, single_file=True)), _config(None, MemoryConfig()), RunOptions())
+        if ("-b", "") not in flags:
+            run_one(Job(stage, made, Target(None, single_file=True)), _config(None, MemoryConfig()), RunOptions())
+            return
+        stage.check(made)
+        with stdout():
+            stage.print_at_once(made, iter(sys.stdin.buffer.readline, b""))
 
 
 def build_binary(argv: list[str]) -> None:

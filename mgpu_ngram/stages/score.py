@@ -6,8 +6,8 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
     from mgpu_ngram.engine.score import ChunkScores
     from mgpu_ngram.jobs.context import PlanContext, RunContext
-    from mgpu_ngram.jobs.score.run import ScoreResult, ScoreTotals
+    from mgpu_ngram.jobs.score.run import Printing, ScoreResult, ScoreTotals
 
 EXAMPLES = """examples:
   mgpu-ngram score model.arpa heldout.txt -v summary
@@ -120,13 +120,24 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         return plan(config, context)
 
     def run(self, config: ScoreConfig, context: RunContext, inputs: Corpus | None) -> ScoreResult:
-        from mgpu_ngram.jobs.score.run import Printing, run
+        from mgpu_ngram.jobs.score.run import run
 
-        printing = None
-        if context.output is None and isinstance(config, ScoreCommand):
-            words = "lines" if "word" in config.printed else ""
-            printing = Printing(_printer(config.printed, config.one_line), words, "sentence" in config.printed)
-        return run(config, context, inputs, printing)
+        prints = context.output is None and isinstance(config, ScoreCommand)
+        return run(config, context, inputs, _printing(config) if prints else None)
+
+    def print_at_once(self, config: ScoreCommand, lines: Iterable[bytes]) -> None:
+        """Print the scores of each line before the next one is read, and at last the summary."""
+        from mgpu_ngram.jobs.score.run import score_at_once
+
+        printing = _printing(config)
+
+        def take(scores: ChunkScores) -> None:
+            printing.take(scores)
+            sys.stdout.flush()
+
+        totals = score_at_once(config, lines, replace(printing, take=take))
+        if "summary" in config.printed:
+            _show_totals(totals)
 
     def changed_since(self, config: ScoreConfig, manifest: dict[str, Any]) -> str:
         from mgpu_ngram.jobs.score.run import changed_since
@@ -156,18 +167,19 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
 STAGE = ScoreStage()
 
 
-def _printer(levels: tuple[str, ...], one_line: bool) -> Callable[[ChunkScores], None]:
-    """Return a function that prints the scores of a chunk."""
+def _printing(config: ScoreCommand) -> Printing:
+    """Return what prints the scores of a chunk."""
+    from mgpu_ngram.jobs.score.run import Printing
 
     def write(scores: ChunkScores) -> None:
-        if "word" in levels:
-            sys.stdout.buffer.write(scores.lines.replace(b"\n", b"") if one_line else scores.lines)
-        elif "sentence" in levels and scores.sentences:
+        if "word" in config.printed:
+            sys.stdout.buffer.write(scores.lines.replace(b"\n", b"") if config.one_line else scores.lines)
+        elif "sentence" in config.printed and scores.sentences:
             from mgpu_ngram.engine.score_lines import sentence_lines
 
             sys.stdout.buffer.write(sentence_lines(*map(scores.sentences.__getitem__, ("prob_log10", "oovs"))))
 
-    return write
+    return Printing(write, "lines" if "word" in config.printed else "", "sentence" in config.printed)
 
 
 def _show_scores(result: ScoreResult) -> None:

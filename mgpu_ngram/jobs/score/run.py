@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
+from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import describe_model, identify, is_model_file, is_probing_file
 from mgpu_ngram.core.output import Output, check_free, check_suffix, write_manifest
@@ -262,6 +263,22 @@ def score(
     return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device, executor.transport)
 
 
+def score_at_once(config: ScoreConfig, lines: Iterable[bytes], printing: Printing) -> ScoreTotals:
+    """Score lines in this process, on the CPU; each is scored before the next one is read. Return their totals."""
+    model = os.path.abspath(config.model)
+    index = fastest_index(model, 0, "cpu")
+    options = ScoreOptions(model, identify(model), index, config.sentence_markers, printing.words, printing.totals)
+
+    def scored() -> Iterator[ScoreTotals]:
+        for line in lines:
+            [chunk] = open_corpus(Lines([line])).chunks(len(line) + 1)
+            scores = score_chunk(chunk, options)
+            printing.take(scores)
+            yield totals_of(scores.sentences)
+
+    return added(scored())
+
+
 def within_memory(
     context: RunContext, corpus: Corpus, chunk_bytes: int | None, words: bool
 ) -> tuple[Executor, int, int]:
@@ -289,9 +306,11 @@ def totals_of(sentences: Columns) -> ScoreTotals:
     return ScoreTotals(len(words), int(words.sum()), int(oovs.sum()), _in_units(log10), _in_units(oov_log10))
 
 
-def added(parts: list[ScoreTotals]) -> ScoreTotals:
+def added(parts: Iterable[ScoreTotals]) -> ScoreTotals:
     """Return the totals of all chunks, log10 as float."""
-    sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(ScoreTotals)}
+    sums = {f.name: 0 for f in fields(ScoreTotals)}
+    for part in parts:
+        sums = {name: value + getattr(part, name) for name, value in sums.items()}
     return ScoreTotals(**sums | {name: sums[name] * SUM_UNIT for name in ("log10", "oov_log10")})
 
 
