@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mgpu_ngram.commands.run import Job, RunOptions
-from mgpu_ngram.commands.stage import file_for, run_one
 from mgpu_ngram.commands.shared import stdout
+from mgpu_ngram.commands.stage import file_for, run_one
 from mgpu_ngram.config import ClusterConfig, RunConfig
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
