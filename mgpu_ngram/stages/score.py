@@ -122,8 +122,9 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
     def run(self, config: ScoreConfig, context: RunContext, inputs: Corpus | None) -> ScoreResult:
         from mgpu_ngram.jobs.score.run import run
 
-        prints = context.output is None and isinstance(config, ScoreCommand)
-        return run(config, context, inputs, _printing(config) if prints else None)
+        if context.output is None and isinstance(config, ScoreCommand):
+            return run(config, context, inputs, _printing(config))
+        return run(config, context, inputs)
 
     def print_at_once(self, config: ScoreCommand, lines: Iterable[bytes]) -> None:
         """Print the scores of each line before the next one is read, and at last the summary."""

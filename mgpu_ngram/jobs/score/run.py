@@ -308,7 +308,7 @@ def totals_of(sentences: Columns) -> ScoreTotals:
 
 def added(parts: Iterable[ScoreTotals]) -> ScoreTotals:
     """Return the totals of all chunks, log10 as float."""
-    sums = {f.name: 0 for f in fields(ScoreTotals)}
+    sums: dict[str, Any] = {f.name: 0 for f in fields(ScoreTotals)}
     for part in parts:
         sums = {name: value + getattr(part, name) for name, value in sums.items()}
     return ScoreTotals(**sums | {name: sums[name] * SUM_UNIT for name in ("log10", "oov_log10")})
