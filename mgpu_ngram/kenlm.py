@@ -43,6 +43,13 @@ class Config:
         self.show_progress = True
         self.arpa_complain = ARPALoadComplain.ALL
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("arpa_complain", "load_method"):
+            if not isinstance(value, (int, float)):
+                raise TypeError("an integer is required")
+            value = int(value)
+        super().__setattr__(name, bool(value) if name == "show_progress" else value)
+
 
 class Model(_states.Model):
     """A language model from an ARPA file, plain or compressed, a KenLM binary model or a model file.

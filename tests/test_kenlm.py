@@ -138,7 +138,13 @@ def test_settings(kenlm):
     config.load_method, config.show_progress = load.LAZY, False
     assert (config.load_method, config.show_progress) == (0, False)
     with pytest.raises(AttributeError):
-        config.probing_multiplier = 2
+        config.probing_multiplier = "2"
+    config.show_progress, config.load_method, config.arpa_complain = "yes", 3.0, True
+    assert (config.show_progress, config.load_method, config.arpa_complain) == (True, 3, 1)
+    for name in "load_method", "arpa_complain":
+        for value in None, "3":
+            with pytest.raises(TypeError, match="an integer is required"):
+                setattr(config, name, value)
 
 
 def after(kenlm, model, words, bos=False):

@@ -143,6 +143,36 @@ def test_all_files_score_the_same(files, put, expected, no_slow_path):
         assert scores(kenlm.Model(str(put(content)))) == expected, name
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_files_are_mapped(files, put):
+    """Their pages are those of the file, also of the edge table, so they take no time to load."""
+    for name, content in files.items():
+        path = put(content)
+        model = kenlm.Model(str(path))
+        with open("/proc/self/maps") as maps:
+            assert str(path) in maps.read(), name
+        del model
+
+
+LIGHT = """
+import sys
+for name in "numpy", "numba", "pyarrow", "dask":
+    sys.modules[name] = None
+from mgpu_ngram import kenlm
+for path in sys.argv[1:]:
+    print(kenlm.Model(path).score("a b"), *kenlm.Model(path).full_scores("naïve"))
+assert not [name for name in sys.modules if name.startswith("mgpu_ngram.engine")]
+"""
+
+
+def test_a_light_import(files, binaries, put):
+    """A program that imports the drop-in and loads a file does not wait for NumPy, which takes longer than KenLM."""
+    paths = [put(content, f"{i}.bin") for i, content in enumerate([binaries.ARPA.encode(), *files.values()])]
+    done = subprocess.run([sys.executable, "-c", LIGHT, *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(set(done.stdout.splitlines())) == 1 and done.stdout.count("\n") == len(paths) > 11
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_models_have_the_same_states_in_all_files(seed, plain_model, tmp_path):
     """States of the same words are equal in one file where they are in another, so each keeps as much as it needs."""
