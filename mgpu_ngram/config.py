@@ -19,17 +19,17 @@ from mgpu_ngram.stages.registry import STAGES
 class ClusterConfig:
     """Where tasks run."""
 
-    kind: Literal["local", "scheduler_file", "address"] = "local"  # a cluster that the run starts on this host, or a
-    # running one, found by its scheduler file or address
-    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: gpu if there is one and the work is
-    # worth opening it; gpu fails without one
-    workers: int | None = None  # auto: this process, or for large inputs a Dask worker per GPU or core; 0: this
-    # process. Of a cluster that runs elsewhere: how many to wait for
-    scheduler_file: str | None = None  # file that the scheduler writes, kind scheduler_file
-    address: str | None = None  # of the scheduler, such as tcp://10.0.0.1:8786, kind address
-    secure: bool | None = None  # encrypt a local cluster, so that other users of this host cannot connect; auto: where
-    # the host has other users. Not with ucx
-    protocol: Literal["tcp", "ucx"] | None = None  # of the cluster that the run starts; default tcp
+    kind: Literal["local", "scheduler_file", "address"] = "local"  # local: a cluster that the run starts on this host;
+    # scheduler_file, address: a running cluster
+    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU if there is one and the work is large enough to gain;
+    # gpu fails without one
+    workers: int | None = None  # number of Dask workers; 0: work in this process; auto: 0, or for large inputs one per
+    # GPU or core. For a running cluster: how many workers to wait for
+    scheduler_file: str | None = None  # file that the scheduler writes, for kind scheduler_file
+    address: str | None = None  # address of the scheduler, such as tcp://10.0.0.1:8786, for kind address
+    secure: bool | None = None  # encrypt a local cluster, so that other users of this host cannot connect; auto: if the
+    # host has other users. Not with ucx
+    protocol: Literal["tcp", "ucx"] | None = None  # protocol of the cluster that the run starts; default tcp
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 0:
@@ -62,11 +62,11 @@ class RunConfig:
 @dataclass(frozen=True)
 class _Document:
     output: str  # local folder; each job writes its own folder in it
-    jobs: list[dict]  # in the order of the run; each has one key, its stage
+    jobs: list[dict]  # jobs in the order of the run; each has one key, its stage
     cluster: dict = field(default_factory=dict)  # where tasks run
     memory: dict = field(default_factory=dict)  # memory that the run may use
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # interval between saves of finished work; 0: after each chunk
-    dask: dict = field(default_factory=dict)  # Dask settings, keys with dots
+    dask: dict = field(default_factory=dict)  # settings of Dask, by keys with dots
 
     def __post_init__(self) -> None:
         check_checkpoint_seconds(self.checkpoint_seconds)

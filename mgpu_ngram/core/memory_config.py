@@ -17,8 +17,10 @@ MIN_BYTES = {"device_bytes": 256 << 20, "host_bytes": 64 << 20}
 class MemoryConfig:
     """Memory that a run may use; the YAML section `memory`."""
 
-    device_bytes: Bytes | None = None  # of each GPU; auto: 0.9 of the memory free when the run starts
-    host_bytes: Bytes | None = None  # of each host, all its workers together; auto: half of the free memory
+    device_bytes: Bytes | None = None  # memory limit for each GPU; auto: 0.9 of the memory that is free when the run
+    # starts
+    host_bytes: Bytes | None = None  # memory limit for each host, all its workers together; auto: half of the free
+    # memory
     spill_dir: str | None = None  # folder for spilled runs, which all hosts must see; auto: beside the output
 
     def __post_init__(self) -> None:

@@ -17,12 +17,12 @@ OWN = ("corpus", "counts", "name", "verbose_header", *OF_TEXT)  # settings of es
 class AdaptConfig:
     """Settings of an adapt job; the keys of its YAML."""
 
-    earlier: str  # a folder that count wrote with sentence_markers, or one that adapt wrote; or an earlier count job
+    earlier: str  # output folder of count with sentence_markers, or of adapt; or an earlier count job
     corpus: list[str]  # the new text: paths, globs, directories or fsspec URLs; one sentence per line
-    estimate: dict[str, Any] = field(default_factory=dict)  # settings of stage estimate, such as prune: [0, 0, 1];
-    # those that are left out, except the format, are as in `earlier`, if adapt wrote it
+    estimate: dict[str, Any] = field(default_factory=dict)  # settings of stage estimate, such as prune: [0, 0, 1]; if
+    # adapt wrote `earlier`, the settings that you leave out, except the format, are those of that run
     text_column: str = "text"  # column of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text of one task; auto: from corpus, workers and memory
+    chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory
     name: str = "adapt"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -15,9 +15,9 @@ class CompareConfig:
     models: list[str]  # two or more: ARPA files, KenLM binary models, model files, or names of earlier jobs
     text: list[str]  # held-out text: paths, globs, directories or fsspec URLs; one sentence per line
     sentence_markers: bool = True  # <s> before each sentence, and a scored </s> after it
-    shown: int = 10  # sentences with the largest differences that are shown, in either direction
+    shown: int = 10  # number of sentences to show with the largest differences in either direction
     text_column: str = "text"  # column of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
+    chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from device, text and workers
     verify: bool = True  # check the checksums of model files
     name: str = "compare"  # folder of the result, in the run's output
 

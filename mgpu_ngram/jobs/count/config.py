@@ -30,20 +30,21 @@ class CountConfig:
     order: int = 5  # highest n-gram order; all orders from 1 are counted
     unit: Literal["word", "byte", "id"] = "word"  # symbols of the n-grams
     dtype: Literal["uint16", "uint32"] = "uint16"  # type of the token ids in a file, unit id
-    separator_id: int | None = None  # token id that no n-gram crosses or contains, unit id
+    separator_id: int | None = None  # token id between texts, which no n-gram contains or crosses, unit id
     sentence_markers: bool = False  # add <s> before and </s> after each line, unit word; models need them
-    lowercase: bool = False  # turn A-Z into a-z
+    lowercase: bool = False  # change A-Z to a-z
     min_count: int = 1  # write only n-grams that occur at least this often
-    columns: Literal["text", "ids"] = "text"  # n-grams in the files: text, or an int32 column of vocabulary ids a word
-    strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"  # how to count; all give the same
+    columns: Literal["text", "ids"] = "text"  # how files hold n-grams: as text, or as one int32 column of vocabulary
+    # ids for each word
+    strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"  # counting strategy; all give the same
     # counts. docs/design.md explains them
-    histograms: int = 1  # histograms in device memory, strategy private
+    histograms: int = 1  # number of partial histograms in device memory, strategy private
     add: list[str] = field(
         default_factory=list
     )  # folders of earlier counts of words; the result has the counts of their
     # text, too
     text_column: str = "text"  # column of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text of one task; auto: from corpus, workers and memory
+    chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory
     name: str = "count"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -13,48 +13,52 @@ from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 class DecodeConfig:
     """Settings of a decode job; the keys of its YAML."""
 
-    models: list[str]  # .npz files of one model, or of an ensemble
+    models: list[str]  # .npz files of one model, or of the models of an ensemble
     text: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line, columns between tabs
-    source_vocab: list[Any]  # JSON, YAML or plain list of words: of each column, or of each factor of a word. A list
-    # in the list: of the factors of a column
-    target_vocab: str  # likewise, of the output
-    bpe: list[str] = field(default_factory=list)  # byte pair codes of each column; without them text is split already
+    source_vocab: list[Any]  # vocabulary (JSON, YAML or plain list of words) of each column, or of each factor of a
+    # word. A list in the list: the vocabularies of the factors of a column
+    target_vocab: str  # vocabulary of the output, in the same formats
+    bpe: list[str] = field(default_factory=list)  # BPE codes of each column; empty: the text is already split
     debpe: bool = True  # join split words of the output; only with bpe
-    columns: list[int] = field(default_factory=list)  # column that each model reads, from 0; empty: all the first
-    names: list[str] = field(default_factory=list)  # of the models in n-best lists; empty: F0, F1, ...
-    weights: list[float] = field(default_factory=list)  # of the models' log-probabilities; empty: 1 each
-    lm: str | None = None  # n-gram model that takes part, of any format, or the name of an earlier job
-    lm_weight: float = 0.2  # of its log-probabilities
-    beam_size: int = 1  # hypotheses of a sentence
-    n_best: int = 0  # results of a sentence in an n-best list, at most beam_size; 0: the best alone, as plain text
+    columns: list[int] = field(default_factory=list)  # number of the column that each model reads, from 0; empty: 0 for
+    # all
+    names: list[str] = field(default_factory=list)  # names of the models in n-best lists; empty: F0, F1, ...
+    weights: list[float] = field(default_factory=list)  # weights of the models; empty: 1 each
+    lm: str | None = None  # n-gram model for the search, of any format, or the name of an earlier job
+    lm_weight: float = 0.2  # weight of the n-gram model
+    beam_size: int = 1  # hypotheses for each sentence
+    n_best: int = 0  # results for each sentence in an n-best list, at most beam_size; 0: only the best result, as plain
+    # text
     length_penalty: float = 0.0  # a of score = (sum - word_penalty * length) / length^a; 1: Amun's normalize
-    word_penalty: float = 0.0  # for each word
-    max_length: int = 200  # words of a sentence that are read; 0: all
-    max_length_multiple: float = 2.0  # most words of a result for each word of the source
-    max_steps: int = 0  # most words of any result; 0: no other limit
+    word_penalty: float = 0.0  # penalty for each word
+    max_length: int = 200  # words of a sentence to read at most; 0: all
+    max_length_multiple: float = 2.0  # maximum words of a result for each word of the source
+    max_steps: int = 0  # maximum words of any result; 0: only max_length_multiple limits them
     allow_unk: bool = False  # whether a result may have <unk>
-    early_stopping: Literal["amun", "first", "bound"] = "amun"  # when a sentence is done: its beam is used up; it has
-    # one result; no other result can be better
-    sample: bool = False  # draw beam_size results at random
-    top_k: int = 0  # draw from the k most probable words; 0: all
-    top_p: float = 1.0  # draw from the most probable words that hold this probability
-    temperature: float = 1.0  # divides log-probabilities before a draw
-    seed: int = 0  # of the random numbers
-    prefixes: str | None = None  # file with the first words of the results, a line for each sentence
-    targets: str | None = None  # file with results to score, a line for each sentence
+    early_stopping: Literal["amun", "first", "bound"] = "amun"  # when the search of a sentence ends: beam_size
+    # hypotheses have ended; one has ended; no better result is possible
+    sample: bool = False  # sample beam_size results
+    top_k: int = 0  # sample from the k most probable words; 0: all
+    top_p: float = 1.0  # sample from the most probable words with this total probability
+    temperature: float = 1.0  # divide log-probabilities by this before sampling
+    seed: int = 0  # seed of the random numbers
+    prefixes: str | None = None  # file with the first words to force, a line for each sentence
+    targets: str | None = None  # file with translations to score, a line for each sentence
     softmax_filter: str | None = None  # lexical shortlist: lines "target source p", or with tabs "source target p"
-    first_words: int = 10_000  # most frequent target words that the shortlist always allows
-    most_translations: int = 1_000  # of a source word that the shortlist allows
-    alignment: Literal["none", "hard", "soft", "nematus"] = "none"  # attention that is written after a result
-    wipo: bool = False  # n-best lists with their sizes, each line after "OUT: "
-    mini_batch: int | None = None  # sentences that are searched at once; auto: by device and beam
-    mini_batch_words: int | None = None  # most source words that are searched at once; 0: no limit; auto: by device,
-    # if mini_batch is auto, too
-    maxi_batch: int = 0  # sentences that are sorted by length together; 0: all of a task
-    batching: Literal["refill", "drain", "naive"] = "refill"  # whether other sentences take the places of finished ones
-    dtype: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"  # of products; see docs/decode.md
-    table_bytes: Bytes = 64 << 20  # memory of the device for each model's tables of products of words; 0: no tables
-    chunk_sentences: int | None = None  # sentences of one task; auto: by device and text
+    first_words: int = 10_000  # number of most frequent target words that the shortlist always has
+    most_translations: int = 1_000  # maximum translations of each source word that the shortlist has
+    alignment: Literal["none", "hard", "soft", "nematus"] = "none"  # attention to write after each result
+    wipo: bool = False  # n-best lists with their sizes, "OUT: " before each line
+    mini_batch: int | None = None  # sentences decoded at once; auto: by device and beam size
+    mini_batch_words: int | None = None  # maximum source words decoded at once; 0: no limit; auto: by device, if
+    # mini_batch is auto, too
+    maxi_batch: int = 0  # number of sentences to sort by length together; 0: all of a task
+    batching: Literal["refill", "drain", "naive"] = "refill"  # refill: new sentences take the places of finished ones;
+    # drain: the batch shrinks; naive: it keeps its size
+    dtype: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"  # number format of matrix products; see
+    # docs/decode.md
+    table_bytes: Bytes = 64 << 20  # device memory for each model's tables of word products; 0: no tables
+    chunk_sentences: int | None = None  # sentences in one task; auto: by device and text
     text_column: str = "text"  # column of Parquet inputs
     name: str = "decode"  # folder of the result, in the run's output
 

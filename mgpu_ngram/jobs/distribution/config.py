@@ -21,15 +21,16 @@ class DistributionConfig:
     orders: Any = None  # orders of the rows: all (default), max, a number, or a list such as 1,2,5
     mode: Literal["smoothed", "stored"] | None = None  # smoothed (default): with backoff; stored: 0 for n-grams
     # that the model does not store
-    top_k: int | None = None  # write only the greatest words of each row, at most this many; default: whole rows
-    format: Literal["zarr", "npy", "compact", "parquet"] = "zarr"  # of the files; docs/distribution.md compares them
-    dtype: Literal["float32", "float16", "bfloat16"] | None = None  # of values; default float32
-    scale: Literal["prob", "log10", "ln"] | None = None  # of values; default prob
+    top_k: int | None = None  # write only the most probable words of each row, at most this many; default: whole rows
+    format: Literal["zarr", "npy", "compact", "parquet"] = "zarr"  # format of the files; docs/distribution.md compares
+    # the formats
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None  # type of the values; default float32
+    scale: Literal["prob", "log10", "ln"] | None = None  # scale of the values; default prob
     positions: Literal["every", "last"] = "every"  # every: a history ends before each word and at the end of each
     # line; last: a whole line is one history
     sentence_markers: bool = True  # <s> before each line, and a row for the end of each line
     text_column: str = "text"  # column of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text of one task; auto: from the expected output size
+    chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from the expected output size
     verify: bool = True  # check the checksums of a model file
     name: str = "distribution"  # folder of the result, in the run's output
 

@@ -41,34 +41,35 @@ class EstimateConfig:
     """Settings of an estimate job; the keys of its YAML. Options of KenLM's lmplz keep their names."""
 
     corpus: list[str] = field(default_factory=list)  # paths, globs, directories or fsspec URLs; one sentence per line
-    counts: str | None = None  # instead of a corpus: a folder that count wrote with sentence_markers and min_count 1,
-    # the name of an earlier count job, or a file of counts as SRILM's ngram-count writes it
+    counts: str | None = None  # instead of a corpus: an output folder of count with sentence_markers and min_count 1,
+    # the name of an earlier count job, or a counts file of SRILM's ngram-count
     order: int | None = None  # highest n-gram order; auto: 5 for a corpus, else the order of the counts
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     unit: Literal["word", "id"] = "word"  # symbols of the n-grams
     dtype: Literal["uint16", "uint32"] = "uint16"  # type of the token ids in a file, unit id
     separator_id: int | None = None  # token id that ends a sentence, unit id
-    prune: list[int] = field(default_factory=list)  # a threshold for each order: drop n-grams that occur at most
-    # that often; the last one also holds for all higher orders
-    smoothing: Literal["kneser-ney", "witten-bell", "absolute", "good-turing", "additive"] = "kneser-ney"  # how
-    # seen n-grams leave probability to unseen ones; kneser-ney is modified Kneser-Ney, as in lmplz
+    prune: list[int] = field(default_factory=list)  # drop n-grams that occur at most this often: one threshold for each
+    # order, the last also for all higher orders
+    smoothing: Literal["kneser-ney", "witten-bell", "absolute", "good-turing", "additive"] = "kneser-ney"  # smoothing
+    # method; kneser-ney is modified Kneser-Ney, as in lmplz
     interpolate: bool = False  # witten-bell and absolute: interpolate with the lower order; false: back off
-    discount: list[float] = field(default_factory=list)  # absolute: what each count loses, by order; the last one also
-    # holds for all higher orders. []: n1 / (n1 + 2 n2) of each order
-    delta: list[float] = field(default_factory=lambda: [*DELTA])  # additive: added to each count, by order, as discount
-    gt_max: list[int] = field(default_factory=lambda: [*GT_MAX])  # good-turing: highest discounted count, by order
+    discount: list[float] = field(default_factory=list)  # absolute: discount of each order, the last also for all
+    # higher orders; []: n1 / (n1 + 2 n2) of each order
+    delta: list[float] = field(default_factory=lambda: [*DELTA])  # additive: number added to each count, one for each
+    # order
+    gt_max: list[int] = field(default_factory=lambda: [*GT_MAX])  # good-turing: highest discounted count of each order
     vocabulary: str | None = None  # file of words; other words of the text count as <unk>. null: the words of the text
     closed: bool = False  # no <unk>: drop n-grams with words outside the vocabulary; not for kneser-ney
-    limit_vocab_file: str | None = None  # file of words; drop n-grams with other words, kneser-ney
-    vocab_pad: int = 0  # size of the vocabulary for the uniform distribution, at least
+    limit_vocab_file: str | None = None  # kneser-ney: file of words; drop n-grams with other words
+    vocab_pad: int = 0  # least size of the vocabulary for the uniform distribution
     discount_fallback: list[float] | None = None  # discounts for orders where none can be computed; []: 0.5, 1, 1.5
     interpolate_unigrams: bool = True  # false: <unk> gets all mass that order 1 leaves, as in SRILM
     skip_symbols: bool = False  # drop <unk>, <s> and </s> from the text; false: they are errors
-    collapse_values: bool = False  # one value for probability and backoff, ARPA (Heafield et al., 2012)
-    exact_discounts: bool = False  # do not reproduce lmplz's slip in its counts of counts
+    collapse_values: bool = False  # write one value for probability and backoff, ARPA (Heafield et al., 2012)
+    exact_discounts: bool = False  # use exact counts of counts: do not reproduce lmplz's slip
     verbose_header: bool = False  # write comments at the head of an ARPA file
     text_column: str = "text"  # column of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text of one task; auto: from corpus, workers and memory
+    chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory
     name: str = "estimate"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -23,34 +23,38 @@ class FilterConfig:
     """Settings of a filter job; the keys of its YAML."""
 
     text: list[str]  # documents: paths, globs, directories or fsspec URLs of JSON lines, WET and Parquet files
-    model: str  # model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model; with
-    # {language} in the path, a model of each language; a table of models by language (.csv, .yaml)
-    contrast_model: str | None = None  # model of the text to move away from, for the cross-entropy difference
+    model: str  # model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model; {language} in
+    # the path stands for the language of a document; or a table of models by language (.csv, .yaml)
+    contrast_model: str | None = None  # second model, such as one of general text, for the cross-entropy difference
     # (Moore and Lewis 2010); may have {language}, too
     text_column: str = "text"  # key or column of a document's text
-    tokenizer: str | None = None  # SentencePiece model, or tokenizer.json of Hugging Face; null: white space; may have
-    # {language}, too
-    normalize: Literal["none", "ccnet", "nfc", "nfkc"] = "none"  # nfc and nfkc also make lower case
-    sentences: Literal["auto", "line", "document"] = "auto"  # a sentence is a line of the text, or the text; auto: the
-    # text with ccnet, whose normaliser joins lines, else a line
-    buckets: list[str] = field(default_factory=list)  # NAME:PERCENTILE, rising; perplexities above all are the tail
-    fixed_buckets: list[str] = field(default_factory=list)  # NAME:PERPLEXITY, rising, in place of percentiles
-    bucket_by: Literal["perplexity", "difference"] = "perplexity"  # the figure that buckets divide; difference: the
-    # cross-entropy difference
-    sample: int | None = None  # documents, evenly from the beginnings of all files, whose percentiles are taken; null:
-    # all documents
-    cutoffs: str | None = None  # table of percentiles by language, as CCNet's cutoff.csv; null: those of the documents
-    language_column: str | None = None  # field with the language, each with its cut-offs; with a table or {language}:
-    # language
-    min_perplexity: float | None = None  # documents with less are dropped
-    max_perplexity: float | None = None  # documents with more are dropped
-    min_difference: float | None = None  # documents with a smaller cross-entropy difference are dropped
-    max_difference: float | None = None  # documents with a greater cross-entropy difference are dropped
+    tokenizer: str | None = None  # SentencePiece model, or tokenizer.json of Hugging Face; null: split at white space;
+    # may have {language}, too
+    normalize: Literal["none", "ccnet", "nfc", "nfkc"] = "none"  # how to normalise the text; nfc and nfkc also change
+    # it to lower case
+    sentences: Literal["auto", "line", "document"] = "auto"  # score each line, or the whole text, as a sentence; auto:
+    # document with ccnet, whose normaliser joins lines, else line
+    buckets: list[str] = field(default_factory=list)  # NAME:PERCENTILE, rising; documents above all percentiles are the
+    # tail
+    fixed_buckets: list[str] = field(default_factory=list)  # NAME:PERPLEXITY, rising, instead of percentiles
+    bucket_by: Literal["perplexity", "difference"] = "perplexity"  # figure by which buckets are divided; difference:
+    # the cross-entropy difference
+    sample: int | None = None  # compute percentiles from about this many documents, equally many from the beginning of
+    # each file; null: from all
+    cutoffs: str | None = None  # table of percentiles by language, such as CCNet's cutoff.csv; null: compute them from
+    # the documents
+    language_column: str | None = None  # field with the language; each language has its own cut-offs. null: language,
+    # if cutoffs or {language} need it
+    min_perplexity: float | None = None  # drop documents with a lower perplexity
+    max_perplexity: float | None = None  # drop documents with a higher perplexity
+    min_difference: float | None = None  # drop documents with a smaller cross-entropy difference
+    max_difference: float | None = None  # drop documents with a greater cross-entropy difference
     only: list[str] = field(default_factory=list)  # buckets to keep; empty: all
-    keep: list[str] = field(default_factory=list)  # new fields: perplexity, log10, words, oovs, contrast_perplexity,
-    # cross_entropy_difference, bucket, and lines, the perplexity of each sentence; empty: all but lines
+    keep: list[str] = field(default_factory=list)  # new fields to write: perplexity, log10, words, oovs,
+    # contrast_perplexity, cross_entropy_difference, bucket, and lines, the perplexity of each sentence; empty: all but
+    # lines
     report: bool = True  # write report.html
-    block_bytes: Bytes | None = None  # of a file that are scored at once; auto: by device
+    block_bytes: Bytes | None = None  # bytes of a file to score at once; auto: by device
     verify: bool = True  # check the checksums of a model file
     name: str = "filter"  # folder of the result, in the run's output
 

@@ -20,29 +20,30 @@ class LdaConfig:
 
     corpus: list[str]  # UCI docword files, sparse .npz matrices, or documents: plain text with a document a line, JSON
     # lines, Parquet; paths, globs, directories or fsspec URLs
-    vocabulary: str | None = None  # file of words, one a line. Documents need none: their words are found
+    vocabulary: str | None = None  # file with the words of the columns of a matrix, one a line; not needed for
+    # documents
     text_column: str = "text"  # column of Parquet files, or key of JSON lines, with a text or a list of tokens
-    lowercase: bool = True  # lowercase the text first
+    lowercase: bool = True  # change the text to lower case first
     token_pattern: str | None = None  # regular expression of a token; auto: words of two letters or digits and more
     stop_words: str | None = None  # words to leave out: english, or a file with a word a line
     min_df: float = 1  # leave out words in fewer documents: a number, or a share below 1
     max_df: float | None = None  # leave out words in more documents: a number from 2 on, or a share; auto, 1: no limit
     max_features: int | None = None  # keep this many words, those with most tokens; auto: all
     topics: int = 100  # number of topics, 2 to 65,536
-    sweeps: int = 200  # over all tokens
-    alpha: float | list[float] | None = None  # prior of each topic in a document: a number, or a list of a number for
-    # each topic; auto: 50 / topics
-    beta: float = 0.01  # prior of each word in a topic
-    seeds: dict | None = None  # words whose topics are given: topic -> a word, a list of words, or word -> weight. A
-    # weight is a number of tokens of the word that the topic has from the start; 100 where none is given
-    optimise_every: int = 0  # sweeps between estimates of the priors; 0: the priors stay as given
-    exclude_self: bool = True  # leave a token's own count out, as collapsed Gibbs sampling does; false: as CuLDA_CGS
-    seed: int = 1  # of the random numbers, 0 to 2^64 - 1; the same seed gives the same topics on any device
-    evaluate_every: int = 10  # sweeps between metrics; 0: after the last sweep only
-    held_out: float = 0.0  # share of the documents that are left out of training, to measure the perplexity on them
-    tolerance: float = 0.0  # stop when the perplexity falls by less than this share between two metrics; 0: never
-    coherence: bool = False  # measure the coherence of the topics, too: u_mass, c_npmi, c_uci, c_v; means over topics
-    block_tokens: int | None = None  # tokens of the parts of the corpus that workers divide; auto: 1,048,576
+    sweeps: int = 200  # number of sweeps over all tokens
+    alpha: float | list[float] | None = None  # prior of topics in a document: one number, or a list with one for each
+    # topic; auto: 50 / topics
+    beta: float = 0.01  # prior of words in a topic
+    seeds: dict | None = None  # words for given topics: topic -> a word, a list of words, or word -> weight. A weight
+    # is the number of tokens of the word that the topic has from the start; default 100
+    optimise_every: int = 0  # number of sweeps between estimates of the priors; 0: the priors stay as given
+    exclude_self: bool = True  # exclude the token's own count, as collapsed Gibbs sampling does; false: as in CuLDA_CGS
+    seed: int = 1  # seed of the random numbers, 0 to 2^64 - 1; the same seed gives the same topics on any device
+    evaluate_every: int = 10  # number of sweeps between evaluations; 0: only after the last sweep
+    held_out: float = 0.0  # share of the documents that are held out of training, to measure the perplexity on them
+    tolerance: float = 0.0  # stop when the perplexity falls by less than this share between two evaluations; 0: never
+    coherence: bool = False  # also compute the coherence of the topics: u_mass, c_npmi, c_uci, c_v; means over topics
+    block_tokens: int | None = None  # tokens in each part of the corpus, which workers share out; auto: 1,048,576
     name: str = "lda"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -17,11 +17,13 @@ class MixConfig:
     """Settings of a mix job; the keys of its YAML. Either weights or tune are given."""
 
     models: list[str]  # two or more: ARPA files, KenLM binary models, model files, or names of earlier jobs
-    weights: list[float] = field(default_factory=list)  # of the models, in their order; they sum to 1 unless log_linear
-    tune: str | None = None  # a held-out text, for which the best weights are found
-    log_linear: bool = False  # multiply powers of probabilities, as KenLM's interpolate; false: add weighted ones
-    bayes: int = 0  # weigh models by the last so many words of a history, as SRILM's -bayes; 0: fixed weights
-    bayes_scale: float = 1.0  # power of the history's probability in that weight
+    weights: list[float] = field(default_factory=list)  # one weight for each model, in their order; without log_linear
+    # they must sum to 1
+    tune: str | None = None  # held-out text for which to find the best weights
+    log_linear: bool = False  # multiply the probabilities of the models, each to the power of its weight, as KenLM's
+    # interpolate; false: add weighted probabilities
+    bayes: int = 0  # adapt the weights to this many last words of the history, as SRILM's -bayes; 0: fixed weights
+    bayes_scale: float = 1.0  # exponent of the probability of these words
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     name: str = "mix"  # folder of the result, in the run's output
 

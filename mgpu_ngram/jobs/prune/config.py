@@ -18,17 +18,18 @@ class PruneConfig:
     """Settings of a prune job; the keys of its YAML. Exactly one of entropy, max_ngrams, vocabulary, min_count."""
 
     model: str  # an ARPA file, plain or compressed, a KenLM binary model or a model file; or an earlier job
-    entropy: float | None = None  # drop n-grams without which the perplexity changes by a smaller ratio: 1e-8
-    max_ngrams: int | None = None  # keep at most so many n-grams of all orders, by the same measure
-    vocabulary: str | None = None  # a text; keep the n-grams of its words, as KenLM's filter does
+    entropy: float | None = None  # drop n-grams whose removal changes the perplexity by a smaller ratio than this, such
+    # as 1e-8
+    max_ngrams: int | None = None  # keep at most this many n-grams of all orders: those with the largest changes
+    vocabulary: str | None = None  # text; keep the n-grams whose words occur in it, as KenLM's filter does
     vocabulary_mode: Literal["single", "union", "multiple"] = "single"  # single: all words of an n-gram occur in the
     # text; union: in one of its lines; multiple: a model for each line
-    context: bool = False  # with vocabulary: the last word of an n-gram may be any
-    phrases: bool = False  # with vocabulary: lines hold phrases, separated by tabs; an n-gram must fit into them. Mode
-    # union or multiple
-    min_count: list[int] = field(default_factory=list)  # drop n-grams that occur fewer times in `counts`; of orders 2,
-    # 3, ..., and the last one also holds for all higher orders
-    counts: str | None = None  # for min_count: a folder that count wrote with sentence_markers, or an earlier count job
+    context: bool = False  # with vocabulary: do not check the last word of an n-gram
+    phrases: bool = False  # with vocabulary: lines have phrases separated by tabs; an n-gram must fit into the phrases.
+    # Mode union or multiple
+    min_count: list[int] = field(default_factory=list)  # drop n-grams that occur fewer times in `counts`: one number
+    # for each order from 2, the last also for all higher orders
+    counts: str | None = None  # for min_count: output folder of count with sentence_markers, or an earlier count job
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     name: str = "prune"  # folder of the result, in the run's output
 

@@ -25,16 +25,18 @@ class ListsConfig:
 
     text: list[str]  # n-best lists: paths, globs, directories or fsspec URLs
     lm: list[str] = field(default_factory=list)  # n-gram models, of any format, or names of earlier jobs
-    names: list[str] = field(default_factory=list)  # of the models' features; empty: the names of their files or jobs
-    weights: Any = field(default_factory=dict)  # of features by name: a number, or a list for a feature of several
-    # values. The old total has the name total; its weight is 1 unless a feature of the lists has one. Or a YAML file of
-    # them, or the name of an earlier job that tunes them
-    kaldi: bool = False  # the lists are archives of Kaldi: lines "ID-N word word"
-    costs: dict = field(default_factory=dict)  # archives of Kaldi's costs by the names of their features
-    lattices: Literal["no", "kaldi", "slf"] = "no"  # the texts are lattices: text of Kaldi or OpenFst, or HTK's SLF
-    n_best: int = 1  # best texts of each lattice, at most
+    names: list[str] = field(default_factory=list)  # names of the models' features; empty: the names of their files or
+    # jobs
+    weights: Any = field(default_factory=dict)  # weights of features by name: a number, or a list for a feature with
+    # several values. The old total has the name total; its weight is 1 unless a feature of the lists has a weight. Or a
+    # YAML file of weights, or the name of an earlier job that tunes them
+    kaldi: bool = False  # the lists are Kaldi archives: lines "ID-N word word"
+    costs: dict = field(default_factory=dict)  # Kaldi archives of costs, by the names of their features
+    lattices: Literal["no", "kaldi", "slf"] = "no"  # the inputs are lattices: kaldi (text of Kaldi or OpenFst), or slf
+    # (HTK)
+    n_best: int = 1  # maximum number of best texts of each lattice
     text_column: str = "text"  # column of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
+    chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from device, text and workers
     verify: bool = True  # check the checksums of model files
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class ListsConfig:
 class RescoreConfig(ListsConfig):
     """Settings of a rescore job; the keys of its YAML."""
 
-    best: bool = False  # write the text of the best line of each list alone
+    best: bool = False  # write only the text of the best line of each list
     name: str = "rescore"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -16,10 +16,10 @@ class ScoreConfig:
     text: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
     sentence_markers: bool = True  # <s> before each sentence, and a scored </s> after it
     level: Literal["word", "sentence"] = "sentence"  # a row of the table is a word or a sentence
-    index: Literal["auto", "edge", "btree"] = "auto"  # the edge table, faster; or the trie alone, smaller and ready
-    # at once; auto: the edge table unless a CPU would build it for a text that is short beside the model
+    index: Literal["auto", "edge", "btree"] = "auto"  # edge: hash table, faster; btree: trie alone, smaller and ready
+    # at once; auto: edge, unless a CPU would have to build the table for a text that is short compared with the model
     text_column: str = "text"  # column of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
+    chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from device, text and workers
     verify: bool = True  # check the checksums of a model file
     name: str = "score"  # folder of the result, in the run's output
 

@@ -15,20 +15,22 @@ class TopicsConfig:
 
     model: str  # a topic model file, the folder that lda wrote, or the name of an earlier lda job
     documents: list[str] = field(default_factory=list)  # documents whose topics to find, in the formats of lda: paths,
-    # globs, directories or fsspec URLs. Without documents the job describes the topics alone
+    # globs, directories or fsspec URLs. Without documents, the job only describes the topics
     text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: as the model was trained
-    vocabulary: str | None = None  # file of the words of a matrix, one a line; auto: the words of the model
+    vocabulary: str | None = None  # file with the words of the columns of a matrix, one a line; auto: the words of the
+    # model
     format: Literal["parquet", "jsonl", "npy", "npz"] = "parquet"  # npy: all shares, float32; npz: SciPy's CSR matrix
-    dense: bool = False  # write all shares of a document, not only those from the threshold on
-    threshold: float = 0.01  # the least share of a topic that is written
-    group_by: str | None = None  # column of classes, whose shares of topics are added up
-    time: str | None = None  # column of dates, likewise
+    dense: bool = False  # write the shares of all topics, not only those above the threshold
+    threshold: float = 0.01  # do not write smaller shares
+    group_by: str | None = None  # column of classes; compute the mean shares of topics for each class
+    time: str | None = None  # column of dates; compute the mean shares of topics for each period
     by: Literal["year", "month", "week", "day"] = "month"  # periods of the dates
-    top: int = 10  # words of a topic that are shown
-    order: Literal["probability", "relevance", "frex"] = "probability"  # how these words are chosen
-    relevance_lambda: float = 0.6  # weight of the probability in relevance; the rest is the weight of the lift
-    examples: int = 3  # representative documents of each topic
-    nearest: int | None = None  # others nearest to each topic; None: 0, or 5 of a topic that is shown alone
+    top: int = 10  # number of words to show for each topic
+    order: Literal["probability", "relevance", "frex"] = "probability"  # order of these words
+    relevance_lambda: float = 0.6  # weight of the probability in the relevance; the rest is the weight of the lift
+    examples: int = 3  # number of representative documents of each topic
+    nearest: int | None = None  # number of nearest topics to show for each topic; None: 0, or 5 for a topic that is
+    # shown alone
     html: bool = False  # write a page to explore the topics, topics.html
     name: str = "topics"  # folder of the result, in the run's output
 

@@ -22,24 +22,25 @@ class TrieConfig:
     """Settings of a trie job; the keys of its YAML."""
 
     model: str  # an ARPA file, plain or compressed, a KenLM binary model, or a model file
-    index: Literal["btree", "edge", "both"] | None = None  # edge, both: add the edge table, which is faster and
-    # larger; btree: the trie alone. auto: as in the input model file; btree for another file
-    fanout: int | None = None  # words that a search of the trie compares in one step; auto: as in the input model
-    # file; 32 for another file
+    index: Literal["btree", "edge", "both"] | None = None  # edge, both: add the edge table, which is faster and larger;
+    # btree: the trie alone. auto: as in the input if it is a model file, else btree
+    fanout: int | None = None  # words that a search of the trie compares in one step; auto: as in the input if it is a
+    # model file, else 32
     format: Literal["safetensors", "arpa", "kenlm-probing", "kenlm-trie"] = "safetensors"  # model file, ARPA file, or
-    # KenLM binary model; the last three have no index of ours, and backoffs
+    # KenLM binary; the last three have backoffs, and none of our indexes
     quantize: int | None = None  # bits of the codes for log10 probabilities and backoffs, from order 2 up; auto: floats
-    quantize_backoff: int | None = None  # bits of the codes for backoffs in a trie of KenLM; auto: as quantize
-    pointer_bits: int | None = None  # high bits of a trie's pointers that KenLM may store in a table (255: as many as
-    # save memory); auto: whole pointers
-    multiplier: float = 1.5  # slots for each n-gram in the tables of a probing model of KenLM
+    quantize_backoff: int | None = None  # bits of the codes for backoffs in a KenLM trie; auto: as quantize
+    pointer_bits: int | None = None  # maximum high bits of a trie's pointers that KenLM stores in a table (255: as many
+    # as save memory); auto: whole pointers
+    multiplier: float = 1.5  # slots for each n-gram in the tables of a KenLM probing model
     rest: list[str] = field(default_factory=list)  # models of orders 1 to N - 1, whose probabilities become the rest
-    # costs of a probing model of KenLM; default: no rest costs
-    words: bool = True  # false: leave the words out of a KenLM binary model, which then holds their hashes alone
+    # costs of a KenLM probing model; default: no rest costs
+    words: bool = True  # false: leave the words out of a KenLM binary model, which then has only their hashes
     unk_log10: float = -100  # log10 probability of <unk> if an ARPA file lacks it
-    need_markers: bool = True  # false: write a KenLM binary model of an ARPA file without <s> or </s>, too
-    positive_to_zero: bool = False  # true: a log10 probability over 0 in an ARPA file, as IRSTLM writes, becomes 0
-    backoff: bool = True  # false: leave backoffs out; such a model serves stored distributions only
+    need_markers: bool = True  # false: also convert an ARPA file without <s> or </s> to a KenLM binary model
+    positive_to_zero: bool = False  # true: replace log10 probabilities above 0 in an ARPA file, as IRSTLM writes them,
+    # by 0
+    backoff: bool = True  # false: leave out backoffs; the model then serves only stored distributions
     name: str = "trie"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -17,12 +17,12 @@ MAX_POINTS = 1_000_000  # of a grid
 class TuneConfig(ListsConfig):
     """Settings of a tune job; the keys of its YAML. The search starts from the weights."""
 
-    references: list[str] = field(default_factory=list)  # files of correct texts: line i + 1 is that of list i; with
-    # kaldi or lattices, lines "ID word word". Several files have a reference each
-    metric: Literal["bleu", "wer", "cer"] = "bleu"  # BLEU, or the error rate of words or characters
-    grid: dict = field(default_factory=dict)  # lists of weights to try by name, all combinations; empty: line searches
-    restarts: int = 10  # line searches from random weights, besides the one from the weights given
-    seed: int = 1  # of the random weights
+    references: list[str] = field(default_factory=list)  # files of correct texts: line i + 1 is for list i; with kaldi
+    # or lattices, lines "ID word word". With several files, each list has a reference in each
+    metric: Literal["bleu", "wer", "cer"] = "bleu"  # BLEU, or the word or character error rate
+    grid: dict = field(default_factory=dict)  # lists of weights by name; try all combinations. Empty: line searches
+    restarts: int = 10  # number of searches from random weights, besides the search from the given weights
+    seed: int = 1  # seed of the random weights
     name: str = "tune"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
