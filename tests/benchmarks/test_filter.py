@@ -60,7 +60,7 @@ def test_a_scanner_with_other_texts_is_not_timed(device, tmp_path, monkeypatch):
         found.texts = found.texts[:-1]
         return found
 
-    monkeypatch.setattr(bench_filter, "scan_lines", without_the_last)
+    monkeypatch.setattr(bench_filter, "scan_json", without_the_last)
     with pytest.raises(WrongResult, match="finds other texts"):
         run(device, tmp_path, "parse")
 

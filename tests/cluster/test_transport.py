@@ -241,7 +241,7 @@ def test_a_file_is_mapped_by_other_processes_of_its_host(executor, tmp_path, wai
 @pytest.fixture
 def device(monkeypatch, tmp_path):
     """The fake GPU in this process, with `offer` as the offer of this process."""
-    for name in ("is_array", "contiguous", "lend", "import_arrays", "to_host", "from_host", "why_lost"):
+    for name in ("is_array", "as_contiguous", "lend", "import_arrays", "copy_to_host", "copy_from_host", "why_lost"):
         monkeypatch.setattr(gpu, name, getattr(gpu, name))
     monkeypatch.setattr(gpu, "wait_for_device", gpu.wait_for_device)
     from mgpu_ngram.cluster import worker

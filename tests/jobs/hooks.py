@@ -29,7 +29,9 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.tokenise": ["tokenise"],
     "mgpu_ngram.engine.count": ["count_chunk"],
     "mgpu_ngram.engine.sorted_runs": ["bundle_runs", "take_shards"],
-    "mgpu_ngram.engine.vocabulary_ranges": ["merge_sorted", "deal_range", "words_of", "number_piece", "join_pieces"],
+    "mgpu_ngram.engine.vocabulary_ranges": [
+        "merge_sorted", "deal_range", "words_of_piece", "number_piece", "join_pieces",
+    ],
     "mgpu_ngram.engine.write": ["write_part"],
     "mgpu_ngram.jobs.count.passes": ["save_vocabularies", "save_runs"],
     "mgpu_ngram.engine.score": ["score_chunk"],
@@ -47,8 +49,8 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.decode_lines": ["decode_lines"],
     "mgpu_ngram.engine.filter_shard": ["score_shard", "write_shard"],
     "mgpu_ngram.engine.filter_cutoffs": ["find_cutoffs"],
-}
-SETTINGS = {"mgpu_ngram.engine.assemble": {"SAMPLED": 4}}  # small models are cut, too
+}  # fmt: skip
+SETTINGS = {"mgpu_ngram.engine.assemble": {"SAMPLED_NGRAMS": 4}}  # small models are cut, too
 
 
 def die():

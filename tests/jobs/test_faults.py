@@ -92,7 +92,7 @@ def test_a_death_in_every_task_of_vocabularies_in_ranges(
     """Vocabularies are in files, which other processes map; the words of a lost process are made again."""
     monkeypatch.setattr(passes, "WORD_BYTES", 1 << 60)
     monkeypatch.setattr(passes, "ranges_needed", lambda sizes, budget: 4)
-    before, after = ["deal_range", "join_pieces"], ["merge_sorted", "deal_range", "words_of", "number_piece"]
+    before, after = ["deal_range", "join_pieces"], ["merge_sorted", "deal_range", "words_of_piece", "number_piece"]
     hooks(**dict.fromkeys([*(f"{task}.before" for task in before), *(f"{task}.after" for task in after)], ""))
     share = "from mgpu_ngram.engine.budget import KEPT_SHARE; KEPT_SHARE['cpu'] = {}"
     cluster.everywhere(exec, share.format(0))  # nothing waits in memory

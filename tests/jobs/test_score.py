@@ -378,7 +378,7 @@ def test_a_short_text_with_a_large_model_builds_no_edge_table(device, tokens, ed
     monkeypatch.setattr(score_job, "is_model_file", lambda _: True)
     monkeypatch.setattr(score_job, "describe_model", lambda _: {"orders": [30, 70], "edge_table": edge_table})
     made = score_job.ScoreConfig("model", ["text"], index=index)
-    assert score_job._index(made, int(tokens * score_job.WORD_BYTES), device) == expected
+    assert score_job._index(made, int(tokens * score_job.TEXT_WORD_BYTES), device) == expected
 
 
 def test_the_index_of_an_arpa_file_is_the_edge_table(arpa):

@@ -235,7 +235,7 @@ def test_refused_inputs(made, tmp_path):
     with pytest.raises(InputError, match="no discount can be computed for 1-grams, because none occurs twice"):
         made(["a b c d e"], order=2, smoothing="absolute")
     with pytest.raises(InputError, match="vocabulary .*missing: cannot be read"):
-        estimate.read_words(str(tmp_path / "missing"), "vocabulary")
+        estimate.read_word_file(str(tmp_path / "missing"), "vocabulary")
     with pytest.raises(InputError, match="<s> stands in"):
         made(["a <s> b"], order=2, smoothing="witten-bell")
 
