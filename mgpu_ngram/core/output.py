@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import socket
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +46,7 @@ def write_at(file: int, data: Any, offset: int) -> int:
 class Sink:
     """A file being written, with its current size and CRC-32.
 
-    pool  a thread of a durable file, where the disk takes bytes while further ones are appended
+    pool  a thread of a durable file, where the disk takes bytes while further ones are written
     """
 
     closed = False  # pyarrow reads it
@@ -57,6 +58,7 @@ class Sink:
         self._pool, self._syncing = pool, Future[None]()
         self._syncing.set_result(None)
         self._synced_bytes = 0  # that the disk has or takes
+        self._counting = threading.Lock()
 
     def write(self, data: Any) -> int:
         self.append(data)
@@ -66,12 +68,7 @@ class Sink:
     def append(self, data: Any) -> None:
         """Write data that has its own checksums; twice as fast as `write`."""
         self.file.write(data)
-        self.size_bytes += len(data)
-        if self._pool and self.size_bytes - self._synced_bytes >= SYNC_BYTES and self._syncing.done():
-            self._syncing.result()  # raises what went wrong
-            self.flush()
-            self._syncing = self._pool.submit(os.fsync, self.file.fileno())
-            self._synced_bytes = self.size_bytes
+        self._count(len(data))
 
     def sync(self) -> None:
         """Wait until the disk has all."""
@@ -84,8 +81,18 @@ class Sink:
         data = memoryview(data)
         while data:
             written = write_at(self.file.fileno(), data, offset)
-            self.size_bytes += written
+            self._count(written)
             data, offset = data[written:], offset + written
+
+    def _count(self, written: int) -> None:
+        """Count bytes that were written; tell the disk to take those of a durable file once it is idle."""
+        with self._counting:
+            self.size_bytes += written
+            if self._pool and self.size_bytes - self._synced_bytes >= SYNC_BYTES and self._syncing.done():
+                self._syncing.result()  # raises what went wrong
+                self.flush()
+                self._syncing = self._pool.submit(os.fsync, self.file.fileno())
+                self._synced_bytes = self.size_bytes
 
     def flush(self) -> None:
         self.file.flush()

@@ -12,7 +12,7 @@ import pytest
 
 import mgpu_ngram.core.output as output_module
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.output import Output, _host, find_manifest, new_file, write_manifest
+from mgpu_ngram.core.output import Output, Sink, _host, find_manifest, new_file, write_manifest
 
 FORMAT = "mgpu_ngram counts"
 
@@ -188,20 +188,21 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, full_disk):
     assert names(tmp_path) == []
 
 
-def test_the_disk_takes_a_durable_file_while_it_is_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize("write", [Sink.append, lambda sink, data: sink.write_at(sink.size_bytes, data)])
+def test_the_disk_takes_a_durable_file_while_it_is_written(tmp_path, monkeypatch, write):
     synced = []
     monkeypatch.setattr(output_module, "SYNC_BYTES", 1000)
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     with new_file(tmp_path / "plain") as sink:
-        sink.append(bytes(5000))
+        write(sink, bytes(5000))
     assert synced == []
     with new_file(tmp_path / "durable", durable=True) as sink:
-        sink.append(bytes(1500))
+        write(sink, bytes(1500))
         deadline = time.monotonic() + 60
         while not synced and time.monotonic() < deadline:
             time.sleep(0.001)
         assert synced == [1500]  # before the block ends
-        sink.append(bytes(100))
+        write(sink, bytes(100))
     assert synced == [1500, 1600]
 
     def fails(descriptor):
@@ -212,7 +213,7 @@ def test_the_disk_takes_a_durable_file_while_it_is_written(tmp_path, monkeypatch
         pytest.raises(RunError, match="cannot write .*bad after 1,500 bytes: Input/output error"),
         new_file(tmp_path / "bad", durable=True) as sink,
     ):
-        sink.append(bytes(1500))
+        write(sink, bytes(1500))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["durable", "plain"]
 
 
