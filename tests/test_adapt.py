@@ -24,6 +24,8 @@ def test_the_command(here, mgpu_ngram):
     command = ["estimate", "old.txt", "new.txt", "-o", "both.arpa", "--order", "3", "--discount-fallback"]
     assert mgpu_ngram(*command, "--workers", "0")[0] == 0
     assert (here / "made" / "model.arpa").read_bytes() == (here / "both.arpa").read_bytes()
+    status, _, err = mgpu_ngram("mix", "made", "both.arpa", "--weights", "0.5", "0.5", "-o", "mixed.arpa")
+    assert status == 2 and "made: cannot be read (Is a directory); give the model in it, made/model.arpa\n" in err
     status, out, _ = mgpu_ngram("info", "made")
     assert status == 0 and "a Kneser-Ney model of order 3" in out and "the counts of its text: made/counts" in out
     assert mgpu_ngram("info", "made/counts")[0] == 0

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import mgpu_ngram as ng
 from mgpu_ngram import kenlm as ours
 from mgpu_ngram.core.model_file import save_model
+from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lacks <unk>")
@@ -96,6 +97,16 @@ def test_sentences_by_hand(model, sentence, bos, eos, scores):
     assert list(model.full_scores(sentence.encode(), bos=bos, eos=eos)) == scores
     assert model.score(sentence, bos, eos) == model.score(sentence.encode(), bos=bos, eos=eos)
     assert model.score(sentence, bos, eos) == sum(prob for prob, _, _ in scores)
+
+
+@pytest.mark.parametrize("format", ["kenlm-trie", "kenlm-probing"])
+def test_files_that_we_write(kenlm, format, arpa, tmp_path):
+    """KenLM's module loads them, too, and scores the same."""
+    write_kenlm(tmp_path / "written.bin", open_model(arpa), format)
+    model = load(kenlm, tmp_path / "written.bin")
+    for sentence, bos, eos, scores in BY_HAND:
+        assert list(model.full_scores(sentence, bos, eos)) == scores
+    assert model.order == 3 and "a" in model and "c" not in model
 
 
 def test_types_and_defaults(model):

@@ -210,9 +210,9 @@ def identify(path: str | Path) -> str:
             return str(load_arrays(path, verify=False)[1].get("fingerprint"))
         found = os.stat(path)
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a model file, an ARPA file or a KenLM binary model"
-        ) from None
+        inside = next(iter(sorted(Path(path).glob("model.*"))), None)  # of the folder that a job writes
+        way_out = f"the model in it, {inside}" if inside else "a model file, an ARPA file or a KenLM binary model"
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give {way_out}") from None
     what = what_begins(head)
     if what == INTERMEDIATE:
         return identify_intermediate(path)
