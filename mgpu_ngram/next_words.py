@@ -25,7 +25,7 @@ from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 from mgpu_ngram.engine.sample_words import WordSampler
-from mgpu_ngram.engine.torch_arrays import on_stream_of
+from mgpu_ngram.engine.torch_arrays import not_compiled, on_stream_of
 
 SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
 MAX_CALLED_HISTORIES = 1 << 16  # per block that workers make; they pass through the scheduler, about 20 bytes each
@@ -52,6 +52,7 @@ class NextWords:
         """The trie and the words of the model, in host memory."""
         raise NotImplementedError
 
+    @not_compiled
     def distribution(
         self,
         histories: Any,

@@ -296,10 +296,12 @@ def test_autocast_leaves_scores_as_they_are(lm):
 def test_calls_of_a_model_may_stand_in_a_compiled_function(arpa, device):
     model = ng.Model.load(arpa, device)
     states = torch.zeros(3, dtype=torch.int32, device="cuda" if device == "gpu" else "cpu")
+    shape = 2, 1, len(model.vocabulary)
 
     def scores(states):
         begun = model.start(3, out=torch.empty_like(states))
-        return 2 * model.advance(states + 1)[0], *model.step(states, states), model.final(states), begun
+        rows = 2 * model.distribution(["", "a"], "max", out=torch.empty(shape, device=states.device))
+        return 2 * model.advance(states + 1)[0], *model.step(states, states), model.final(states), begun, rows
 
     found, wanted = torch.compile(scores, backend="eager")(states), scores(states)
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
