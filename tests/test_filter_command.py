@@ -34,6 +34,16 @@ def test_a_run(folder, mgpu_ngram):
     assert find_manifest(folder / "out")["totals"]["buckets"]["tail"] == {"documents": 1, "kept": 0, "words": 2}
 
 
+def test_no_documents(folder, mgpu_ngram):
+    (folder / "empty.jsonl").touch()
+    flags = ["-m", "model.arpa", "--fixed-buckets", "head:9", *HERE]
+    status, out, err = mgpu_ngram("filter", "empty.jsonl", "-o", "out", *flags)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[:3] == [
+        "out: 0 documents, 0 kept", "cut-offs: 9.0", "buckets: none, there are no documents",
+    ]  # fmt: skip
+
+
 def test_a_summary_for_machines(folder, mgpu_ngram):
     flags = ["--text", "body", "--max-perplexity", "10", "--no-report", "--json"]
     status, out, _ = mgpu_ngram("filter", "docs.jsonl", "-o", "out", "-m", "model.arpa", *flags, *HERE)

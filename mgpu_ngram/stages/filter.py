@@ -218,4 +218,5 @@ def _show_buckets(buckets: dict[str, dict[str, int]], cutoffs: Mapping[str, Any]
     for name, values in cutoffs.items():
         of = f" of {name}" if name else ""
         print(f"cut-offs{of}: " + ", ".join(shown_cutoff(value, by) for value in values))
-    print("buckets: " + ", ".join(f"{name} {bucket['documents']:,}" for name, bucket in sorted(buckets.items())))
+    sizes = [f"{name} {bucket['documents']:,}" for name, bucket in sorted(buckets.items())]
+    print("buckets: " + (", ".join(sizes) or "none, there are no documents"))

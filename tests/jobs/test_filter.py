@@ -319,7 +319,7 @@ def test_a_field_of_the_language_that_no_document_has(kind, settings, arpa, here
         )
     names = ("id", "language") if kind == "wet" else ("lnag", "lang") if kind == "parquet" else ("n", "lang")
     what = "lacks the column 'lnag'; name one with language_column: text, lang, n" if kind == "parquet" else (
-        f"no document, of 2, has a text in the field '{names[0]}'; name the field of the language with language_column"
+        f"no document has a text in the field '{names[0]}'; name the field of the language with language_column"
     )  # fmt: skip
     with pytest.raises(InputError, match=what):
         run(FilterConfig(["docs"], language_column=names[0], **settings), RunContext(here, "out"))

@@ -178,7 +178,7 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
         if config.language and job.stats.documents and not job.stats.languages:
             checkpoint.discard()  # of no use for another field
             raise InputError(
-                f"no document, of {job.stats.documents:,}, has a text in the field {config.language!r}; "
+                f"no document has a text in the field {config.language!r}; "
                 "name the field of the language with language_column"
             )
         names = {key or "": values for key, values in job.rules.cutoffs.items()}
