@@ -15,10 +15,10 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.common.ascii import NEWLINE
+from mgpu_ngram.kernels.common.draws import GAMMA
 from mgpu_ngram.kernels.compile import njit
 
 BLOCK_WORDS = 1 << 20  # words generated in one block; the corpus depends on it, so it is fixed
-STEP = np.uint64(0x9E3779B97F4A7C15)  # from counter to counter
 QUANTILES = 1 << 24  # resolution of the Zipf law
 SUCCESSORS = 4  # fixed successors of each word
 SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
@@ -159,7 +159,7 @@ def splitmix64(x: Any) -> Any:
 
 def _draw(first: int, n: int, stream: int, xp: Any) -> Any:
     """(n,) uint64 random bits of the counters from `first` on, of one of many streams."""
-    return splitmix64(xp.arange(first + 1, first + n + 1, dtype=np.uint64) * STEP ^ _stream_key(stream))
+    return splitmix64(xp.arange(first + 1, first + n + 1, dtype=np.uint64) * GAMMA ^ _stream_key(stream))
 
 
 def _stream_key(stream: int) -> np.uint64:
@@ -218,9 +218,9 @@ def _spell(first, words, rank_Q, keys, offsets_V, data, text_B, totals_N):
     lengths_key, words_key = keys
     at, sentences, left, rank = 0, 0, 0, np.uint64(0)
     for t in range(words):
-        random = _mix_one(np.uint64(first + t + 1) * STEP ^ words_key)
+        random = _mix_one(np.uint64(first + t + 1) * GAMMA ^ words_key)
         if left == 0:
-            length = _mix_one(np.uint64(first + sentences + 1) * STEP ^ lengths_key)
+            length = _mix_one(np.uint64(first + sentences + 1) * GAMMA ^ lengths_key)
             left = min(SHORTEST_WORDS + int(length % np.uint64(LONGEST_WORDS - SHORTEST_WORDS + 1)), words - t)
             sentences += 1
             for n in range(len(totals_N)):
@@ -248,11 +248,11 @@ def _walk(source_P, order_P, first_P, size_P, seed, begin, text_B):
     """
     P = len(source_P)
     key = _mix_one(seed + np.uint64(1))
-    place = np.int64(_mix_one(np.uint64(begin) * STEP ^ key) % np.uint64(P))
+    place = np.int64(_mix_one(np.uint64(begin) * GAMMA ^ key) % np.uint64(P))
     while source_P[place] != NEWLINE:
         place = (place + 1) % P
     for t in range(begin, min(begin + BLOCK_BYTES, len(text_B))):
-        random = _mix_one(np.uint64(t + 1) * STEP ^ key) >> np.uint64(32)
+        random = _mix_one(np.uint64(t + 1) * GAMMA ^ key) >> np.uint64(32)
         place = order_P[first_P[place] + np.int64(random * np.uint64(size_P[place]) >> np.uint64(32))] + np.int64(1)
         if place == P:
             place = np.int64(0)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks import decode_amun
 from mgpu_ngram.benchmarks import decode_peers as peers
+from mgpu_ngram.benchmarks.decode_step import BEAMS
 from mgpu_ngram.benchmarks.decode_work import (
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
@@ -28,7 +29,6 @@ from mgpu_ngram.engine.search_options import Hypothesis
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 
-BEAMS = (1, 3, 9)
 UNFUSED = "decode/fusion unfused"
 PUBLISHED = "25 % faster by fusion on a V100, as published"
 

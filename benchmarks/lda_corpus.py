@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.corpora import STEP, splitmix64
+from mgpu_ngram.benchmarks.corpora import splitmix64
 from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.engine.device import to_host_fast
+from mgpu_ngram.kernels.common.draws import GAMMA
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.lda.layout import repeat
 
@@ -152,7 +153,7 @@ def generate(shape: CorpusShape, seed: int = 1, xp: Any = np, first: int = 0, la
         topic_T = xp.where(
             (random_T & np.uint64(255)) < BACKGROUND, np.uint64(known.planted), topic_T.astype(np.uint64)
         )
-        at_T = topic_T << np.uint64(32) | splitmix64(random_T + STEP) >> np.uint64(32)
+        at_T = topic_T << np.uint64(32) | splitmix64(random_T + GAMMA) >> np.uint64(32)
         word_T = word_N[xp.searchsorted(upper_N, at_T, side="right")]
         blocks.append(_bags(document_T, word_T, end - d, shape.words))
         d = end
@@ -177,7 +178,7 @@ def _slots(random_T: Any, document_T: Any, threshold_DS: Any) -> Any:
 def _random(counters: Any, seed: int, stream: int) -> Any:
     """Return 64 random bits for each counter."""
     key = splitmix64(np.array([2 * seed + stream + 1], np.uint64))[0]
-    return splitmix64((counters + np.uint64(1)) * STEP ^ key)
+    return splitmix64((counters + np.uint64(1)) * GAMMA ^ key)
 
 
 def _bags(document_T: Any, word_T: Any, documents: int, num_words: int) -> Bags:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.corpora import LONGEST_WORDS, QUANTILES, SHORTEST_WORDS, STEP, spellings, splitmix64
+from mgpu_ngram.benchmarks.corpora import LONGEST_WORDS, QUANTILES, SHORTEST_WORDS, spellings, splitmix64
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.corpus import open_corpus
@@ -21,6 +21,7 @@ from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.trie import FANOUT, build_trie
+from mgpu_ngram.kernels.common.draws import GAMMA
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 VOCABULARY = 1_000_000  # words that the generated language has; a text shows those that its size allows
@@ -168,11 +169,11 @@ def _sentences(
     key = splitmix64(np.array([seed + 1], np.uint64))[0]
     counter_S = xp.arange(first, first + count, dtype=np.uint64) * np.uint64(LONGEST_WORDS + 1)
     lengths = np.uint64(LONGEST_WORDS - SHORTEST_WORDS + 1)
-    length_S = (splitmix64(counter_S * STEP ^ key) % lengths).astype(np.int64) + SHORTEST_WORDS
+    length_S = (splitmix64(counter_S * GAMMA ^ key) % lengths).astype(np.int64) + SHORTEST_WORDS
     codes = xp.zeros((count, LONGEST_WORDS + 1), np.uint32)
     before_S = two_before_S = xp.full(count, vocabulary, np.uint64)  # the number of <s> here
     for t in range(LONGEST_WORDS):
-        random_S = splitmix64((counter_S + np.uint64(t + 1)) * STEP ^ key)
+        random_S = splitmix64((counter_S + np.uint64(t + 1)) * GAMMA ^ key)
         quantile_S = (random_S >> np.uint64(40)).astype(np.int64)
         kind_S = random_S & np.uint64(255)
         one_S = splitmix64(before_S + np.uint64(1))

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import psutil
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])  # on the PYTHONPATH of commands that run in another folder
 COMMIT_VARIABLE = "MGPU_NGRAM_COMMIT"  # the commit of a copy of the checkout without its history
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from mgpu_ngram.benchmarks import drop_in_process
 from mgpu_ngram.benchmarks.models import write_model
+from mgpu_ngram.benchmarks.origin import PACKAGE_PARENT
 from mgpu_ngram.benchmarks.score_models import Subject, head
 from mgpu_ngram.benchmarks.score_peers import sentences
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
@@ -34,7 +35,6 @@ CALLS = {
     "in": "words",
 }
 IMPORT_SECONDS, MAPPED_SECONDS, MEMORY, THREADS = 0.15, 0.1, 1.5, 1.8  # targets; the last two are ratios
-PARENT = str(Path(__file__).absolute().parents[2])
 
 Runs = list[dict[str, Any]]
 
@@ -75,7 +75,10 @@ def drop_in(suite: Suite, subject: Subject, folder: Path) -> None:
 
 def _run(module: str, path: Path, text: Path) -> dict[str, Any]:
     """Return what a process of `module` prints."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [PARENT, os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")])),
+    }
     command = [sys.executable, "-P", str(drop_in_process.__file__), module, str(path), str(text)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

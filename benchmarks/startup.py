@@ -21,6 +21,7 @@ from typing import Any
 from mgpu_ngram.benchmarks.corpora import zipf_text
 from mgpu_ngram.benchmarks.decode_work import GRUShape, System
 from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.origin import PACKAGE_PARENT
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.stages.registry import ENTRIES
@@ -40,7 +41,6 @@ VOCABULARY = 50_000
 TRANSLATION = GRUShape(100, 32, 64)
 LINES = b"the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
 HELP_SECONDS, INFO_SECONDS = 0.2, 0.4  # CPU time at most
-PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])  # commands run in another folder
 STAGE_SECONDS = {"gpu": 1.3, "cpu": 0.8}  # at most
 SCORE_SECONDS, ESTIMATE_SECONDS = {"gpu": 1.5, "cpu": None}, {"gpu": 2.2, "cpu": None}
 PEER, PEER_PROGRAMS = "peer query", ("build_binary", "query")  # of KenLM
