@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -345,6 +346,21 @@ def test_threads_score_long_sentences_at_once(binaries, put):
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: (model.score(text), list(model.full_scores(text))), range(8)):
             assert found == expected
+
+
+def test_python_runs_while_a_long_sentence_is_scored(binaries, put):
+    """A thread that does not pass Python's lock on ends before the thread that started it goes on."""
+    model, text, ended = kenlm.Model(str(put(binaries.ARPA.encode(), "model.arpa"))), "a b a naïve " * 500_000, []
+    thread = threading.Thread(target=lambda: ended.append(model.score(text)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # seconds that a thread keeps the lock, unless it passes it on
+    try:
+        thread.start()
+        assert not ended
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert len(ended) == 1
 
 
 def test_threads_score_short_sentences_at_once(binaries, put):
