@@ -253,6 +253,16 @@ def test_strings_of_slf(rescore):
     assert (status, out, err) == (0, f"u {' '.join(words.values())}\n", "")
 
 
+def test_spaces_of_unicode_are_parts_of_words(rescore):
+    """As in texts: words end at the white space of C alone."""
+    word = "5\u00a0\u3000km\x1c"
+    Path("spaces").write_text(f"u\n0 1 {word} 1,2\n1 2 b 0,0,1_2\n2\n")
+    Path("spaces.slf").write_text(f"U=u base=2.7\nI=0 W=''\nI=1 W={word}\nI=2 W=\"b\"\nJ=0 S=0 E=1\nJ=1 S=1 E=2\n")
+    for file, format in ("spaces", "kaldi"), ("spaces.slf", "slf"):
+        status, out, err = rescore(file, "--lattices", format, "--weights", "ac=1", "--best")
+        assert (status, out, err) == (0, f"u {word} b\n", "")
+
+
 def test_scores_of_slf_to_another_base(rescore):
     """Base 10, and base 0: probabilities; the header may name the start and the end."""
     flags = ["--lattices", "slf", "--n-best", 9, "--weights", "ac=1"]

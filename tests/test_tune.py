@@ -116,6 +116,18 @@ def test_archives_of_kaldi(tune):
     assert status == 2 and "references 'right' have two texts for list 'v'; drop one of them" in err
 
 
+def test_spaces_of_unicode_are_parts_of_words(tune):
+    """Of ids, of hypotheses and of references, as in texts that models score."""
+    pytest.importorskip("rapidfuzz")
+    Path("nbest").write_text("u\u00a0v-1 a b\nu\u00a0v-2 a\u00a0b\n")
+    Path("ac").write_text("u\u00a0v-1 1\nu\u00a0v-2 2\n")
+    Path("right").write_text("u\u00a0v a\u00a0b\n")
+    flags = ["--kaldi", "--costs", "ac=ac", "--references", "right", "--metric", "wer", "--weights", "ac=1"]
+    status, out, err = tune(*flags, "--json")
+    found = json.loads(out)
+    assert (status, found["before"], found["after"]) == (0, 200, 0), err
+
+
 def test_lattices(tune):
     """The best texts are tuned on; the weights then find the right text in the lattice itself."""
     pytest.importorskip("rapidfuzz")

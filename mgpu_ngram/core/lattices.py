@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.words import split_words
 
 EMPTY_LABELS = frozenset({"", "<eps>", "!NULL", "<s>", "</s>", "!SENT_START", "!SENT_END", "!ENTER", "!EXIT"})
 LONG_NAMES = {
@@ -18,7 +19,8 @@ LONG_NAMES = {
     "language": "l",
 }  # fmt: skip
 SLF_FIELD = re.compile(
-    r"""(?P<key>[^\s=]+)(?:=(?:"(?P<double>(?:\\.|[^"\\])*)"(?!\S)|'(?P<single>(?:\\.|[^'\\])*)'(?!\S)|(?P<plain>\S*)))?"""
+    r"""(?P<key>[^\s=]+)(?:=(?:"(?P<double>(?:\\.|[^"\\])*)"(?!\S)|'(?P<single>(?:\\.|[^'\\])*)'(?!\S)|(?P<plain>\S*)))?""",
+    re.ASCII,
 )
 SLF_ESCAPES = re.compile(r"(?P<bytes>(?:\\[0-7]{3})+)|\\(?P<character>.)")
 
@@ -57,7 +59,7 @@ def split_lattices(text: str, format: str, name: str) -> Iterator[tuple[str, lis
         return
     start, lines = 1, list[str]()
     for number, line in enumerate([*text.split("\n"), ""], 1):
-        if line.strip():
+        if split_words(line):
             lines.append(line)
         else:
             if lines:
@@ -72,7 +74,7 @@ def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice
     else:
         name, arcs, start, ends = _parse_kaldi(lines)
     for word in sorted({arc.word for arc in arcs}):
-        if len(word.split()) > 1 or word == "|||":
+        if len(split_words(word)) > 1 or word == "|||":
             raise InputError(f"the word {word!r} would be several words, or the end of a text, in a list; rename it")
     return _sorted(name or default_id, arcs, start, ends)
 
@@ -82,7 +84,7 @@ Ends = dict[int, tuple[float, float]]
 
 def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
     """Return (id, arcs, start, scores of final nodes): an id alone on its line, then arcs and final nodes."""
-    rows = [line.split() for line in lines]
+    rows = [split_words(line) for line in lines]
     name, arcs, ends = "", list[Arc](), dict[int, tuple[float, float]]()
     if len(rows[0]) == 1:
         name, rows = rows[0][0], rows[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from mgpu_ngram.kernels.compile import njit, read_only
 
 UNKNOWN = b"<unk>"  # id 0 of every model
 MAX_LINE_BYTES = 2 << 30  # with other data that is read at once less than 4 GiB, because positions are uint32
+_WORD = re.compile(r"\S+", re.ASCII)
 
 
 class Words:
@@ -166,6 +168,11 @@ class HashedWords(Words):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"hash_V": self.hash_V[1:]}
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a string, between the white space of C's isspace; `str.split` knows more white space."""
+    return _WORD.findall(text)
 
 
 def line_of(text: str | bytes, name: str) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.words import split_words
 
 Metric = Literal["bleu", "wer", "cer"]
 PACKAGES = {"bleu": "sacrebleu", "wer": "rapidfuzz", "cer": "rapidfuzz"}
@@ -62,7 +63,8 @@ def _error_row(metric: Metric) -> Callable[[str, Sequence[str]], list[int]]:
     distance = import_package(metric).Levenshtein.distance
 
     def units(text: str) -> Any:
-        return text.split() if metric == "wer" else " ".join(text.split())
+        words = split_words(text)
+        return words if metric == "wer" else " ".join(words)
 
     def row(text: str, references: Sequence[str]) -> list[int]:
         found = units(text)

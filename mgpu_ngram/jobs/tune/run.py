@@ -185,29 +185,28 @@ def references_of(config: TuneConfig, ids: Sequence[bytes]) -> list[list[str]]:
     """Return the references of each list, one of each file."""
     columns = []
     for path in config.references:
-        lines = [line.decode("utf-8", "replace") for line in lines_of(open_corpus([path]))]
-        columns.append(_by_key(lines, path, ids) if config.of_utterances else _by_number(lines, path, ids))
+        lines = list(lines_of(open_corpus([path])))
+        texts = _by_key(lines, path, ids) if config.of_utterances else _by_number(lines, path, ids)
+        columns.append([text.decode("utf-8", "replace") for text in texts])
     return [list(several) for several in zip(*columns, strict=True)]
 
 
-def _by_key(lines: list[str], path: str, ids: Sequence[bytes]) -> list[str]:
-    texts: dict[str, str] = {}
+def _by_key(lines: list[bytes], path: str, ids: Sequence[bytes]) -> list[bytes]:
+    texts: dict[bytes, bytes] = {}
     for line in lines:
-        key, text = [*line.split(maxsplit=1), "", ""][:2]
+        key, text = [*line.split(maxsplit=1), b"", b""][:2]
         if key and texts.setdefault(key, text) != text:
-            raise InputError(f"references {path!r} have two texts for list {key!r}; drop one of them")
-    names = [name.decode("utf-8", "replace") for name in ids]
-    missing = next((name for name in names if name not in texts), None)
+            raise InputError(f"references {path!r} have two texts for list {_shown(key)}; drop one of them")
+    missing = next((name for name in ids if name not in texts), None)
     if missing is not None:
-        raise InputError(f"references {path!r} lack a line for list {missing!r}; give lines 'ID word word'")
-    return [texts[name] for name in names]
+        raise InputError(f"references {path!r} lack a line for list {_shown(missing)}; give lines 'ID word word'")
+    return [texts[name] for name in ids]
 
 
-def _by_number(lines: list[str], path: str, ids: Sequence[bytes]) -> list[str]:
+def _by_number(lines: list[bytes], path: str, ids: Sequence[bytes]) -> list[bytes]:
     wrong = next((name for name in ids if not name.isdigit()), None)
     if wrong is not None:
-        shown = wrong.decode("utf-8", "replace")
-        raise InputError(f"list {shown!r} has no number, so its reference is unknown; number lists from 0")
+        raise InputError(f"list {_shown(wrong)} has no number, so its reference is unknown; number lists from 0")
     numbers = list(map(int, ids))
     if max(numbers) >= len(lines):
         raise InputError(
@@ -215,6 +214,10 @@ def _by_number(lines: list[str], path: str, ids: Sequence[bytes]) -> list[str]:
             "from 0, give a line for each"
         )
     return [lines[number] for number in numbers]
+
+
+def _shown(name: bytes) -> str:
+    return repr(name.decode("utf-8", "replace"))
 
 
 def _measure(
