@@ -96,7 +96,8 @@ def test_arrow_and_parquet(text, tmp_path):
 @pytest.mark.parametrize("unit", ["word", "byte", "id"])
 def test_columns_of_ids_hold_the_same_counts(unit, tmp_path, monkeypatch):
     """In row groups of 7 rows, with a word that is not UTF-8."""
-    monkeypatch.setattr(parquet, "GROUP_ROWS", 7)
+    for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
+        monkeypatch.setattr(parquet, name, 7)
     if unit == "id":
         corpus = np.random.default_rng(0).integers(0, 9, 300).astype("uint16")
     else:

@@ -15,6 +15,7 @@ from numpy import uint64
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Sink, new_file
+from mgpu_ngram.core.parquet_deltas import DeltaWriter, Numbers
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 from mgpu_ngram.kernels.compile import njit
@@ -27,7 +28,8 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-GROUP_ROWS = 1 << 17  # rows of a row group; a thread that writes holds one, 10 to 20 MB
+GROUP_ROWS = 1 << 17  # rows of a row group of text; a thread that writes holds one, 10 to 20 MB
+IDS_GROUP_ROWS = 1 << 19  # rows of a row group of ids, as large
 GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group
 BUFFER_BYTES = 4 << 20  # buffer of a file being written
 JOINED_ROWS = 64  # rows whose words are looked up before they are copied
@@ -68,17 +70,21 @@ class PartWriter:
 
     def __init__(self, path: str | Path, order: int, vocabulary: Vocabulary, as_text: bool, columns: str = "text"):
         self.path, self.order, self.vocabulary, self._columns = path, order, vocabulary, columns
-        kind = pa.int32() if columns == "ids" else ngram_type(vocabulary.unit, as_text)
-        names = count_columns(order, columns)
-        self._schema = pa.schema([pa.field(n, pa.int64() if n == "count" else kind, False) for n in names])
-        self._rest: list[Table] = []  # rows that wait for their group to fill: fewer than GROUP_ROWS
+        self._kind = ngram_type(vocabulary.unit, as_text)
+        self._group_rows = IDS_GROUP_ROWS if columns == "ids" else GROUP_ROWS
+        self._rest: list[Table] = []  # rows that wait for their group to fill
         self._rows = 0
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._sink = stack.enter_context(new_file(self.path))
-            deltas = self._schema.names[:-1] if self._columns == "ids" else []
-            self._writer = stack.enter_context(_writer(self._sink, self._schema, ["count"], deltas))
+            self._sink, names = stack.enter_context(new_file(self.path)), count_columns(self.order, self._columns)
+            self._writer: Any
+            if self._columns == "ids":
+                sizes = [(name, 4) for name in names[:-1]]
+                self._writer = stack.enter_context(DeltaWriter(self._sink, [*sizes, ("count", 8)]))
+            else:
+                schema = pa.schema([pa.field(names[0], self._kind, False), pa.field("count", pa.int64(), False)])
+                self._writer = stack.enter_context(_writer(self._sink, schema, ["count"]))
             stack.push(self._write_rest)
             self._stack = stack.pop_all()
         return self
@@ -94,9 +100,9 @@ class PartWriter:
         """Append a table in host memory; its rows follow all rows added before. It may be freed afterwards."""
         if table.order != self.order:
             raise ValueError(f"a table of order {table.order} does not belong to {self.path}, of order {self.order}")
-        while (waiting := sum(map(len, self._rest))) + len(table) >= GROUP_ROWS:
-            group = _joined([*self._rest, _rows(table, 0, GROUP_ROWS - waiting)])
-            table = _rows(table, GROUP_ROWS - waiting, len(table))
+        while (waiting := sum(map(len, self._rest))) + len(table) >= self._group_rows:
+            group = _joined([*self._rest, _rows(table, 0, self._group_rows - waiting)])
+            table = _rows(table, self._group_rows - waiting, len(table))
             written = self._write_group(group)
             self._rest = [_copy(_rows(group, written, len(group)))] if written < len(group) else []
         if len(table):
@@ -110,17 +116,29 @@ class PartWriter:
                 row += self._write_group(_rows(table, row, len(table)))
 
     def _write_group(self, table: Table) -> int:
-        """Write a row group of up to GROUP_ROWS first rows of a table; return their number."""
-        ids_NR = _checked_ids(table, self.vocabulary)
+        """Write a row group of up to the first rows of a table that fill one; return their number."""
         if self._columns == "ids":
-            ngrams = [arrow_array(ids_R) for ids_R in ids_NR.view(np.int32)]
+            self._write_ids(table)
+            rows = len(table)
         else:
-            ngrams = [join_ngrams(ids_NR, self.vocabulary, self._schema.field("ngram").type)]
-        rows = len(ngrams[0])
-        batch = pa.record_batch([*ngrams, arrow_array(table.counts[:rows])], self._schema)
-        self._writer.write_batch(batch, row_group_size=rows)
+            ngrams = join_ngrams(_checked_ids(table, self.vocabulary), self.vocabulary, self._kind)
+            rows = len(ngrams)
+            batch = pa.record_batch([ngrams, arrow_array(table.counts[:rows])], self._writer.schema)
+            self._writer.write_batch(batch, row_group_size=rows)
         self._rows += rows
         return rows
+
+    def _write_ids(self, table: Table) -> None:
+        bits, mask, columns = table.bits, (1 << table.bits) - 1, []
+        for n in range(table.order):
+            column, used = divmod(n * bits, 64)
+            shift = 64 - used - bits  # negative if the code continues in the next column
+            high_R, low_R = map(np.ascontiguousarray, (table.keys[column], table.keys[column + (shift < 0)]))
+            columns.append(Numbers(high_R, low_R, shift, mask, 1))
+        counts = np.ascontiguousarray(table.counts).view(np.uint64)
+        *ranges, _ = self._writer.write([*columns, Numbers(counts, counts)])
+        if any(least < 0 or most >= len(self.vocabulary) for least, most in ranges):
+            raise _codes_outside(table, self.vocabulary)
 
 
 def arrow_array(values_N: np.ndarray) -> pa.Array:
@@ -155,24 +173,16 @@ def ngram_type(unit: str, as_text: bool) -> pa.DataType:
 
 
 @contextmanager
-def _writer(
-    sink: Sink, schema: pa.Schema, dictionary: list[str], deltas: Sequence[str] = ()
-) -> Iterator[pq.ParquetWriter]:
-    """Open a file for record batches.
-
-    deltas  integer columns that are stored as packed differences. They get no compression: snappy makes them 5 %
-            smaller and costs 15 % of the rate
-    """
+def _writer(sink: Sink, schema: pa.Schema, dictionary: list[str]) -> Iterator[pq.ParquetWriter]:
+    """Open a file for record batches."""
     with (
         # Without a buffer every small write waits for the GIL, which other writing threads hold.
         pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), BUFFER_BYTES) as stream,
         pq.ParquetWriter(
             stream,
             schema,
-            # Snappy: 10 % faster than zstd 1 on 5-grams of real text, files 38 % larger.
-            compression={name: "NONE" if name in deltas else "SNAPPY" for name in schema.names} if deltas else "SNAPPY",
+            compression="SNAPPY",  # 10 % faster than zstd 1 on 5-grams of real text, files 38 % larger
             use_dictionary=dictionary,
-            column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED") or None,
             write_page_checksum=True,
             store_schema=False,
         ) as writer,
@@ -184,9 +194,13 @@ def _checked_ids(table: Table, vocabulary: Vocabulary) -> np.ndarray:
     """Return the ids of a table's n-grams, (order, rows) uint32."""
     ids_NR = np.empty((table.order, len(table)), np.uint32)
     if _unpack(table.keys, table.bits, ids_NR) >= len(vocabulary):
-        codes = f"1..{len(vocabulary)}, the codes of its vocabulary"
-        raise ValueError(f"a table of order {table.order} has codes outside {codes}")
+        raise _codes_outside(table, vocabulary)
     return ids_NR
+
+
+def _codes_outside(table: Table, vocabulary: Vocabulary) -> ValueError:
+    codes = f"1..{len(vocabulary)}, the codes of its vocabulary"
+    return ValueError(f"a table of order {table.order} has codes outside {codes}")
 
 
 def join_ngrams(ids_NR: np.ndarray, vocabulary: Vocabulary, kind: pa.DataType) -> pa.Array:

@@ -146,19 +146,23 @@ def test_a_row_longer_than_a_string_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_codes_outside_the_vocabulary_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"outside 1\.\.9"):
-        write_part(table_of({(9,): 1}, 1, 8), vocabulary_of(WORDS), tmp_path / "part", as_text=True)
+@pytest.mark.parametrize("columns", ["text", "ids"])
+@pytest.mark.parametrize("word", [-1, 9])  # codes 0 and 10
+def test_codes_outside_the_vocabulary_are_refused(tmp_path, columns, word):
+    with pytest.raises(ValueError, match=r"order 2 has codes outside 1\.\.9, the codes of its vocabulary"):
+        write_part(table_of({(3, 4): 1, (3, word): 1}, 2, 8), vocabulary_of(WORDS), tmp_path / "part", True, columns)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_rewriting_gives_the_same_bytes_from_any_thread(tmp_path):
+@pytest.mark.parametrize("columns", ["text", "ids"])
+def test_rewriting_gives_the_same_bytes_from_any_thread(tmp_path, columns):
     table, vocabulary = (
         table_of(random_grams(np.random.default_rng(0), len(WORDS), 3), 3, 25),
         vocabulary_of(WORDS),
     )
-    write_part(table, vocabulary, tmp_path / "0", as_text=True)
+    write_part(table, vocabulary, tmp_path / "0", True, columns)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda i: write_part(table, vocabulary, tmp_path / str(i % 3), as_text=True), range(12)))
+        list(pool.map(lambda i: write_part(table, vocabulary, tmp_path / str(i % 3), True, columns), range(12)))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
     assert len({p.read_bytes() for p in tmp_path.iterdir()}) == 1
 
@@ -280,6 +284,22 @@ def test_at_most_one_group_of_rows_is_buffered(tmp_path, monkeypatch):
             added += len(piece)
             assert taken == [100] * (added // 100)
     assert taken == [100] * (len(grams) // 100) + [len(grams) % 100]
+
+
+def test_pieces_of_columns_of_ids(tmp_path, monkeypatch):
+    """Row groups and bytes do not depend on the pieces; the caller may reuse their arrays."""
+    monkeypatch.setattr(parquet_module, "IDS_GROUP_ROWS", 100)
+    grams = random_grams(np.random.default_rng(0), len(WORDS), 3)
+    table, vocabulary = table_of(grams, 3, 25), vocabulary_of(WORDS)
+    whole = write_part(table, vocabulary, tmp_path / "whole", True, "ids")
+    with PartWriter(tmp_path / "cut", 3, vocabulary, True, "ids") as part:
+        for piece in pieces_of(table, [1, 2, 99, 100, 101, 350]):
+            part.add(piece)
+            piece.keys[:], piece.counts[:] = 0, 0
+    content = (tmp_path / "cut").read_bytes()
+    assert content == (tmp_path / "whole").read_bytes() and part.written == whole
+    assert whole == {"rows": len(grams), "bytes": len(content), "crc32": output_module.zlib.crc32(content)}
+    assert pq.read_metadata(tmp_path / "cut").num_row_groups == -(-len(grams) // 100)
 
 
 def test_a_part_without_tables_is_an_empty_file(tmp_path):

@@ -20,7 +20,8 @@ WORDS = [b"<unk>", b"<s>", b"</s>", b"the", b"caf\xc3\xa9", b"caf\xe9", b"w" * 4
 @pytest.fixture
 def shards(tmp_path, monkeypatch, pack_keys):
     """Return a function that gives (paths, the tables written there) of an order, in row groups of 50."""
-    monkeypatch.setattr(parquet, "GROUP_ROWS", 50)
+    for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
+        monkeypatch.setattr(parquet, name, 50)
     offsets_V = np.cumsum([0, *map(len, WORDS)])
     none_V = np.zeros(len(WORDS), np.int64)
     vocabulary = Vocabulary("word", offsets_V, np.frombuffer(b"".join(WORDS), np.uint8), none_V, none_V, none_V)
