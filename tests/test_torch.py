@@ -129,6 +129,23 @@ def test_tokens_that_are_none_count_as_unknown(lm, arpa):
     states = lm.step(lm.get_init_states(4), torch.full((4,), 3, device=lm.device))
     after = lm.step(states, torch.tensor([unknown, -1, V, 1 << 40], device=lm.device))
     assert after.tolist() == [after[0]] * 4 and after[0] != lm.step(states, states.new_full((4,), 3))[0]
+    last = tokens_of.NGramLM(lm.model, [chr(t + OFFSET) for t in range(4)])  # its last token is a word of the model
+    states = last.get_init_states(3)
+    assert last.step(states, torch.tensor([-1, 4, 3], device=lm.device)).tolist() == [-1, -1, last.advance(states)[1][0, 3]]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+def test_tokens_of_small_integers(lm, dtype):
+    states, tokens = lm.get_init_states(4), torch.tensor([0, 3, 24, 29], device=lm.device)
+    assert torch.equal(lm.step(states, tokens.to(getattr(torch, dtype))), lm.step(states, tokens))
+
+
+def test_tokens_up_to_the_last_character(lm, arpa):
+    load, last = tokens_of.NGramLM.from_file, sys.maxunicode
+    with pytest.raises(ng.InputError, match="none of the 1 tokens is a word of the model"):
+        load(arpa, 1, token_offset=last)
+    with pytest.raises(ng.InputError, match=f"vocab_size is 2 but there are 1 characters from {last} on"):
+        load(arpa, 2, token_offset=last)
 
 
 def test_it_is_a_module_without_parameters(lm):

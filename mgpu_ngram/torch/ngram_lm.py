@@ -146,7 +146,7 @@ class NGramLM(torch.nn.Module):
             return operators.step(states, tokens, self._number)
         check_integers("states", states)
         check_integers("tokens", tokens)
-        words = self._words.to(tokens.device)
+        words, tokens = self._words.to(tokens.device), tokens.long()  # PyTorch takes uint8 for a mask
         is_token = (tokens >= 0) & (tokens < self.vocab_size)
         ids = torch.where(is_token, words[torch.where(is_token, tokens, 0)], 0)
         return self.model.step(states, ids)[1].to(torch.int64)
