@@ -189,7 +189,20 @@ def test_beside_brute_force(models, seed, rescore):
         ("u\n0 1 |||\n1\n", "the word '|||' would be several words, or the end of a text"),
         ("u\n0 1 1 a x\n1\n", "'0 1 1 a x' is no arc"),
         ("u\n0 1 a\n1 inf\n", "'1 inf' is no arc"),
-        ("u\n0 1 a\n1\n\nu\n0 1 a\n1\n\nv\n0 1 a\n1\n\nu\n0 1 a\n1\n", "list 'u' comes again after other lists"),
+        (
+            "u\n0 1 a\n1\n\nv\n0 1 a\n1\n\nu\n0 1 a\n1\n",
+            "'wrong', the lattice at line 9 has the id 'u', which "
+            "'wrong', the lattice at line 1 has, too; give each lattice its own",
+        ),
+        (
+            "u\n0 1 a\n1\n\nu\n0 1 b\n1\n",
+            "the lattice at line 5 has the id 'u', which 'wrong', the lattice at line 1 has",
+        ),
+        (
+            "u \0BCFST\n",
+            "'wrong' has NUL bytes, so it is no text; write lattices as text: lattice-copy ark:FILE ark,t:-",
+        ),
+        (f"u\n0 1 {'a' * 99} b c d\n1\n", f"'0 1 {'a' * 56}...' is no arc"),
     ],
 )
 def test_wrong_lattices(lines, message, rescore):
@@ -261,6 +274,20 @@ def test_spaces_of_unicode_are_parts_of_words(rescore):
     for file, format in ("spaces", "kaldi"), ("spaces.slf", "slf"):
         status, out, err = rescore(file, "--lattices", format, "--weights", "ac=1", "--best")
         assert (status, out, err) == (0, f"u {word} b\n", "")
+
+
+def test_names_of_files_are_ids_of_lattices(rescore):
+    """Without their suffixes; a name may have other dots."""
+    text = SLF.replace("UTTERANCE=utt-1\n", "")
+    for name in "a.1.slf", "a.2.lat", "b":
+        Path(name).write_text(text)
+    Path("a.3.slf.gz").write_bytes(gzip.compress(text.encode()))
+    files = ["a.1.slf", "a.2.lat", "a.3.slf.gz", "b", "--lattices", "slf", "--lm", "model.arpa"]
+    status, out, err = rescore(*files)
+    assert (status, err) == (0, "") and [line.split()[0] for line in out.splitlines()] == ["a.1", "a.2", "a.3", "b"]
+    Path("a.1.lat").write_text(text)
+    status, out, err = rescore("a.1.lat", *files)
+    assert (status, out) == (2, "") and "'a.1.slf' has the id 'a.1', which 'a.1.lat' has, too" in err, err
 
 
 def test_scores_of_slf_to_another_base(rescore):

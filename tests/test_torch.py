@@ -131,7 +131,11 @@ def test_tokens_that_are_none_count_as_unknown(lm, arpa):
     assert after.tolist() == [after[0]] * 4 and after[0] != lm.step(states, states.new_full((4,), 3))[0]
     last = tokens_of.NGramLM(lm.model, [chr(t + OFFSET) for t in range(4)])  # its last token is a word of the model
     states = last.get_init_states(3)
-    assert last.step(states, torch.tensor([-1, 4, 3], device=lm.device)).tolist() == [-1, -1, last.advance(states)[1][0, 3]]
+    assert last.step(states, torch.tensor([-1, 4, 3], device=lm.device)).tolist() == [
+        -1,
+        -1,
+        last.advance(states)[1][0, 3],
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])

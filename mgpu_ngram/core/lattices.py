@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.words import split_words
 
 EMPTY_LABELS = frozenset({"", "<eps>", "!NULL", "<s>", "</s>", "!SENT_START", "!SENT_END", "!ENTER", "!EXIT"})
@@ -54,6 +54,11 @@ class Lattice:
 
 def split_lattices(text: str, format: str, name: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (place for messages, lines) of each lattice of a file; SLF has one in a file."""
+    if "\0" in text:
+        raise InputError(
+            f"{name!r} has NUL bytes, so it is no text; write lattices as text: lattice-copy ark:FILE ark,t:- for "
+            "Kaldi, fstprint for OpenFst"
+        )
     if format == "slf":
         yield repr(name), text.split("\n")
         return
@@ -75,8 +80,15 @@ def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice
         name, arcs, start, ends = _parse_kaldi(lines)
     for word in sorted({arc.word for arc in arcs}):
         if len(split_words(word)) > 1 or word == "|||":
-            raise InputError(f"the word {word!r} would be several words, or the end of a text, in a list; rename it")
+            raise InputError(
+                f"the word {_shown(word)} would be several words, or the end of a text, in a list; rename it"
+            )
     return _sorted(name or default_id, arcs, start, ends)
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of a line or a word, for a message."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 
 Ends = dict[int, tuple[float, float]]
@@ -103,8 +115,8 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
             arcs.append(Arc(source, _node(row[1]), "" if word in EMPTY_LABELS else word, _costs(weight)))
         except ValueError:
             raise InputError(
-                f"{' '.join(row)!r} is no arc 'from to word graph,acoustic' and no final node 'node graph,acoustic'; "
-                "correct it"
+                f"{_shown(' '.join(row))} is no arc 'from to word graph,acoustic' and no final node "
+                "'node graph,acoustic'; correct it"
             ) from None
     if start is None:
         raise InputError("there is no arc; leave the lattice out")
@@ -154,7 +166,7 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
                 header |= fields
         except (KeyError, ValueError):
             raise InputError(
-                f"{line.strip()!r} is no node 'I=0 W=word' and no link 'J=0 S=0 E=1'; correct it"
+                f"{_shown(line.strip())} is no node 'I=0 W=word' and no link 'J=0 S=0 E=1'; correct it"
             ) from None
         if "SUBLAT" in fields:
             raise InputError("sublattices are not read; expand them with HLRescore")

@@ -79,8 +79,10 @@ class SteppedModel:
         return to_host(prob_B).astype(np.float64) * LN_10, to_host(next_B)
 
 
-def best_texts(texts: Sequence[tuple[str, str, list[str]]], options: LatticeOptions) -> bytes:
-    """Return the n-best lists of lattices as lines of Moses: id ||| text ||| features ||| sum of the features.
+def best_texts(
+    texts: Sequence[tuple[str, str, list[str]]], options: LatticeOptions
+) -> tuple[list[tuple[str, str]], bytes]:
+    """Return (place and id of each lattice, n-best lists as lines: id ||| text ||| features ||| sum of the features).
 
     texts  (place for messages, id if the lattice names none, lines) of each lattice
 
@@ -103,7 +105,8 @@ def best_texts(texts: Sequence[tuple[str, str, list[str]]], options: LatticeOpti
                 features = " ".join(f"{name}= {_shown(score)}" for name, score in named)
                 total = _shown(sum(path.scores))
                 lines.append(f"{lattice.id} ||| {' '.join(path.words)} ||| {features} ||| {total}\n")
-    return "".join(lines).encode("utf-8", "surrogateescape")
+    named_places = [(place, lattice.id) for (place, _, _), lattice in zip(texts, lattices, strict=True)]
+    return named_places, "".join(lines).encode("utf-8", "surrogateescape")
 
 
 def _shown(value: float) -> str:

@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
+from mgpu_ngram.core.compress import SUFFIX_FORMATS
 from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lattices import split_lattices
 from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.core.sources import Source
@@ -41,8 +43,12 @@ def lattice_lists(
             yield executor.call(best_texts, group, options, label=f"composing {group[0][0]}")
 
     progress.start("compose", len(texts), "lattices")
-    parts = []
-    for lines in in_order(executor, calls(), AHEAD * executor.workers):
+    parts, place_of = [], dict[str, str]()
+    for named_places, lines in in_order(executor, calls(), AHEAD * executor.workers):
+        for place, id in named_places:
+            if id in place_of:
+                raise InputError(f"{place} has the id {id!r}, which {place_of[id]} has, too; give each lattice its own")
+            place_of[id] = place
         parts.append(lines)
         progress.advance(sizes.popleft())
     progress.finish()
@@ -56,9 +62,14 @@ def _texts(format: str, corpus: Corpus) -> Iterator[LatticeText]:
     for source in corpus.sources:
         text = whole_text(Corpus((source,), "word")).decode("utf-8", "surrogateescape").replace("\r\n", "\n")
         for place, lines in split_lattices(text, format, source.name):
-            stem = os.path.basename(source.name).partition(".")[0]
-            yield place, stem if format == "slf" else str(number), lines
+            yield place, _stem(source.name) if format == "slf" else str(number), lines
             number += 1
+
+
+def _stem(path: str) -> str:
+    """Return the name of a file without its suffix, and without that of a compressed file."""
+    name, suffix = os.path.splitext(os.path.basename(path))
+    return os.path.splitext(name)[0] if suffix in SUFFIX_FORMATS else name
 
 
 def _groups(texts: list[LatticeText]) -> Iterator[list[LatticeText]]:
