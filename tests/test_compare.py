@@ -83,6 +83,36 @@ def test_the_output(here, mgpu_ngram):
     assert status == 2 and "exists; add --overwrite" in err
 
 
+def refuse_constant(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.mark.parametrize("text", ["a b\nb\na z\n", "z\n", "b\nz\n"])
+def test_words_of_probability_0(text, here, mgpu_ngram):
+    """Figures that are not finite are missing: JSON has neither infinity nor NaN."""
+    for name, word in ("model.arpa", "z"), ("other.arpa", "b"), ("third.arpa", "z"):
+        words = [f"-inf\t{word}" if w == word else f"-0.5\t{w}" for w in ("<unk>", "<s>", "</s>", "a", "b", "z")]
+        (here / name).write_text("\n".join(["\\data\\", "ngram 1=6", "", "\\1-grams:", *words, "", "\\end\\", ""]))
+    (here / "text").write_text(text)
+    models = ["model.arpa", "other.arpa", "third.arpa"]
+    status, out, err = mgpu_ngram("compare", *models, "text", "--json", "--device", "cpu")
+    assert (status, err) == (0, "")
+    found = json.loads(out, parse_constant=refuse_constant)
+    other, third = found["paired"]
+    assert (other["better"], other["worse"]) == (text.count("z"), text.count("b"))
+    assert other["gain"] is other["low"] is other["high"] is None
+    ratio = 0 if "b" not in text else None  # of 0 to infinity; of infinities there is none
+    assert other["perplexity_ratio"] == ratio
+    assert (third["equal"], third["gain"], third["perplexity_ratio"]) == (text.count("\n"), 0, 1)
+    assert [(s["text"], s["log10"].index(None)) for s in found["shown"][0]] == [
+        (line, int("b" in line)) for line in sorted(text.split("\n")[:-1], key=lambda line: "b" in line)
+    ]
+    status, out, err = mgpu_ngram("compare", *models, "text", "-o", "made", "--workers", "0")
+    assert (status, err) == (0, "") and " -inf " in out and "nan" not in out
+    json.loads((here / "made" / "manifest.json").read_text(), parse_constant=refuse_constant)
+    assert mgpu_ngram("info", "made")[1].count("beside model 1") == 2
+
+
 def test_a_picture(tmp_path, monkeypatch):
     image = pytest.importorskip("matplotlib.image")
     drawn = [(np.array([-1.0, 2, 0]), tmp_path / "a.png"), (np.zeros(0), tmp_path / "b.png")]

@@ -57,8 +57,17 @@ def compare_chunk(chunk: Chunk, models: Sequence[ScoreOptions], shown: int) -> C
     sentence_T = words[0]["sentence"][known_T]
     known_S = np.bincount(sentence_T, minlength=S).astype(np.int32)
     log10_MS = np.stack([np.bincount(sentence_T, w["prob_log10"][known_T], minlength=S) for w in words])
-    wanted = {s for log10_S in log10_MS[1:] for s in extremes(log10_S - log10_MS[0], shown)}
+    wanted = {s for difference_S in differences(log10_MS) for s in extremes(difference_S, shown)}
     return ChunkComparison(sentences, known_S, log10_MS, lengths, _lines(chunk, wanted), seconds)
+
+
+def differences(log10_MS: np.ndarray) -> np.ndarray:
+    """Return the log10 probabilities of S sentences in each later model, minus those in the first one, (M - 1, S).
+
+    0 where both models give a sentence the probability 0.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.where(log10_MS[1:] == log10_MS[0], 0.0, log10_MS[1:] - log10_MS[0])
 
 
 def extremes(difference_S: np.ndarray, most: int) -> list[int]:
@@ -92,8 +101,9 @@ class Paired:
 
     better, worse, equal  sentences that are more, less and equally probable than in the first model
     sign_p       of the two-sided sign test: how likely such a split is if both are equally likely; 1 if none differs
-    gain         log10 probability per word that the model gains
-    low, high    95 % interval of `gain`; None with fewer than two sentences
+    gain         log10 probability per word that the model gains; infinite where one model gives a sentence the
+                 probability 0, NaN where both do, to different ones
+    low, high    95 % interval of `gain`; None with fewer than two sentences, and where `gain` is not finite
     """
 
     better: int
@@ -116,9 +126,10 @@ def paired(difference_S: np.ndarray, words_S: np.ndarray) -> Paired:
     """
     better, worse = int((difference_S > 0).sum()), int((difference_S < 0).sum())
     S, words = len(words_S), int(words_S.sum())
-    gain = float(difference_S.sum()) / words if words else 0.0
+    with np.errstate(invalid="ignore"):
+        gain = float(difference_S.sum()) / words if words else 0.0
     low = high = None
-    if S > 1 and words:
+    if S > 1 and words and math.isfinite(gain):
         rest_S = difference_S - gain * words_S
         error = math.sqrt(float((rest_S**2).sum()) * S / (S - 1)) / words
         low, high = gain - NORMAL_95 * error, gain + NORMAL_95 * error

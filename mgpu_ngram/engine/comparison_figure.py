@@ -32,7 +32,8 @@ def draw_comparison(
     figure = Figure(figsize=(5.2 * panels, 4.2), layout="constrained")
     for place, (name, difference_S) in enumerate(zip(names[1:], differences, strict=True), 1):
         axes = figure.add_subplot(1, panels, place)
-        far = float(np.quantile(np.abs(difference_S), 1 - TAIL_SHARE)) if len(difference_S) else 0.0
+        finite_S = difference_S[np.isfinite(difference_S)]
+        far = float(np.quantile(np.abs(finite_S), 1 - TAIL_SHARE)) if len(finite_S) else 0.0
         edges = np.linspace(-1, 1, HISTOGRAM_BINS + 1) * (far or 1.0)
         axes.hist(np.clip(difference_S, edges[0], edges[-1]), edges.tolist(), color="#2f7ed8")
         axes.axvline(0, color="black", linewidth=0.8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -177,7 +178,8 @@ def _show_paired(i: int, pair: Mapping[str, Any]) -> None:
     interval = ""
     if pair["low"] is not None:
         interval = f" (95 % interval {10 ** -pair['high']:.4f} to {10 ** -pair['low']:.4f})"
-    print(f"model {i} beside model 1, on words known to all: perplexity x {pair['perplexity_ratio']:.4f}{interval}")
+    ratio = _number(pair["perplexity_ratio"])
+    print(f"model {i} beside model 1, on words known to all: perplexity x {ratio}{interval}")
     print(
         f"  {many(pair['better'], 'sentence')} more probable, {pair['worse']:,} less, {pair['equal']:,} equal; "
         f"sign test p = {pair['sign_p']:.3g}"
@@ -190,7 +192,7 @@ def _show_sentences(i: int, shown: Sequence[Mapping[str, Any]]) -> None:
     rows = table("line", "model 1", f"model {i}", "difference", "sentence")
     rows.columns[-1].justify = "left"
     for sentence in shown:
-        first, other = sentence["log10"]
+        first, other = (-math.inf if log10 is None else log10 for log10 in sentence["log10"])
         text = textwrap.shorten(sentence["text"], LINE_CHARACTERS, placeholder="...") or ""
         rows.add_row(f"{sentence['line']:,}", f"{first:.3f}", f"{other:.3f}", f"{other - first:+.3f}", text)
     print_table(rows)

@@ -19,7 +19,7 @@ from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.compare import ChunkComparison, Paired, compare_chunk, extremes, paired
+from mgpu_ngram.engine.compare import ChunkComparison, Paired, compare_chunk, differences, extremes, paired
 from mgpu_ngram.engine.comparison_figure import draw_comparison
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import ScoreOptions
@@ -102,12 +102,20 @@ class CompareResult:
     transport: str  # how arrays move between workers
 
     def figures(self) -> dict[str, Any]:
-        """Return the comparison alone as JSON values by name: equal for any number of workers."""
+        """Return the comparison alone as JSON values by name: equal for any number of workers. None for NaN and
+        infinity, which JSON lacks.
+        """
         models = [asdict(model) | {"totals": model.totals.summary()} for model in self.models]
         for model in models:
             model["known_perplexity"] = _finite(model["known_perplexity"])
-        pairs = [asdict(pair) | {"perplexity_ratio": 10**-pair.gain} for pair in self.paired]
-        shown = [[asdict(sentence) | {"log10": list(sentence.log10)} for sentence in of_pair] for of_pair in self.shown]
+        pairs = [
+            asdict(pair) | {"gain": _finite(pair.gain), "perplexity_ratio": _finite(10**-pair.gain)}
+            for pair in self.paired
+        ]
+        shown = [
+            [asdict(sentence) | {"log10": [*map(_finite, sentence.log10)]} for sentence in of_pair]
+            for of_pair in self.shown
+        ]
         return {"known": self.known, "models": models, "paired": pairs, "shown": shown}
 
     def as_json(self) -> dict[str, Any]:
@@ -221,19 +229,19 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
                 perplexity(float(log10_MS[m].sum()), words), by_length.tolist(),
             )
         )  # fmt: skip
-    differences = log10_MS[1:] - log10_MS[0]
+    gains = differences(log10_MS)
     shown = [
         [
             Sentence(s + 1, lines[s].decode("utf-8", "replace"), (float(log10_MS[0, s]), float(log10_MS[m, s])))
             for s in extremes(difference_S, config.shown)
         ]
-        for m, difference_S in enumerate(differences, 1)
+        for m, difference_S in enumerate(gains, 1)
     ]
     if out and find_spec("matplotlib"):
         names = [os.path.basename(path) for path in config.models]
-        draw_comparison(names, list(differences), [figure.lengths for figure in figures], out.folder / DIFFERENCES_FILE)
+        draw_comparison(names, list(gains), [figure.lengths for figure in figures], out.folder / DIFFERENCES_FILE)
     return CompareResult(
-        out.path if out else None, words, figures, [paired(d_S, known_S) for d_S in differences], shown,
+        out.path if out else None, words, figures, [paired(gain_S, known_S) for gain_S in gains], shown,
         add_seconds(*seconds), time.perf_counter() - start, executor.workers, executor.device, executor.transport,
     )  # fmt: skip
 
