@@ -15,7 +15,7 @@ from numpy import uint64
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Sink, new_file
-from mgpu_ngram.core.parquet_deltas import DeltaWriter, Numbers
+from mgpu_ngram.core.parquet_deltas import DeltaWriter, Numbers, Texts
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 from mgpu_ngram.kernels.compile import njit
@@ -79,12 +79,13 @@ class PartWriter:
         with ExitStack() as stack:
             self._sink, names = stack.enter_context(new_file(self.path)), count_columns(self.order, self._columns)
             self._writer: Any
-            if self._columns == "ids":
-                sizes = [(name, 4) for name in names[:-1]]
-                self._writer = stack.enter_context(DeltaWriter(self._sink, [*sizes, ("count", 8)]))
-            else:
+            if self._columns == "text" and self.vocabulary.unit != "word":
                 schema = pa.schema([pa.field(names[0], self._kind, False), pa.field("count", pa.int64(), False)])
                 self._writer = stack.enter_context(_writer(self._sink, schema, ["count"]))
+            else:
+                kind = "int32" if self._columns == "ids" else str(self._kind)
+                columns = [*((name, kind) for name in names[:-1]), ("count", "int64")]
+                self._writer = stack.enter_context(DeltaWriter(self._sink, columns))
             stack.push(self._write_rest)
             self._stack = stack.pop_all()
         return self
@@ -120,6 +121,8 @@ class PartWriter:
         if self._columns == "ids":
             self._write_ids(table)
             rows = len(table)
+        elif self.vocabulary.unit == "word":
+            rows = self._write_texts(table)
         else:
             ngrams = join_ngrams(_checked_ids(table, self.vocabulary), self.vocabulary, self._kind)
             rows = len(ngrams)
@@ -135,10 +138,28 @@ class PartWriter:
             shift = 64 - used - bits  # negative if the code continues in the next column
             high_R, low_R = map(np.ascontiguousarray, (table.keys[column], table.keys[column + (shift < 0)]))
             columns.append(Numbers(high_R, low_R, shift, mask, 1))
-        counts = np.ascontiguousarray(table.counts).view(np.uint64)
-        *ranges, _ = self._writer.write([*columns, Numbers(counts, counts)])
+        *ranges, _ = self._writer.write([*columns, _counts(table)])
         if any(least < 0 or most >= len(self.vocabulary) for least, most in ranges):
             raise _codes_outside(table, self.vocabulary)
+
+    def _write_texts(self, table: Table) -> int:
+        ids_NR, words = _checked_ids(table, self.vocabulary), self.vocabulary
+        shared_R, lengths_2R = np.empty(len(table), np.uint8), np.empty((2, len(table)), np.int64)
+        rows = _place_suffixes(ids_NR, words.offsets_V, GROUP_BYTES, shared_R, *lengths_2R)
+        if rows == 0:
+            raise _long_ngram(table.order)
+        prefix_R, suffix_R = lengths_2R[:, :rows]
+        offsets_R = np.zeros(rows + 1, np.int64)
+        np.cumsum(suffix_R, out=offsets_R[1:])
+        data = np.empty(offsets_R[-1], np.uint8)
+        _join_words(ids_NR, words.offsets_V, words.data, shared_R, offsets_R, data)
+        self._writer.write([Texts(prefix_R, suffix_R, data), _counts(_rows(table, 0, rows))])
+        return rows
+
+
+def _counts(table: Table) -> Numbers:
+    words_R = np.ascontiguousarray(table.counts).view(np.uint64)
+    return Numbers(words_R, words_R)
 
 
 def arrow_array(values_N: np.ndarray) -> pa.Array:
@@ -198,6 +219,10 @@ def _checked_ids(table: Table, vocabulary: Vocabulary) -> np.ndarray:
     return ids_NR
 
 
+def _long_ngram(order: int) -> RunError:
+    return RunError(f"an n-gram of order {order} has over {STRING_BYTES:,} bytes of text; count lower orders")
+
+
 def _codes_outside(table: Table, vocabulary: Vocabulary) -> ValueError:
     codes = f"1..{len(vocabulary)}, the codes of its vocabulary"
     return ValueError(f"a table of order {table.order} has codes outside {codes}")
@@ -213,9 +238,10 @@ def join_ngrams(ids_NR: np.ndarray, vocabulary: Vocabulary, kind: pa.DataType) -
         offsets_R = np.zeros(R + 1, np.int32)
         R = _place_words(ids_NR, vocabulary.offsets_V, GROUP_BYTES, offsets_R)
         if R == 0:
-            raise RunError(f"an n-gram of order {N} has over {STRING_BYTES:,} bytes of text; count lower orders")
+            raise _long_ngram(N)
         data = np.empty(offsets_R[R], np.uint8)
-        _join_words(ids_NR, vocabulary.offsets_V, vocabulary.data, offsets_R[: R + 1], data)
+        shared_R, starts_R = np.zeros(R, np.uint8), offsets_R[: R + 1].astype(np.int64)
+        _join_words(ids_NR, vocabulary.offsets_V, vocabulary.data, shared_R, starts_R, data)
         return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(data)])
     offsets_R = np.arange(R + 1, dtype=np.int32) * np.int32(N)
     symbols = vocabulary.data.view(np.uint8 if vocabulary.unit == "byte" else "<u4")
@@ -260,8 +286,33 @@ def _place_words(ids_NR, offsets_V, limit_bytes, offsets_R):
 
 
 @njit(nogil=True, cache=True)
-def _join_words(ids_NR, offsets_V, data_V, offsets_R, data):
-    """Write the text of every row, its words separated by spaces, to `data`, which ends with the last row.
+def _place_suffixes(ids_NR, offsets_V, limit_bytes, shared_R, prefix_R, suffix_R):
+    """Set how many words each row shares with the row before, not all, and the bytes of these and of the others.
+
+    The space after a shared word belongs to the prefix. Returns how many rows fit the limit of whole texts, at least
+    one that fits a string.
+    """
+    N, R = ids_NR.shape
+    ends_N = np.zeros(N + 1, np.int64)  # of the words of a row, each with a space
+    total = np.int64(0)
+    for r in range(R):
+        shared = 0
+        while r and shared < N - 1 and ids_NR[shared, r] == ids_NR[shared, r - 1]:
+            shared += 1
+        for n in range(shared, N):
+            v = uint64(ids_NR[n, r])
+            ends_N[n + 1] = ends_N[n] + offsets_V[v + uint64(1)] - offsets_V[v] + 1
+        total += ends_N[N] - 1
+        if total > limit_bytes and (r > 0 or total > STRING_BYTES):
+            return r
+        shared_R[r], prefix_R[r], suffix_R[r] = shared, ends_N[shared], ends_N[N] - 1 - ends_N[shared]
+    return R
+
+
+@njit(nogil=True, cache=True)
+def _join_words(ids_NR, offsets_V, data_V, shared_R, offsets_R, data):
+    """Write the text of every row without its first shared words, separated by spaces, to `data`, which ends with the
+    last row.
 
     Looks up JOINED_ROWS rows before it copies them, and copies words 16 bytes at once, so that no copy waits for the
     length of a word: 3 times as fast as byte by byte.
@@ -270,15 +321,16 @@ def _join_words(ids_NR, offsets_V, data_V, offsets_R, data):
     starts, lengths = np.empty((JOINED_ROWS, N), np.int64), np.empty((JOINED_ROWS, N), np.int64)
     for first in range(0, R, JOINED_ROWS):
         rows = min(JOINED_ROWS, R - first)
-        for n in range(N):
-            for r in range(rows):
+        for r in range(rows):
+            for n in range(shared_R[first + r], N):
                 v = uint64(ids_NR[n, first + r])
                 starts[r, n] = offsets_V[v]
                 lengths[r, n] = offsets_V[v + uint64(1)] - offsets_V[v]
-        at = np.int64(offsets_R[first])
+        at = offsets_R[first]
         for r in range(rows):
-            for n in range(N):
-                if n > 0:
+            shared = shared_R[first + r]
+            for n in range(shared, N):
+                if n > shared:
                     data[at] = 32
                     at += 1
                 start, length, copied = starts[r, n], lengths[r, n], 0

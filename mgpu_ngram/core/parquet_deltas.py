@@ -1,8 +1,9 @@
-"""Write integer columns to a Parquet file as packed differences (DELTA_BINARY_PACKED), in compiled code.
+"""Write integers and texts to a Parquet file as differences from the row before, in compiled code.
 
-The format is described at https://github.com/apache/parquet-format by Encodings.md and, in Thrift's compact protocol,
-by parquet.thrift. pyarrow writes such pages, too, but takes four times as long. A column of a row group is one page
-without compression.
+Integers are packed differences (DELTA_BINARY_PACKED); a text is what follows the words that it shares with the text
+before (DELTA_BYTE_ARRAY). The format is described at https://github.com/apache/parquet-format by Encodings.md and, in
+Thrift's compact protocol, by parquet.thrift. pyarrow writes such pages, too, but takes four times as long. A column of
+a row group is one page without compression.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy import int64, uint8, uint64
 
+from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.kernels.compile import njit, read_only
@@ -24,8 +26,12 @@ MAGIC = b"PAR1"
 BLOCK, PART = 128, 32  # values of a block, and of one of its parts, a miniblock: each has its own width
 WIDTHS = BLOCK // PART
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift
-DELTA_BINARY_PACKED, RLE = 5, 3  # encodings
+DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, RLE = 5, 7, 3  # encodings
+KINDS = {"int32": 1, "int64": 2, "string": 6, "binary": 6}  # of columns: types of Parquet
+ITEM_BYTES = {"int32": 4, "int64": 8}
+MAX_PAGE_BYTES = 2**31 - 1
 Field = tuple[int, int, bytes]  # number, type, value
+Range = tuple[int, int]  # the least and the greatest integer
 
 
 class Numbers(NamedTuple):
@@ -44,13 +50,25 @@ class Numbers(NamedTuple):
     less: int = 0
 
 
-class DeltaWriter:
-    """A Parquet file of integer columns that have no nulls. As a context manager it ends the file, not the sink.
+class Texts(NamedTuple):
+    """R texts, each a prefix of the text before and a suffix.
 
-    columns  (name, bytes of each integer: 4 or 8)
+    prefix_R, suffix_R  int64, contiguous: bytes of both; the first prefix has none
+    data                uint8, the suffixes
     """
 
-    def __init__(self, sink: Sink, columns: Sequence[tuple[str, int]]):
+    prefix_R: np.ndarray
+    suffix_R: np.ndarray
+    data: np.ndarray
+
+
+class DeltaWriter:
+    """A Parquet file without nulls. As a context manager it ends the file, not the sink.
+
+    columns  (name, kind): "int32", "int64", "string" for UTF-8, or "binary"
+    """
+
+    def __init__(self, sink: Sink, columns: Sequence[tuple[str, str]]):
         self._sink, self._columns = sink, columns
         self._groups: list[bytes] = []
         self._rows = 0
@@ -67,40 +85,55 @@ class DeltaWriter:
             footer = self._footer()
             self._sink.write(footer + len(footer).to_bytes(4, "little") + MAGIC)
 
-    def write(self, columns: Sequence[Numbers]) -> list[tuple[int, int]]:
+    def write(self, columns: Sequence[Numbers | Texts]) -> list[Range | None]:
         """Append a row group of at least one row; return the least and the greatest integer of each column.
 
         All columns have as many rows. Integers and the differences of neighbours must fit the bytes of their column.
         """
-        rows, chunks, ranges = len(columns[0].high_R), [], []
+        rows, chunks, ranges = len(columns[0][0]), [], []
         begin = self._sink.size_bytes
-        for (name, item_bytes), numbers in zip(self._columns, columns, strict=True):
-            buffer = self._room(rows, item_bytes)
-            size, least, most = _pack(*map(read_only, numbers[:2]), *_scalars(numbers), buffer)
-            page = buffer[:size].data
-            start = self._sink.size_bytes
-            self._sink.write(_page_header(rows, size, zlib.crc32(page)))
-            self._sink.write(page)
-            chunks.append(_chunk(name, item_bytes, rows, start, self._sink.size_bytes - start, (least, most)))
-            ranges.append((least, most))
+        for (name, kind), values in zip(self._columns, columns, strict=True):
+            page, found = self._page(values)
+            size, crc, start = sum(map(len, page)), 0, self._sink.size_bytes
+            if size > MAX_PAGE_BYTES:
+                raise RunError(f"{rows:,} rows of {name} take {size:,} bytes, of {MAX_PAGE_BYTES:,} at most")
+            for piece in page:
+                crc = zlib.crc32(piece, crc)
+            encoding = DELTA_BYTE_ARRAY if isinstance(values, Texts) else DELTA_BINARY_PACKED
+            self._sink.write(_page_header(rows, size, crc, encoding))
+            for piece in page:
+                self._sink.write(piece)
+            size = self._sink.size_bytes - start
+            chunks.append(_chunk((name, kind), encoding, rows, start, size, found))
+            ranges.append(found)
         size = self._sink.size_bytes - begin
         self._groups.append(_struct((1, LIST, _list(STRUCT, chunks)), (2, I64, _int(size)), (3, I64, _int(rows))))
         self._rows += rows
         return ranges
 
-    def _room(self, rows: int, item_bytes: int) -> np.ndarray:
-        """Return a buffer for the page of a column."""
-        block_bytes = 10 + WIDTHS + BLOCK * item_bytes  # the least difference has 10 bytes at most
-        size = 32 + (rows // BLOCK + 1) * block_bytes + 8  # the last 8 may be overwritten
-        if len(self._buffer) < size:
-            self._buffer = np.empty(size, np.uint8)
-        return self._buffer
+    def _page(self, values: Numbers | Texts) -> tuple[list[memoryview], Range | None]:
+        """Return the parts of a page, until the next call; and the range of integers."""
+        of_lengths = [_lengths(n_R) for n_R in values[:2]] if isinstance(values, Texts) else [values]
+        bounds = [_most_bytes(len(numbers.high_R)) for numbers in of_lengths]
+        if len(self._buffer) < sum(bounds):
+            self._buffer = np.empty(sum(bounds), np.uint8)
+        page, begin = [], 0
+        for numbers, bound in zip(of_lengths, bounds, strict=True):
+            part = self._buffer[begin : begin + bound]
+            size, least, most = _pack(*map(read_only, numbers[:2]), *_scalars(numbers), part)
+            page.append(part[:size].data)
+            begin += bound
+        if isinstance(values, Texts):
+            return [*page, values.data.data], None
+        return page, (least, most)
 
     def _footer(self) -> bytes:
         schema = [_struct((4, BINARY, _text("schema")), (5, I32, _int(len(self._columns))))]
-        schema += [
-            _struct((1, I32, _kind(b)), (3, I32, _int(0)), (4, BINARY, _text(name))) for name, b in self._columns
-        ]
+        for name, kind in self._columns:
+            fields: list[Field] = [(1, I32, _int(KINDS[kind])), (3, I32, _int(0)), (4, BINARY, _text(name))]  # required
+            if kind == "string":  # UTF8, in old and in new files
+                fields += [(6, I32, _int(0)), (10, STRUCT, _struct((1, STRUCT, _struct())))]
+            schema.append(_struct(*fields))
         ordered = _struct((1, STRUCT, _struct()))  # least and greatest are compared as signed integers
         return _struct(
             (1, I32, _int(2)), (2, LIST, _list(STRUCT, schema)), (3, I64, _int(self._rows)),
@@ -109,28 +142,35 @@ class DeltaWriter:
         )  # fmt: skip
 
 
-def _page_header(rows: int, size: int, crc: int) -> bytes:
-    about = _struct((1, I32, _int(rows)), (2, I32, _int(DELTA_BINARY_PACKED)), (3, I32, _int(RLE)), (4, I32, _int(RLE)))
+def _lengths(bytes_R: np.ndarray) -> Numbers:
+    return Numbers(bytes_R.view(np.uint64), bytes_R.view(np.uint64))
+
+
+def _most_bytes(rows: int) -> int:
+    """Return the room that packed integers need at most; the last 8 bytes may be overwritten."""
+    return 32 + (rows // BLOCK + 1) * (10 + WIDTHS + 8 * BLOCK) + 8
+
+
+def _page_header(rows: int, size: int, crc: int, encoding: int) -> bytes:
+    about = _struct((1, I32, _int(rows)), (2, I32, _int(encoding)), (3, I32, _int(RLE)), (4, I32, _int(RLE)))
     signed = crc - (1 << 32) if crc >> 31 else crc
     sizes = ((2, I32, _int(size)), (3, I32, _int(size)))  # before and after compression
     return _struct((1, I32, _int(0)), *sizes, (4, I32, _int(signed)), (5, STRUCT, about))
 
 
-def _chunk(name: str, item_bytes: int, rows: int, start: int, size: int, found: tuple[int, int]) -> bytes:
+def _chunk(column: tuple[str, str], encoding: int, rows: int, start: int, size: int, found: Range | None) -> bytes:
     """Return the description of a column of a row group, whose page header is at `start`."""
-    least, most = (_bytes(value.to_bytes(item_bytes, "little", signed=True)) for value in found)
+    name, kind = column
+    statistics: list[Field] = [(3, I64, _int(0))]  # nulls
+    if found:
+        least, most = (_bytes(value.to_bytes(ITEM_BYTES[kind], "little", signed=True)) for value in found)
+        statistics += [(5, BINARY, most), (6, BINARY, least)]
     about = _struct(
-        (1, I32, _kind(item_bytes)), (2, LIST, _list(I32, [_int(DELTA_BINARY_PACKED)])),
-        (3, LIST, _list(BINARY, [_text(name)])), (4, I32, _int(0)), (5, I64, _int(rows)), (6, I64, _int(size)),
-        (7, I64, _int(size)), (9, I64, _int(start)),
-        (12, STRUCT, _struct((3, I64, _int(0)), (5, BINARY, most), (6, BINARY, least))),
+        (1, I32, _int(KINDS[kind])), (2, LIST, _list(I32, [_int(encoding)])), (3, LIST, _list(BINARY, [_text(name)])),
+        (4, I32, _int(0)), (5, I64, _int(rows)), (6, I64, _int(size)), (7, I64, _int(size)), (9, I64, _int(start)),
+        (12, STRUCT, _struct(*statistics)),
     )  # fmt: skip
     return _struct((2, I64, _int(start)), (3, STRUCT, about))
-
-
-def _kind(item_bytes: int) -> bytes:
-    """Return the type INT32 or INT64."""
-    return _int({4: 1, 8: 2}[item_bytes])
 
 
 def _struct(*fields: Field) -> bytes:
