@@ -160,5 +160,8 @@ def percentile_cutoffs(figure_D: Any, percentiles: Sequence[float]) -> tuple[flo
         ordered = array_module(known).sort(known)
     low, high = (to_host(ordered[array_module(known).asarray(at)]) for at in (low_P, high_P))
     share_P = place_P - low_P
-    below = low + (high - low) * share_P
-    return tuple(np.where(share_P >= 0.5, high - (high - low) * (1 - share_P), below).tolist())
+    with np.errstate(invalid="ignore"):
+        below = low + (high - low) * share_P
+        between = np.where(share_P >= 0.5, high - (high - low) * (1 - share_P), below)
+    end = np.where(np.isinf(low) | (share_P == 0), low, high)  # no number lies between it and infinity
+    return tuple(np.where(np.isfinite(low) & np.isfinite(high), between, end).tolist())

@@ -43,7 +43,7 @@ class NewField:
         if not self.has_D[d]:
             return None
         if self.ends_D is not None:
-            return self.values[self.ends_D[d - 1] if d else 0 : self.ends_D[d]].tolist()
+            return _finite(self.values[self.ends_D[d - 1] if d else 0 : self.ends_D[d]])
         return self.names[self.values[d]] if self.names else self.values[d].item()
 
     def arrow(self, kind: Any) -> Any:
@@ -56,7 +56,7 @@ class NewField:
             parts = [json.dumps(name, ensure_ascii=False).encode("utf-8", "replace") for name in self.names]
             ends = np.cumsum([0, *map(len, parts)])
             return ends[self.values], ends[self.values + 1], np.frombuffer(b"".join(parts), np.uint8)
-        data = np.frombuffer(json.dumps(self.values.tolist())[1:-1].encode(), np.uint8)
+        data = np.frombuffer(json.dumps(_finite(self.values))[1:-1].encode(), np.uint8)
         starts, stops = _between_commas(data, len(self.values))
         if self.ends_D is None:
             return starts, stops, data
@@ -65,6 +65,15 @@ class NewField:
         starts_D, stops_D = np.zeros(len(filled_D), np.int64), np.zeros(len(filled_D), np.int64)
         starts_D[filled_D], stops_D[filled_D] = starts[firsts_D[filled_D]], stops[self.ends_D[filled_D] - 1]
         return starts_D, stops_D, data
+
+
+def _finite(values: np.ndarray) -> list[Any]:
+    """Return values as Python's; None for infinity and NaN, which JSON lacks."""
+    known = np.isfinite(values)
+    listed = values.tolist()
+    return (
+        listed if known.all() else [value if is_known else None for value, is_known in zip(listed, known, strict=True)]
+    )
 
 
 def fields_of(fields: Mapping[str, NewField], d: int) -> dict[str, Any]:

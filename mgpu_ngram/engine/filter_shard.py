@@ -302,7 +302,9 @@ def judge(scores: DocumentScores, languages: Sequence[Any], rules: Rules) -> Jud
 
 
 def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -> dict[str, NewField]:
-    """Return the values of each new field; only `bucket` is known of a document without words."""
+    """Return the values of each new field. Only `bucket` is known of a document without words; one with a word of
+    probability 0 has no figure that would be infinite.
+    """
     has_D = judged.totals.words_D > 0
     columns: dict[str, NewField] = {}
     for name in fields:
@@ -311,7 +313,8 @@ def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -
         elif name == "bucket":
             columns[name] = NewField(judged.bucket_D, np.ones(len(has_D), bool), names=judged.buckets)
         else:
-            columns[name] = NewField(getattr(judged.totals, f"{name}_D"), has_D)
+            figure_D = getattr(judged.totals, f"{name}_D")
+            columns[name] = NewField(figure_D, has_D & np.isfinite(figure_D))
     return columns
 
 
@@ -331,6 +334,6 @@ def _stats(number: int, first: int, block: DocumentBlock, judged: Judged) -> Fil
             samples.append((int(rank_D[d]), known, head_of(block.texts, d, SAMPLE_CHARACTERS)))
         found.buckets[judged.buckets[b]] = BucketStats(
             len(some), int(kept_D[some].sum()), int(totals.words_D[some].sum()), float(totals.log10_D[some].sum()),
-            perplexity_histogram(perplexity[~np.isnan(perplexity)]), samples,
+            perplexity_histogram(perplexity[np.isfinite(perplexity)]), samples,
         )  # fmt: skip
     return found

@@ -62,6 +62,9 @@ def test_exact_percentiles():
     values = np.array([50.0, np.nan, 10.0, 30.0, 20.0, 40.0])
     assert percentile_cutoffs(values, [30, 60]) == pytest.approx((22.0, 34.0))
     assert percentile_cutoffs(np.array([np.nan]), [30]) == ()
+    inf = np.inf
+    assert percentile_cutoffs(np.array([3.0, inf, inf]), [0, 20, 40, 50, 90, 100]) == (3, inf, inf, inf, inf, inf)
+    assert percentile_cutoffs(np.array([-inf, 3.0, 5.0]), [0, 40, 50, 75]) == (-inf, -inf, 3, 4)
     assert percentile_cutoffs(np.array([7.0]), [0, 30, 100]) == (7.0, 7.0, 7.0)
 
 

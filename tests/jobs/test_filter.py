@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import re
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -338,6 +339,39 @@ def test_percentiles_of_no_words(lines, language, more, arpa, here, tmp_path):
             here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", buckets=["head:30"], language_column=language, **more
         )
     assert result.cutoffs == {} and set(result.stats.buckets) == ({"all"} if lines else set())
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("more", [{"buckets": ["low:60"]}, {"fixed_buckets": ["low:9"]}, {"contrast_model": "m.arpa"}])
+def test_words_of_probability_0(kind, more, arpa, here, tmp_path, monkeypatch):
+    """Such a document is in the tail and has no infinite figure, which JSON lacks."""
+    monkeypatch.chdir(tmp_path)
+    words = ["-1\t<unk>", "-99\t<s>", "-0.5\t</s>", "-0.5\ta", "-inf\tb"]
+    (tmp_path / "m.arpa").write_text("\n".join(["\\data\\", "ngram 1=5", "", "\\1-grams:", *words, "", "\\end\\", ""]))
+    documents = [{"text": text} for text in ("a", "b", "a\nb", "a a", 'b "\\')]
+    if kind == "jsonl":
+        (tmp_path / "d").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    else:
+        pq.write_table(pa.Table.from_pylist(documents), tmp_path / "d")
+    keep = ["perplexity,log10,words,lines", *(["cross_entropy_difference"] if "contrast_model" in more else ["bucket"])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filtered(here, "m.arpa", "d", "out", keep=keep, **more)
+    path = tmp_path / "out/documents/d"
+    if kind == "jsonl":
+        found = [json.loads(line, parse_constant=pytest.fail) for line in path.open()]
+    else:
+        rows = pq.read_table(path).to_pylist()
+        found = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    lines = [[3.2], [None], [3.2, None], [3.2], [None]]
+    assert [d["lines"] for d in found] == lines and [d["words"] for d in found] == [2, 2, 4, 3, 3]
+    assert [d.get("perplexity") for d in found] == [3.2, None, None, 3.2, None]
+    assert [d.get("log10") for d in found] == [-1, None, None, -1.5, None]
+    if "contrast_model" in more:
+        assert [d.get("cross_entropy_difference") for d in found] == [0, None, None, 0, None]
+    else:
+        assert [d["bucket"] for d in found] == ["low" if "perplexity" in d else "tail" for d in found]
+    assert "3.2" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.parametrize("read", ["documents", "model", "cutoffs"])
