@@ -113,6 +113,15 @@ def test_scores_by_hand(arpa, device):
         assert torch.allclose(made.float(), wanted, atol=tolerance * 40, rtol=tolerance)
 
 
+@pytest.mark.parametrize("pieces", [None, [b" %d" % i for i in range(V)]])
+def test_a_sentence_begins_after_each_end(pieces, arpa):
+    """Also without a token that begins sentences."""
+    fast = ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT, eos_token_id=[EOS, 0], pieces=pieces)
+    scores = fast(torch.tensor([[5, 6, EOS], [5, 6, 0], [5, 6, 7]]), torch.zeros(3, V))
+    begun = fast(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, V))[0]
+    assert torch.equal(scores[0], begun) and torch.equal(scores[1], begun) and not torch.equal(scores[2], begun)
+
+
 def test_more_scores_than_tokens(arpa):
     words = [str(token) for token in range(V)]
     fast = ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT, tokens=words)
