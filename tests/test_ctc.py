@@ -314,6 +314,14 @@ def test_long_unknown_words_cost_more(bugs, device):
     assert best(search, rows[1:], device, beam_width=1).text == "bababa"
 
 
+def test_marks_of_sentences_are_no_words(bugs, device):
+    """Labels that spell <s> and </s> make unknown words: P(<unk> | <s>), the offset, P(</s> | <unk>)."""
+    labels = ["<s>", "</s>", "", " "]
+    rows = np.log(np.clip([[0.0, 1, 0, 0]], 1e-15, 1))
+    found = best(CTCBeamSearch(labels, bugs, alpha=1.0, beta=0.0), rows, device)
+    assert found.text == "</s>" and found.score == pytest.approx((-2.0 + -0.5 - 10.0 + -1.0) * math.log(10), abs=1e-5)
+
+
 def test_equal_scores_rank_by_token_then_by_parent(device):
     rows = np.log([[0.2, 0.4, 0.4], [0.2, 0.4, 0.4]])
     found = CTCBeamSearch(["", "b", "a"])(to(device, [rows]), n_best=9)[0]

@@ -173,6 +173,32 @@ def test_beside_brute_force(models, seed, rescore):
         )
 
 
+def test_histories_that_end_a_sentence(rescore):
+    """A model may have backoffs of n-grams that end in </s>; all of its states there are one end."""
+    unigrams = "-3\t<unk>\n-1\t<s>\t0\n-0.5\t</s>\t-0.25\n-0.5\ta\t-0.125\n-0.5\tb\n"
+    longer = "\\2-grams:\n-0.75\ta </s>\t-0.5\n-0.5\t<s> b\n\n\\3-grams:\n-1\ta </s> a\n"
+    counts = "\\data\\\nngram 1=5\nngram 2=2\nngram 3=1\n"
+    Path("ends.arpa").write_text(f"{counts}\n\\1-grams:\n{unigrams}\n{longer}\n\\end\\\n")
+    Path("two").write_text("u\n0 1 a 0,1\n0 1 b 0,2\n1\n")
+    status, out, err = rescore(
+        "two", "--lattices", "kaldi", "--lm", "ends.arpa", "--n-best", 9, "--weights", "total=0", "ends=1"
+    )
+    a, b = (shown(-value * LN_10) for value in (0.5 + 0.75, 0.5 + 0.5))
+    assert (status, err) == (0, "")
+    assert [line.split("|||")[1:3] for line in out.splitlines()] == [
+        [" b ", f" graph= 0 ac= -2 ends= {b} "], [" a ", f" graph= 0 ac= -1 ends= {a} "]
+    ]  # fmt: skip
+
+
+def test_too_many_arcs_are_refused(rescore, monkeypatch):
+    monkeypatch.setattr("mgpu_ngram.engine.lattices.MAX_ARCS", 9)
+    status, out, err = rescore("kaldi", "--lattices", "kaldi", "--lm", "model.arpa")
+    assert (status, out) == (
+        2,
+        "",
+    ) and "lattices have over 9 arcs with the models; prune them, or use smaller" in err, err
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
