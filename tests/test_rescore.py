@@ -125,6 +125,14 @@ def test_scores_are_those_of_kenlms_query(model, text, shared_data, rescore):
     assert [fields[-1] for fields in found] == [shown(scores[n]) for n in order]
 
 
+@pytest.mark.filterwarnings("error")
+def test_scores_beyond_float32_are_refused(rescore):
+    """Also of a model without a weight."""
+    Path("steep.arpa").write_text(Path("model.arpa").read_text().replace("-2\t<unk>", "-3e38\t<unk>"))
+    status, out, err = rescore("--lm", "steep.arpa")
+    assert (status, out) == (2, "") and "'0 ||| c ||| F0= -1 TM= -0.5 -0.25 ||| -1.5' gets a total or" in err, err
+
+
 def test_standard_input_and_compressed_files(rescore, monkeypatch):
     wanted = rescore("--lm", "model.arpa")[1]
     Path("nbest.gz").write_bytes(gzip.compress(NBEST.encode()))

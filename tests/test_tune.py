@@ -50,7 +50,8 @@ def test_the_right_hypotheses_become_the_best(metric, tune):
     weights = yaml.safe_load(Path("weights.yaml").read_text())
     assert list(weights) == ["total", "F0", "F1", "model"] and weights["total"] == 0
     assert tune("--lm", "model.arpa", "--weights", "weights.yaml", "--best", command="rescore") == (0, RIGHT, "")
-    assert tune(*flags)[1] == Path("weights.yaml").read_text()
+    for more in [], ["--chunk-bytes", 30]:  # lists that continue in the next chunk are the same
+        assert tune(*flags, *more)[1] == Path("weights.yaml").read_text()
 
 
 def test_bleu_and_several_references(tune):
@@ -178,6 +179,15 @@ def test_wrong_lists(nbest, message, tune):
     Path("nbest").write_text(nbest)
     status, out, err = tune("--metric", "wer", *WEIGHTS, "--lm", "model.arpa", "--references", "right")
     assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_beyond_float32(tune):
+    pytest.importorskip("rapidfuzz")
+    Path("steep.arpa").write_text(Path("model.arpa").read_text().replace("-2\t<unk>", "-3e38\t<unk>"))
+    flags = ["--metric", "wer", *WEIGHTS, "--names", "model", "--lm", "steep.arpa", "--references", "right"]
+    status, out, err = tune(*flags)
+    assert (status, out) == (2, "") and "c c c ||| F0= 0 F1= 0 ||| 1' gets a total or a score that is no" in err, err
 
 
 def test_a_package_that_is_missing(tune, monkeypatch):

@@ -192,7 +192,8 @@ def _scored_blocks(
         score_NM, oovs_M = np.empty((ends[-1], len(replicas)), np.float32), np.zeros(len(replicas), np.int64)
         for m, replica in enumerate(replicas):
             scores, _ = replica.score_text(text_B, positions_T=positions_T)
-            score_NM[:, m] = to_host(scores.total_S).astype(np.float64) * LN_10
+            with np.errstate(over="ignore"):  # scores that are no finite numbers are refused with their lines
+                score_NM[:, m] = to_host(scores.total_S).astype(np.float64) * LN_10
             oovs_M[m] = int(scores.oovs_S.sum())
         found = {name for name in sizes if any(piece.found_W[names.words.id(name)] for piece in pieces)}
         counts = RescoreCounts(int(ends[-1]), len(positions_T), oovs_M, found)

@@ -72,6 +72,16 @@ def test_restarts_find_what_one_search_misses():
     assert best > alone and lists.quality_of(weights) == best
 
 
+def test_an_interval_that_totals_cannot_hit_is_passed_over():
+    """Both first lists are right between 1 and 1.000001, but float32 does not tell such totals near 100 apart; the next
+    best weights are beyond 5.
+    """
+    plain, others = [100, 0, 0], [[100, -1, 1], [100, -1.000001, 1], [100, -5, 1]]
+    lists = errors([x for other in others for x in (plain, other)], [0, 2, 4], [5, 0, 0, 5, 2, 0])
+    best, weights = search(lists, [1, 1, 0], [2], restarts=0, seed=1)
+    assert best == pytest.approx(-100 * 5 / 30) and weights[2] > 5
+
+
 def test_a_search_never_gets_worse():
     lists = random_lists(3)
     for seed in range(3):
