@@ -29,7 +29,7 @@ else:
     pq = LazyModule("pyarrow.parquet")
 
 GROUP_ROWS = 1 << 17  # rows of a row group of text; a thread that writes holds one, 10 to 20 MB
-IDS_GROUP_ROWS = 1 << 19  # rows of a row group of ids, as large
+IDS_GROUP_ROWS = 1 << 18  # rows of a row group of ids; a thread holds about 10 MB
 GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group
 BUFFER_BYTES = 4 << 20  # buffer of a file being written
 JOINED_ROWS = 64  # rows whose words are looked up before they are copied
