@@ -18,7 +18,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.rescore.run import RescoreResult, run
 
-LISTS = {"gpu": (1_000, 1_000), "cpu": (100, 100)}  # and hypotheses of each
+LISTS = {"gpu": (1_000, 1_000), "cpu": (100, 1_000)}  # and hypotheses of each
 WORDS = 25
 ORDER, VOCABULARY = 5, 100_000
 WEIGHTS = {"F0": 1.0, "lm": 0.2}
