@@ -107,8 +107,10 @@ def _are_between(least: float | None, figure_D: np.ndarray, most: float | None) 
     return kept_D
 
 
-def shown_cutoff(value: float, by: str) -> str:
-    """Return a cut-off for people: a perplexity with one decimal, a difference with four."""
+def shown_cutoff(value: float | None, by: str) -> str:
+    """Return a cut-off for people: a perplexity with one decimal, a difference with four; "-" for an infinite one."""
+    if value is None or math.isinf(value):
+        return "-"
     return f"{value:,.1f}" if by == "perplexity" else f"{value:.4f}"
 
 

@@ -142,7 +142,8 @@ def nearest_codes(values: Any, centers: Any) -> Any:
     xp = array_module(values)
     first = xp.searchsorted(centers, values)
     above = xp.clip(first, 1, len(centers) - 1)
-    return xp.where(first == 0, 0, above - (values - centers[above - 1] < centers[above] - values))
+    with np.errstate(invalid="ignore"):  # of -inf minus -inf; such values have the code 0
+        return xp.where(first == 0, 0, above - (values - centers[above - 1] < centers[above] - values))
 
 
 def index_of(trie: Trie) -> TrieIndex:

@@ -1,5 +1,6 @@
 """The trie of a model: by hand, compared with a dictionary of n-grams, and with invalid input."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -402,3 +403,7 @@ def test_centres_and_codes_by_hand(to_device):
     codes = nearest_codes(values, to_device(np.array([1, 3, 3, 7], np.float32)))
     assert codes.tolist() == [0, 1, 1, 2, 3, 3, 0]
     assert nearest_codes(values[-1:], to_device(np.ones(4, np.float32))).tolist() == [0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        zeros = to_device(np.array([-np.inf, -3, -2], np.float32))  # probabilities of 0 and more
+        assert nearest_codes(zeros, to_device(np.array([-np.inf, -np.inf, -2], np.float32))).tolist() == [0, 2, 2]

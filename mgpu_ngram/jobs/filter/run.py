@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -73,7 +74,13 @@ class FilterResult:
     def as_json(self) -> dict[str, Any]:
         """Return all fields by name, for machines."""
         values = {name: value for name, value in vars(self).items() if name not in ("stats", "path")}
+        values["cutoffs"] = _finite(self.cutoffs)
         return {"path": str(self.path)} | self.stats.summary() | values | {"bytes_per_second": self.bytes_per_second}
+
+
+def _finite(cutoffs: dict[str, tuple[float, ...]]) -> dict[str, list[float | None]]:
+    """Return cut-offs as JSON has them, without infinity."""
+    return {name: [value if math.isfinite(value) else None for value in values] for name, values in cutoffs.items()}
 
 
 def open_inputs(config: FilterConfig) -> Corpus:
@@ -187,7 +194,7 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
             page = filter_page(job.stats, list(config.bucket_ends), names, title, config.bucket_by)
             with new_file(out.folder / REPORT_FILE) as sink:
                 sink.write(page.encode())
-        made = {"totals": job.stats.summary(), "cutoffs": names, "versions": {"mgpu-ngram": VERSION}}
+        made = {"totals": job.stats.summary(), "cutoffs": _finite(names), "versions": {"mgpu-ngram": VERSION}}
         write_manifest(out.folder, made_of | made, FORMAT)
         out.commit()
         checkpoint.discard()
