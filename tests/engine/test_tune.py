@@ -36,6 +36,12 @@ def test_the_present_weight_stays_in_the_best_interval():
     assert best_on_line(lists, [1, 1.25], 1) == (-10, 1.25)
 
 
+def test_the_widest_of_equal_intervals_counts():
+    """Lines 0, x, 2x - 1 and 3x - 11 cross at 0, 1 and 10; the first and the third are right."""
+    lists = errors([[0, 0], [0, 1], [-1, 2], [-11, 3]], [0], [1, 5, 1, 5])
+    assert best_on_line(lists, [1, 0.5], 1) == (-10, 5.5)
+
+
 def test_a_feature_that_changes_nothing():
     lists = errors([[1, 2], [0, 2]], [0], [3, 1])
     assert best_on_line(lists, [1, 0.5], 1) == (-30, 0.5)
