@@ -88,6 +88,15 @@ def test_an_interval_that_totals_cannot_hit_is_passed_over():
     assert best == pytest.approx(-100 * 5 / 30) and weights[2] > 5
 
 
+def test_a_gain_that_float32_does_not_reach_changes_nothing():
+    """If weight 2 is 1 to 2, two lists would be right, but totals near 1e8 are multiples of 8; weight 3 gains."""
+    plain = [1e8, 0, 0, 0]
+    values = [plain, [1e8, -1, 1, 0], plain, [1e8, -2, 1, 0], [0, 0, 0, 0], [0, -1, 0, 1]]
+    lists = errors(values, [0, 2, 4], [5, 0, 0, 5, 1, 0])
+    assert best_on_line(lists, [1, 1, 0, 0], 2) == (pytest.approx(-100 * 1 / 30), 1.5)
+    assert search(lists, [1, 1, 0, 0], [2, 3], restarts=0, seed=1) == (pytest.approx(-100 * 5 / 30), [1, 1, 0, 2])
+
+
 def test_a_search_never_gets_worse():
     lists = random_lists(3)
     for seed in range(3):
