@@ -184,7 +184,7 @@ class NextWords:
 
         temperature  words have probability proportional to P ** (1 / temperature); 0: always the most probable word
         top_k        sample from the k most probable words only
-        top_p        sample from the fewest most probable words whose probabilities add up to this share
+        top_p        sample from the fewest most probable words whose probabilities add up to this share of all words
 
         The same histories, settings and seed give the same words on any device (below temperature 0.15, all but one of
         10^9). <s> is never sampled; -1 means that no other word has a probability above 0.

@@ -302,6 +302,22 @@ def test_spaces_of_unicode_are_parts_of_words(rescore):
         assert (status, out, err) == (0, f"u {word} b\n", "")
 
 
+def test_words_of_links(rescore):
+    """SLF may have words on links in place of nodes, or beside them; those of links count."""
+    links = 'J=0 S=0 E=1 W=a a=-1\nJ=1 S=0 E=1 W="" a=-3\nJ=2 S=0 E=1 a=-2\n'
+    Path("links.slf").write_text(f"U=u base=2.7\nI=0\nI=1 W=b\n{links}")
+    status, out, err = rescore("links.slf", "--lattices", "slf", "--n-best", 9, "--weights", "ac=1")
+    assert (status, err) == (0, "") and [line.split(" ||| ")[1] for line in out.splitlines()] == ["a", "b", ""]
+
+
+@pytest.mark.parametrize(("file", "format"), [("kaldi", "kaldi"), ("utt-1.slf", "slf")])
+def test_lines_of_windows(file, format, rescore):
+    flags = ["--lattices", format, "--lm", "model.arpa", "--n-best", 9]
+    wanted = rescore(file, *flags)
+    Path(file).write_bytes(Path(file).read_bytes().replace(b"\n", b"\r\n"))
+    assert rescore(file, *flags) == wanted and wanted[0] == 0
+
+
 def test_names_of_files_are_ids_of_lattices(rescore):
     """Without their suffixes; a name may have other dots."""
     text = SLF.replace("UTTERANCE=utt-1\n", "")

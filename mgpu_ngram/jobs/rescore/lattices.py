@@ -60,7 +60,7 @@ def _texts(format: str, corpus: Corpus) -> Iterator[LatticeText]:
     """Yield (place for messages, id of a lattice without a name, lines) of each lattice."""
     number = 0
     for source in corpus.sources:
-        text = whole_text(Corpus((source,), "word")).decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+        text = whole_text(Corpus((source,), "word")).decode("utf-8", "surrogateescape")
         for place, lines in split_lattices(text, format, source.name):
             yield place, _stem(source.name) if format == "slf" else str(number), lines
             number += 1
