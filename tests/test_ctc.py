@@ -161,7 +161,7 @@ def test_results_are_those_of_a_slow_search(seed, words_arpa, plain_ctc, device)
         "beam_width": (4, 30)[seed % 2], "beam_prune_logp": -15.0, "token_min_logp": (-4.0, -40.0)[seed % 5 > 1],
         "prune_history": seed % 3 == 1,
     }  # fmt: skip
-    hot = [(), ["abab ba", "cab"]][seed // 2 % 2]
+    hot = [(), ["abab ba", "cab", "bbé", "bbéé"]][seed // 2 % 2]
     search = CTCBeamSearch(
         labels, model if scored else None, unigrams=given if scored else None, alpha=settings["alpha"],
         beta=settings["beta"], unk_score_offset=settings["unknown"], lm_score_boundary=settings["boundary"],
