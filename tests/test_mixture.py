@@ -384,6 +384,21 @@ def test_words_beyond_the_vocabulary_have_no_loss(dtype):
     assert logits.grad.isnan()[:, :6].all(1).tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_targets_of_probability_0(dtype, device):
+    """The loss is inf. No distribution has a posterior, so the gradient is the weights; that of log_probs is 0."""
+    tensors = [torch.zeros(2, 5, dtype=dtype), torch.full((2, 2), -float("inf"))]
+    *inputs, target, dropped = to(device, [*tensors, torch.tensor([0, 2]), torch.tensor([WORDS, 0], dtype=torch.uint8)])
+    for tensor in inputs:
+        tensor.requires_grad_()
+    losses = ng_torch.mixture_loss(*inputs, target, 3, dropped)
+    losses.sum().backward()
+    assert losses[0].isinf() and losses[1].item() == pytest.approx(math.log(5))
+    weights = [[0, 0, 0, 0.5, 0.5], [0.2, 0.2, -0.8, 0.2, 0.2]]
+    assert torch.allclose(inputs[0].grad.cpu().double(), torch.tensor(weights).double(), atol=1e-3)
+    assert not inputs[1].grad.any()
+
+
 @pytest.mark.parametrize(
     ("at", "change", "message"),
     [
