@@ -235,6 +235,7 @@ def test_bad_labels(labels, says):
         ({"log_probs": torch.full((1, 2, 3), math.nan)}, r"log_probs\[0\] has NaN; give natural logarithms"),
         ({"log_probs": torch.ones(1, 2, 3)}, r"log_probs\[0\] has numbers above 0; .*log_softmax"),
         ({"lengths": [3]}, "lengths have 3 but must be 0 to 2"),
+        ({"lengths": [1 << 40]}, "lengths have 1099511627776 but must be 0 to 2"),
         ({"lengths": [1, 1]}, r"lengths are int64 of shape \(2,\) but must be an integer for each of the 1 utterances"),
         ({"lengths": [1.0]}, r"lengths are float64"),
         ({"lengths": [[1], [1, 2]]}, r"lengths are \[\[1\], \[1, 2\]\] but must be an integer for each"),

@@ -12,7 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCOptions, CTCSearch
 from mgpu_ngram.engine.ctc_tokens import read_labels
 from mgpu_ngram.engine.device import to_host_fast
-from mgpu_ngram.engine.states import EMPTY
+from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 from mgpu_ngram.engine.torch_arrays import as_array, check_dense, not_compiled, on_stream_of
 from mgpu_ngram.model import Model
 
@@ -119,7 +119,7 @@ class CTCBeamSearch:
         with on_stream_of(tensor):
             search = self._search(tensor)
             return search.search(
-                as_array(tensor), lengths_B, self._starts(start_states, B), phrases, weight, rules,
+                as_array(tensor), lengths_B.astype(np.int32), self._starts(start_states, B), phrases, weight, rules,
                 self.lm_score_boundary, torch.get_num_threads(),
             )  # fmt: skip
 
@@ -163,7 +163,7 @@ class CTCBeamSearch:
         if states is not None:
             if self.model is None:
                 raise InputError("start_states are given but no model, which they are states of; leave them out")
-            return _integers("start_states", states, batch)
+            return np.clip(_integers("start_states", states, batch), EMPTY, MAX_STATE).astype(np.int32)
         if self.model is not None and self.lm_score_boundary:
             return np.full(batch, self.model._state_model.begin, np.int32)
         return np.full(batch, EMPTY, np.int32)
@@ -180,7 +180,7 @@ def _words(name: str, words: Iterable[str]) -> list[str]:
 
 
 def _integers(name: str, values: Any, batch: int) -> np.ndarray:
-    """Return an integer for each utterance, (B,) int32 in host memory."""
+    """Return an integer for each utterance, (B,) in host memory."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
     try:
@@ -193,4 +193,4 @@ def _integers(name: str, values: Any, batch: int) -> np.ndarray:
         raise InputError(
             f"{name} are {array.dtype} of shape {array.shape} but must be an integer for each of the {batch} utterances"
         )
-    return np.clip(array, -1, np.iinfo(np.int32).max).astype(np.int32)
+    return array
