@@ -273,6 +273,7 @@ def test_scores_beyond_float32(costs, weight, message, rescore):
         ("lmscale=9.0", "SUBLAT=x", "sublattices are not read"),
         ("W=b", 'W="b c"', "the word 'b c' would be several words, or the end of a text, in a list; rename it"),
         ("J=1 S=0", "J=1 S=1", "the lattice has a cycle"),
+        ("I=5", "I=4", "several nodes have one number 'I='; give a file for each lattice"),
     ],
 )
 def test_wrong_slf(old, new, message, rescore):

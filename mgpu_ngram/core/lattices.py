@@ -150,7 +150,7 @@ def _costs(text: str) -> tuple[float, float]:
 def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
     """Return (id, arcs, start, scores of the final node)."""
     header: dict[str, str] = {}
-    words: dict[int, str] = {}
+    nodes: list[tuple[int, str]] = []
     links: list[dict[str, str]] = []
     for line in lines:
         if not line.strip() or line.startswith("#"):
@@ -158,7 +158,7 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
         fields = _slf_fields(line)
         try:
             if "I" in fields:
-                words[_node(fields["I"])] = fields.get("W", "")
+                nodes.append((_node(fields["I"]), fields.get("W", "")))
             elif "J" in fields:
                 int(fields["S"]), int(fields["E"])
                 links.append(fields)
@@ -172,7 +172,10 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
             raise InputError("sublattices are not read; expand them with HLRescore")
     if not links:
         raise InputError("there is no link 'J=0 S=0 E=1'; give a lattice in SLF")
-    for name, counted in ("N", words), ("L", links):
+    words = dict(nodes)
+    if len(words) < len(nodes):
+        raise InputError("several nodes have one number 'I='; give a file for each lattice")
+    for name, counted in ("N", nodes), ("L", links):
         if header.get(name, str(len(counted))) != str(len(counted)):
             raise InputError(f"{name}={header[name]} but there are {len(counted)}; the lattice is cut short")
     log = _logarithm(header.get("base", ""))
