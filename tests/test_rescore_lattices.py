@@ -101,6 +101,28 @@ def test_the_best_texts(rescore):
     assert rescore(*flags, "--n-best", 3)[1].count("utt-1 |||") == 3
 
 
+def test_the_best_text_by_the_total_alone(rescore):
+    assert rescore("kaldi", "--lattices", "kaldi", "--weights", "total=1", "--best") == (
+        0,
+        "utt-1 c a c\nutt-2 b\n",
+        "",
+    )
+
+
+def test_the_best_of_several_paths_without_words(rescore):
+    """The path over nodes 1 and 2 has no cost; the direct one has."""
+    arcs = "0 1 <eps>\n0 3 <eps> 5,0\n1 2 <eps>\n2 3 <eps>\n3 4 a 0,1\n4\n"
+    Path("empty").write_text(f"u\n{arcs}")
+    out = rescore("empty", "--lattices", "kaldi", "--lm", "model.arpa")[1]
+    assert out.startswith("u ||| a ||| graph= 0 ac= -1 model= ")
+
+
+def test_costs_below_0(rescore):
+    """The text that begins worse is better as a whole."""
+    Path("below").write_text("u\n0 1 a 0,0\n0 2 b 5,0\n1 3 c 1,0\n2 3 d -10,0\n3\n")
+    assert rescore("below", "--lattices", "kaldi", "--weights", "graph=1", "--best") == (0, "u b d\n", "")
+
+
 def test_text_of_openfst(rescore):
     """A transducer without a name and an acceptor; the file is compressed."""
     transducer = "0 1 1 a 0.5\n1 2 2 <eps> 1\n1 2 3 b 0.25\n2 0.125\n"
