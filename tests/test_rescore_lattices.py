@@ -117,6 +117,13 @@ def test_the_best_of_several_paths_without_words(rescore):
     assert out.startswith("u ||| a ||| graph= 0 ac= -1 model= ")
 
 
+def test_nodes_without_a_way_to_the_end_are_left_out(rescore):
+    """Also cycles there, and nodes that the start does not reach."""
+    Path("dead").write_text("u\n0 1 a 3,0\n1 2 b\n0 3 c\n3 3 c\n4 1 c\n1\n")
+    out = rescore("dead", "--lattices", "kaldi", "--weights", "graph=1", "--n-best", 9)[1]
+    assert out == "u ||| a ||| graph= -3 ac= 0 ||| -3\n"
+
+
 def test_costs_below_0(rescore):
     """The text that begins worse is better as a whole."""
     Path("below").write_text("u\n0 1 a 0,0\n0 2 b 5,0\n1 3 c 1,0\n2 3 d -10,0\n3\n")
