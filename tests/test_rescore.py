@@ -86,6 +86,19 @@ def test_the_best_by_weights_alone(weights, expected, rescore):
     assert rescore("--weights", *weights, "--best") == (0, "".join(f"{text}\n" for text in expected), "")
 
 
+def test_names_with_colons(rescore):
+    """As older releases of Moses write them."""
+    Path("old").write_text(
+        "0 ||| a b ||| d: -1 lm: -2 tm: 1 2 w: -3 ||| -9\n0 ||| c ||| d: 0 lm: -3 tm: 1 4 w: -3 ||| -9\n"
+    )
+    flags = ["--weights", "d=1", "tm=0.5,0.25", "--lm", "model.arpa"]
+    status, out, err = rescore(*flags, inputs=["old"])
+    assert (status, err) == (0, "")
+    assert [line.split(" ||| ")[-1] for line in out.splitlines()] == ["1.5", "0"] and out.startswith(
+        "0 ||| c ||| d: 0 lm:"
+    )
+
+
 def test_two_models(rescore):
     """One model twice: its weights add up."""
     Path("other.arpa").write_bytes(Path("model.arpa").read_bytes())
