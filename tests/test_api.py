@@ -175,7 +175,7 @@ def test_an_output_folder_is_kept(text, tmp_path):
         ({"device": "tpu"}, "device is 'tpu' but must be auto, cpu or gpu"),
         ({"chunk_bytes": "many"}, "chunk_bytes is 'many' but must be a size"),
         ({"lowercase": 1}, "lowercase is 1 but must be of type bool"),
-        ({"unit": "id"}, "token ids|no array of token ids"),
+        ({"unit": "id"}, "token ids|not an array of token ids"),
     ],
 )
 def test_invalid_options(options, message):

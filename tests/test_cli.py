@@ -59,7 +59,7 @@ def test_resume_of_a_finished_run(folder, mgpu_ngram):
     size, twice = len(TEXT), 2 * len(TEXT)
     for more, changed in [
         (["--order", "3"], "the options changed: options.order was 5, is 3"),
-        (["text"], rf'the inputs changed: inputs.1.name was not there, is "text"; inputs.1.size_bytes .* is {size}'),
+        (["text"], rf'the inputs changed: inputs.1.name was absent, is "text"; inputs.1.size_bytes .* is {size}'),
     ]:
         status, _, err = mgpu_ngram("count", "text", *more, "-o", "out", *HERE, "--resume")
         assert status == 2 and re.search(f"out is finished, but {changed}; put back what changed or make it again", err)

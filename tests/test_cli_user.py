@@ -107,7 +107,7 @@ def test_matching_and_unknown_suffixes_are_accepted(folder, mgpu_ngram):
 
 def test_a_folder_with_a_model_is_no_text(folder, mgpu_ngram):
     err = refused(mgpu_ngram("score", "m.arpa", ".", *HERE))
-    assert re.search(r"'\./m\.arpa' is an ARPA file, not text; name the text files alone", err)
+    assert re.search(r"'\./m\.arpa' is an ARPA file, not text; give only text files", err)
     (folder / "docs.jsonl").write_bytes(b'{"text": "a"}\n')
     err = refused(mgpu_ngram("score", "m.arpa", "docs.jsonl", "--text-column", "text", *HERE))
     assert "'docs.jsonl' holds JSON lines, which are not read; " in err and "jq -r .text docs.jsonl > text.txt" in err
@@ -140,7 +140,7 @@ def test_damaged_kenlm_binaries_are_refused(binaries, folder, mgpu_ngram):
     (folder / "m.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 4\n\0" + bytes(100))
     # Before the run waits for a cluster.
     err = refused(mgpu_ngram("score", "m.bin", "text", "--scheduler-file", "none"))
-    assert "'m.bin' is a KenLM binary model of version 4, but version 5 is read" in err
+    assert "'m.bin' is a KenLM binary model of version 4 but must be of version 5" in err
 
 
 def test_standard_input_is_named_dash(folder):

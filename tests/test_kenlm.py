@@ -273,7 +273,7 @@ def test_invalid_files(kenlm, content, tmp_path):
 def test_a_compressed_kenlm_binary_file_is_refused(tmp_path):
     packed = tmp_path / "model.binary.gz"
     packed.write_bytes(gzip.compress(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100)))
-    message = "a KenLM binary model, which is only read from a local file, not compressed; unpack or copy it"
+    message = "a KenLM binary model, which must be a local file that is not compressed; unpack it or copy it"
     for load_model in partial(load, ours), ng.Model.load, open_model:
         with pytest.raises(ValueError, match=message) as caught:
             load_model(packed)

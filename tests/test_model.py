@@ -148,7 +148,7 @@ def test_ids_of_another_device(place, device, arpa):
 def test_a_sentence_that_is_too_long(model, monkeypatch):
     monkeypatch.setattr(words, "MAX_LINE_BYTES", 3)
     assert model.score(["a b"]).tolist() == [-1.40625]
-    with pytest.raises(ng.InputError, match="^sentence 1 has 4 bytes but may have 3; cut it up$"):
+    with pytest.raises(ng.InputError, match="^sentence 1 has 4 bytes but may have at most 3; split it$"):
         model.score(["a b", "a  b"])
 
 

@@ -365,7 +365,7 @@ def test_files_without_a_block(model, arpa, tmp_path):
         load_compact(path)
     assert len(load_compact(path, verify=False)) == 2
     trie.build(trie.TrieConfig(str(arpa)), model_path := tmp_path / "m.safetensors")
-    with pytest.raises(ng.InputError, match="holds no compact distributions but other arrays; give another file"):
+    with pytest.raises(ng.InputError, match="holds other arrays, not compact distributions; give a file of"):
         load_compact(model_path)
 
 

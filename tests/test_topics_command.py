@@ -277,7 +277,7 @@ def awkward(folder):
 
 
 REFUSED = [
-    ("ngrams.safetensors", "holds no topic model but mgpu_ngram model; give the output of `mgpu-ngram lda`"),
+    ("ngrams.safetensors", "holds mgpu_ngram model, not a topic model; give the output of `mgpu-ngram lda`"),
     ("missing.lda", "there is no topic model missing.lda; give the output of"),
     ("counts", "counts has no model.safetensors; give the output of"),
     ("text.txt", "text.txt is no topic model"),
@@ -289,7 +289,7 @@ REFUSED = [
     ("M -o rows.parquet", "-o rows.parquet would have the topics of documents; name documents"),
     ("M --group-by kind", "group_by is 'kind' but there are no documents"),
     ("M missing.txt", "'missing.txt' does not exist or holds no file"),
-    ("M -", "documents are read from files, not from standard input"),
+    ("M -", "documents are read more than once, so standard input cannot be used"),
     ("M seven.npz", "'seven.npz' has 7 columns but the model has 13 words; name the words of its columns"),
     ("M seven.npz text.txt", "'seven.npz' is a sparse matrix but 'text.txt' is a file of documents"),
     ("M seven.npz --text-column body", "text_column is 'body' but 'seven.npz' is a matrix of counts, not text"),

@@ -1,4 +1,4 @@
-"""Work ahead in threads or processes, and take the results in order."""
+"""Compute results ahead of time in threads or processes, and take them in order."""
 
 from __future__ import annotations
 

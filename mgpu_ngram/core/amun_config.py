@@ -37,11 +37,11 @@ CELL_KINDS = ("gru", "lstm", "mlstm")
 
 
 def read_amun(path: str, relative: bool = False) -> dict[str, Any]:
-    """Return the options of a config file of Amun, plain or gzipped, by their names there.
+    """Return the options of a config file of Amun, plain or gzipped, by name.
 
-    relative  paths in the file start at its folder; the file's own option relative-paths says the same
+    relative  paths in the file are relative to its folder, as with the option relative-paths in the file
 
-    Raises InputError, one line, for an option that Amun does not have, or with a value of another type.
+    Raises InputError for an option that Amun does not have, and for a value of the wrong type.
     """
     name, data = read_unpacked(path, "config file")
     try:
@@ -66,7 +66,10 @@ def read_amun(path: str, relative: bool = False) -> dict[str, Any]:
 
 
 def checked(option: str, value: Any, name: str) -> Any:
-    """Return the value of an option from the file `name`, or from a flag. Raises InputError for one of another type."""
+    """Return the value of an option from the file `name`, or from a flag.
+
+    Raises InputError for a value of the wrong type.
+    """
     wanted = ""
     if option in SWITCHES and not isinstance(value, bool):
         wanted = "true or false"
@@ -120,7 +123,7 @@ def _in_folder(options: dict[str, Any], folder: str) -> dict[str, Any]:
 def amun_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `decode` for options of Amun. Raises InputError for options that contradict each other.
 
-    Options that say where to compute are not among them: see `placement_of`.
+    `placement_of` returns the options that choose the devices.
     """
     settings = _models(options)
     same = (
@@ -166,7 +169,7 @@ def amun_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where options of Amun let the work run: device, workers and devices, those that they name.
+    """Return the placement settings among options of Amun: device, workers and devices, as far as they are given.
 
     devices  "all", or numbers of GPUs
     """

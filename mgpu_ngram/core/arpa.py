@@ -43,7 +43,7 @@ class Arpa:
         self._read_unigrams(unk_log10)
 
     def levels(self) -> Iterator[Ngrams]:
-        """Yield the n-grams of orders 1 to N; each order is parsed when the caller asks for it.
+        """Yield the n-grams of orders 1 to N; each order is parsed on demand.
 
         If the file lacks <unk>, it becomes row 0 of order 1, and the file's rows follow.
 
@@ -77,7 +77,7 @@ class Arpa:
         slots_C, duplicate = index_words(self.words.offsets_V, self.words.data)
         doubles = [row for row in (second, rows_V[duplicate] if duplicate >= 0 else -1) if row >= 0]
         if doubles:
-            raise text.wrong(spans_G[min(doubles), 0], "has the word of an earlier 1-gram; leave one of them in")
+            raise text.wrong(spans_G[min(doubles), 0], "has the word of an earlier 1-gram; remove one of the two lines")
         if wrong:
             raise wrong
         self.words.slots_C = slots_C
@@ -140,7 +140,7 @@ class Arpa:
         expected = b"\\end\\" if order == self.order else b"\\%d-grams:" % (order + 1)
         line, at, after = text.filled_line(section.starts[-1], f"after {found}")
         if not line.startswith(b"\\"):
-            raise text.wrong(at, f"is where the file ends, after {found}; it is cut short: {NEW_COPY}")
+            raise text.wrong(at, f"is the end of the file, after {found}; the file is truncated: {NEW_COPY}")
         if section.rows[-1] < count:
             raise text.wrong(at, f"stands after {found}; correct the count or {NEW_COPY}")
         if line != expected:
@@ -148,7 +148,9 @@ class Arpa:
         if order < self.order:
             self._starts[order + 1] = after
         elif (junk := lines.skip_blank_lines(text.data, after)) < len(text.data):
-            raise text.wrong(junk, f"follows {expected.decode()}, after which nothing may; cut it off")
+            raise text.wrong(
+                junk, f"follows {expected.decode()}, which must be the last line; delete this line and all after it"
+            )
 
 
 def _spelled(text: np.ndarray, spans_V: np.ndarray) -> Words:

@@ -44,7 +44,7 @@ class ArpaText:
             line, at, after = self.filled_line(after, r"before \data\ ")
         if line != b"\\data\\":
             refuse_as_arpa(self.name, self.data[:HEAD_BYTES].tobytes())
-            raise self.wrong(at, r"stands where \data\ is expected, so this is no ARPA file; give one")
+            raise self.wrong(at, r"stands where \data\ is expected, so this is not an ARPA file; give an ARPA file")
         counts: list[int] = []
         while True:
             at = after
@@ -67,7 +67,7 @@ class ArpaText:
         """Return (the line that starts at byte `at`, without its end; the start of the next line)."""
         if at == len(self.data):
             last = self.line_number(at - 1) if at else 0
-            raise InputError(f"{self.name!r} ends {where.strip()}, with line {last}; it is cut short: {NEW_COPY}")
+            raise InputError(f"{self.name!r} ends {where.strip()}, with line {last}; it is truncated: {NEW_COPY}")
         end = lines.newline(self.data, at)
         return self.data[at : min(end, at + HEADER_BYTES)].tobytes().removesuffix(b"\r"), min(end + 1, len(self.data))
 

@@ -47,13 +47,14 @@ def save_arrays(
 
     path      appears when the file is complete and on disk; an older file at this path is replaced
     arrays    of any shape, also strided views: bool, (u)int8 to 64, float16 to 64
-    metadata  JSON values; or a function that returns them, of one length, from the CRC-32 of each array
+    metadata  JSON values; or a function that returns them from the CRC-32 of each array, with the same
+              length of JSON for all CRCs
     durable   wait for the disk; if False, a crash of the host may leave a damaged file, which `load_arrays` detects
 
-    Several threads write slices. Copies only slices of strided views. Raises RunError when the disk is full.
+    Several threads write slices. Only strided views are copied, slice by slice. Raises RunError when the disk is full.
     """
     if METADATA in arrays:
-        raise ValueError(f"an array cannot have the name {METADATA}, which is the format's own; rename it")
+        raise ValueError(f"an array cannot have the name {METADATA}, which the format reserves; rename it")
     for name, array in arrays.items():
         if array.dtype not in DTYPE_NAMES:
             raise ValueError(f"array {name!r} is of {array.dtype} but a file holds {', '.join(DTYPES)}; convert it")
@@ -115,7 +116,9 @@ def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.nda
             size_bytes = os.fstat(file.fileno()).st_size
             start = 8 + int.from_bytes(file.read(8), "little")
             if not 8 < start <= 8 + MAX_HEADER_BYTES or file.read(1) != b"{":
-                raise InputError(f"{path} is no file of arrays: it has no safetensors header; give another file")
+                raise InputError(
+                    f"{path} is not a file of arrays: it has no safetensors header; give a file that mgpu_ngram wrote"
+                )
             if size_bytes < start:
                 raise _damaged(path, f"its header ends at byte {start:,} but the file at {size_bytes:,}")
             whole = map_file(os.dup(file.fileno()))
@@ -148,7 +151,10 @@ def _metadata(path: str | Path, header: Any) -> tuple[dict[str, Any], dict[str, 
     """Return (metadata, CRC-32 of each array) from a header. Raises InputError unless the header is ours and intact."""
     strings = header.pop(METADATA, None) if isinstance(header, dict) else None
     if not isinstance(strings, dict) or strings.get("format") != FORMAT:
-        raise InputError(f"{path} is no file of mgpu_ngram: its header lacks the format {FORMAT!r}; give another file")
+        raise InputError(
+            f"{path} is not a file of mgpu_ngram: its header lacks the format {FORMAT!r}; "
+            "give a file that mgpu_ngram wrote"
+        )
     version = str(strings.get("format_version"))
     if not version.isdecimal() or int(version) > FORMAT_VERSION:
         raise InputError(

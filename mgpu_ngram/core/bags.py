@@ -1,4 +1,4 @@
-"""Documents as bags of words: which words each document has, and how often."""
+"""Documents as bags of words: the words of each document and their counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRIP_PAIRS = 1 << 20  # pairs that are checked at once
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Bags of words of D documents, a compressed sparse row matrix. Checked by `check`; `make_bags` makes sound ones.
+    """Bags of words of D documents, a compressed sparse row matrix. `make_bags` makes valid ones; `check` checks them.
 
     starts_D1  (D + 1,) int64: document d has the pairs starts_D1[d] to starts_D1[d + 1]; it may have none
     words_P    (P,) uint32, word ids, ascending and unique within a document
@@ -92,7 +92,7 @@ class Bags:
             first, before = last, int(ends_D[last - 1])
 
     def check(self, name: str = "the bags of words") -> Bags:
-        """Return self. Raises InputError, which names `name`, unless the arrays are as the class says."""
+        """Return self. Raises InputError, which names `name`, unless the arrays are as documented in the class."""
         _check_shape(self.starts_D1, self.words_P, self.counts_P, name)
         p = int(_first_wrong(read_only(self.starts_D1), read_only(self.words_P), read_only(self.counts_P)))
         if p < 0:
@@ -116,15 +116,15 @@ def empty_corpus(name: str, documents: int) -> InputError:
 def make_bags(
     starts_D1: Any, words_P: Any, counts_P: Any, num_words: int, name: str = "the matrix", first: int = 0
 ) -> Bags:
-    """Return the bags of a compressed sparse row matrix as it comes from elsewhere.
+    """Return the bags of a compressed sparse row matrix from any source, after checks.
 
     starts_D1  (D + 1,) integers, from 0 to P, ascending
     words_P    (P,) integers, ids from 0 to num_words - 1, in any order
     counts_P   (P,) integers or floats with whole values, from 0 to MAX_COUNT
-    name       of the matrix, for messages
+    name       name of the matrix, for messages
     first      number of the first document, for messages
 
-    Sums entries of the same document and word, and leaves zeros out. Does not copy uint32 arrays that are sound.
+    Sums entries of the same document and word, and leaves zeros out. Does not copy valid uint32 arrays.
     Raises InputError for fractions, negative counts, NaN, infinities, counts above MAX_COUNT, and ids outside the
     vocabulary.
     """
@@ -132,9 +132,9 @@ def make_bags(
     if not 0 <= num_words <= MAX_WORDS:
         raise InputError(f"{name} has {num_words:,} words but a vocabulary holds up to {MAX_WORDS:,}; merge rare words")
     if words_P.dtype.kind not in "iu":
-        raise InputError(f"the word ids of {name} are {words_P.dtype}; give integers")
+        raise InputError(f"the word ids of {name} are of dtype {words_P.dtype} but must be integers; convert them")
     if counts_P.dtype.kind not in "iufb":
-        raise InputError(f"the counts of {name} are {counts_P.dtype}; give whole numbers")
+        raise InputError(f"the counts of {name} are of dtype {counts_P.dtype} but must be whole numbers; convert them")
     _check_shape(starts_D1, words_P, counts_P, name)
     starts_D1 = starts_D1.astype(np.int64, copy=False)
     _check_words(words_P, starts_D1, num_words, name, first)
@@ -161,7 +161,9 @@ def join_bags(blocks: Iterable[Bags]) -> Bags:
         raise InputError("there are no bags of words to join; give one block or more")
     sizes = sorted({part.num_words for part in parts})
     if len(sizes) > 1:
-        raise InputError(f"blocks of {sizes[0]:,} and of {sizes[-1]:,} words do not join; give them one vocabulary")
+        raise InputError(
+            f"blocks with vocabularies of {sizes[0]:,} and {sizes[-1]:,} words cannot be joined; use one vocabulary"
+        )
     if len(parts) == 1:
         return parts[0]
     ends = np.cumsum([0, *(part.pairs for part in parts)])
@@ -193,7 +195,7 @@ def check_vocabulary(words: Any, num_words: int, name: str, matrix: str) -> None
     """Raise InputError unless there are as many words as columns.
 
     words         a sized collection
-    name, matrix  of the vocabulary and of the bags, for the message
+    name, matrix  names of the vocabulary and of the bags, for the message
     """
     if len(words) != num_words:
         raise InputError(
@@ -247,7 +249,7 @@ def _check_counts(counts_P: np.ndarray, starts_D1: np.ndarray, name: str, first:
 
 
 def wrong_count(where: str, count: float) -> InputError:
-    """Return the error for a count that is no whole number from 0 to MAX_COUNT."""
+    """Return the error for a count that is not a whole number from 0 to MAX_COUNT."""
     return InputError(
         f"{'Negative values in data: ' if count < 0 else ''}{where} has the count "
         f"{'NaN' if count != count else count}, but counts are whole numbers from 0 to {MAX_COUNT:,}; "

@@ -12,7 +12,7 @@ VERSIONS = {"0.1": False, "0.2": True}  # whether the last letter carries the en
 
 
 def words_in_line(line: str) -> list[str]:
-    """Return the words of a line: spaces alone separate words, as in Amun, so that U+00A0 is part of one."""
+    """Return the words of a line. As in Amun, only spaces separate words, so U+00A0 is part of a word."""
     return [word for word in line.split(" ") if word]
 
 
@@ -20,9 +20,9 @@ class Bpe:
     """Splits words by a list of merges.
 
     lines      merges, most frequent first, perhaps after "#version: 0.2"
-    separator  ends each piece of a word but the last
+    separator  ends each piece of a word except the last one
 
-    Raises InputError, one line, for a line that is no merge.
+    Raises InputError for a line that is not a merge.
     """
 
     def __init__(self, lines: Iterable[str], name: str = "codes", separator: str = "@@"):
@@ -35,7 +35,10 @@ class Bpe:
             if number == 0 and line.startswith("#version:"):
                 version = line.removeprefix("#version:").strip()
                 if version not in VERSIONS:
-                    raise InputError(f"{name!r} has BPE codes of version {version!r} but 0.1 and 0.2 are known")
+                    raise InputError(
+                        f"{name!r} has BPE codes of version {version!r} but 0.1 and 0.2 are read; "
+                        "learn the codes again with subword-nmt"
+                    )
                 self._joined_end = VERSIONS[version]
             elif line:
                 pair = line.split(" ")

@@ -19,9 +19,9 @@ NO_BUCKET = "all"  # bucket of documents without a perplexity or without cut-off
 
 
 def parse_buckets(buckets: Sequence[str], percentiles: bool = True) -> dict[str, float]:
-    """Return the upper end of each bucket, from texts such as "head:30", in rising order. Raises InputError.
+    """Return the upper end of each bucket from texts such as "head:30". Raises InputError unless the ends rise.
 
-    percentiles  the ends are 0 to 100; else any numbers
+    percentiles  the ends are percentiles, 0 to 100; else any numbers
     """
     found: dict[str, float] = {}
     example, kind = ("head:30,middle:60", "PERCENTILE") if percentiles else ("head:340,middle:520", "LIMIT")
@@ -32,14 +32,16 @@ def parse_buckets(buckets: Sequence[str], percentiles: bool = True) -> dict[str,
         except ValueError:
             end = math.nan
         if not name or name in (*found, LAST, NO_BUCKET) or not math.isfinite(end):
-            raise InputError(f"the bucket {text!r} is not NAME:{kind} with a name of its own; give such as {example}")
+            raise InputError(
+                f"the bucket {text!r} is not NAME:{kind} with a unique name; write buckets such as {example}"
+            )
         if percentiles and not 0 <= end <= 100:
             raise InputError(
-                f"the bucket {text!r} ends at a percentile outside 0 to 100; for limits give fixed buckets"
+                f"the bucket {text!r} ends at a percentile outside 0 to 100; correct it, or use fixed buckets"
             )
         if found and end <= max(found.values()):
             raise InputError(
-                f"the bucket {text!r} must end above the one before it; give rising ends, such as {example}"
+                f"the bucket {text!r} must end above the previous bucket; give rising ends, such as {example}"
             )
         found[name] = end
     return found
@@ -47,12 +49,12 @@ def parse_buckets(buckets: Sequence[str], percentiles: bool = True) -> dict[str,
 
 @dataclass(frozen=True)
 class Rules:
-    """How documents get a bucket, and which are kept.
+    """The rules that give each document a bucket and decide whether the document is kept.
 
-    names     of the buckets below each cut-off, in their order; () for no buckets
-    cutoffs   by language; the key None: of all languages
-    language  field with the language of a document, each of which has its cut-offs; "": none
-    by        the figure that cut-offs are of: "perplexity" or "difference"
+    names     names of the buckets below each cut-off, in the order of the cut-offs; () for no buckets
+    cutoffs   cut-offs by language; the key None stands for all languages
+    language  field with the language of a document, if each language has cut-offs of its own; else ""
+    by        the figure that is compared with the cut-offs: "perplexity" or "difference"
     least, most  perplexities that are kept, both included
     least_difference, most_difference  cross-entropy differences that are kept, both included
     only      buckets that are kept; () for all
@@ -74,7 +76,10 @@ class Rules:
         return (*self.names, LAST, NO_BUCKET)
 
     def bucket_of(self, perplexity_D: np.ndarray, difference_D: np.ndarray, languages: Sequence[Any]) -> np.ndarray:
-        """Return the number in `buckets` of each document's bucket, (D,) int64; figures are NaN without words."""
+        """Return the number in `buckets` of each document's bucket, (D,) int64.
+
+        The figure of an empty document is NaN.
+        """
         figure_D = perplexity_D if self.by == "perplexity" else difference_D
         bucket_D = np.full(len(figure_D), len(self.names) + 1)
         members: dict[str | None, list[int]] = {}
@@ -90,7 +95,7 @@ class Rules:
         return bucket_D
 
     def keeps(self, perplexity_D: np.ndarray, difference_D: np.ndarray, bucket_D: np.ndarray) -> np.ndarray:
-        """Return whether each document is kept, (D,) bool. Limits keep none without the figure that they limit."""
+        """Return whether each document is kept, (D,) bool. A limit drops documents that lack the limited figure."""
         kept_D = _are_between(self.least, perplexity_D, self.most)
         kept_D &= _are_between(self.least_difference, difference_D, self.most_difference)
         if self.only:
@@ -115,40 +120,42 @@ def shown_cutoff(value: float | None, by: str) -> str:
 
 
 def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tuple[float, ...]]:
-    """Return the cut-offs of each language from a CSV file as CCNet's cutoff.csv.
+    """Return the cut-offs of each language from a CSV file in the form of CCNet's cutoff.csv.
 
     The first column holds percentiles, each other column the perplexities of a language. Raises InputError for a file
-    of another kind, for a percentile that it lacks, and for cut-offs that fall.
+    in another form, for a missing percentile, and for cut-offs that fall.
     """
     try:
         rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8"
-        raise InputError(f"{path}: cannot be read ({reason}); give a CSV file as CCNet's cutoff.csv") from None
+        raise InputError(
+            f"{path}: cannot be read ({reason}); give a CSV file in the form of CCNet's cutoff.csv"
+        ) from None
     try:
         table = {float(row[0]): [float(value) if value else math.nan for value in row[1:]] for row in rows[1:] if row}
         lines = [table[percentile] for percentile in percentiles]
         columns = {name: tuple(line[i] for line in lines) for i, name in enumerate(rows[0][1:])}
     except KeyError as error:
-        raise InputError(f"{path}: there is no row of percentile {error}; give buckets that the table has") from None
+        raise InputError(f"{path}: percentile {error} has no row; choose buckets at percentiles of the table") from None
     except (ValueError, IndexError):
         raise InputError(
-            f"{path}: is no table of percentiles by language; give a CSV file as CCNet's cutoff.csv"
+            f"{path}: is not a table of percentiles by language; give a CSV file in the form of CCNet's cutoff.csv"
         ) from None
     found: dict[str | None, tuple[float, ...]] = {}
     for name, values in columns.items():
         if any(map(math.isnan, values)):
             continue
         if list(values) != sorted(values):
-            raise InputError(f"{path}: the cut-offs of {name!r} fall, {values}; give rising ones")
+            raise InputError(f"{path}: the cut-offs of {name!r} are {values} but must rise; correct the table")
         found[name] = values
     return found
 
 
 def percentile_cutoffs(figure_D: Any, percentiles: Sequence[float]) -> tuple[float, ...]:
-    """Return the exact percentiles of some figures, interpolated between neighbours; NaN are left out.
+    """Return the exact percentiles of figures, interpolated between neighbours; NaNs are ignored.
 
-    figure_D  (D,) float64, on the host or on a GPU, which sorts them; the result is NumPy's, to the bit
+    figure_D  (D,) float64, on the host or on a GPU, which sorts them; the result has the same bits as NumPy's
     """
     known = figure_D[figure_D == figure_D]
     if not len(known):

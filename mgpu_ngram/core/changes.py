@@ -1,4 +1,4 @@
-"""Which settings and inputs of a run differ from those of an earlier one."""
+"""Compare the settings and inputs of a run with those of an earlier run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         if side[path] in EMPTY_VALUES and any(other[: len(path)] == path != other for other in other_side):
             continue  # the values inside it are listed as new or gone
         if path not in before:
-            changes.append((path[0], f"{name} was not there, is {after[path]}"))
+            changes.append((path[0], f"{name} was absent, is {after[path]}"))
         elif path not in after:
-            changes.append((path[0], f"{name} was {before[path]}, is gone"))
+            changes.append((path[0], f"{name} was {before[path]}, is absent"))
         elif before[path] != after[path]:
             changes.append((path[0], f"{name} was {before[path]}, is {after[path]}"))
     if not changes:
@@ -43,5 +43,5 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON gives them back: tuples become lists, and NumPy scalars Python numbers."""
+    """Return values as after a round trip through JSON: tuples become lists, and NumPy scalars Python numbers."""
     return json.loads(json.dumps(values, default=lambda scalar: scalar.item()))

@@ -102,10 +102,10 @@ class Checkpoint:
             if resume:
                 if what := what_changed(state["identity"], identity):
                     raise InputError(
-                        f"{folder} cannot be resumed: {what}; put back what changed or start again with --overwrite"
+                        f"{folder} cannot be resumed: {what}; undo the change, or start again with --overwrite"
                     )
                 if not entries.is_dir():
-                    raise InputError(f"{entries}, the entries of {folder}, is gone; start again with --overwrite")
+                    raise InputError(f"{entries}, the entries of {folder}, is missing; start again with --overwrite")
                 checkpoint = cls(folder, state, _take(folder))
                 for leftover in [*folder.glob(f".*{TEMPORARY}"), *entries.glob(f".*{TEMPORARY}")]:
                     leftover.unlink(missing_ok=True)
@@ -153,13 +153,14 @@ class Checkpoint:
     def entries(
         self, kind: str, verify: Callable[[list[str]], Iterable[str | None]] = lambda paths: map(damage_of, paths)
     ) -> list[Entry]:
-        """Return whole entries of a kind that share no item.
+        """Return undamaged entries of a kind, none of which share an item.
 
-        Of entries that share an item, the highest generation wins, then the one with most items, then the first name.
+        Of entries that share an item, the one with the highest generation is returned, then with the most items, then
+        with the first name.
 
-        verify  returns the `damage_of` each of some paths; called again for entries that replace damaged ones
+        verify  returns the `damage_of` each of several paths; called again for entries that replace damaged ones
 
-        Deletes a damaged entry that would be among them, with a warning.
+        Deletes a damaged entry that would be returned, and warns.
         """
         found = []
         for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY_SUFFIX}")):
@@ -178,7 +179,7 @@ class Checkpoint:
         return disjoint(found)
 
     def newest_generation(self, kind: str, items: Iterable[int]) -> list[Entry]:
-        """Return the entries of the highest generation whose whole entries cover all items; [] if none does.
+        """Return the entries of the highest generation whose undamaged entries cover all items; [] if none does.
 
         Deletes a damaged entry, with a warning.
         """
@@ -240,7 +241,8 @@ def _read_state(folder: Path) -> dict[str, Any]:
         state = None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise InputError(
-            f"{folder} is no checkpoint of mgpu_ngram (no {IDENTITY_FILE} of ours in it), so it is neither resumed nor "
+            f"{folder} is not a checkpoint of mgpu_ngram (it has no {IDENTITY_FILE} of ours), so it is neither resumed "
+            "nor "
             "overwritten; delete it yourself or give another output path"
         )
     if state["format_version"] > FORMAT_VERSION:
@@ -259,9 +261,9 @@ def _check_owner(folder: Path, insists: bool) -> None:
     who = f"process {owner['pid']} on {owner['host']} works on {folder}; wait for it or give another output path"
     if owner["host"] != socket.gethostname():
         if not insists:
-            raise InputError(f"{who}, or when it is gone add --resume or --overwrite")
+            raise InputError(f"{who}, or if it has ended, add --resume or --overwrite")
     elif owner["token"] in _tokens or (owner["pid"] != os.getpid() and is_running(owner["pid"])):
-        raise InputError(f"{who}, or when that process is no run of mgpu_ngram delete {folder / OWNER}")
+        raise InputError(f"{who}, or if that process is not a run of mgpu_ngram, delete {folder / OWNER}")
 
 
 def _read_owner(folder: Path) -> dict[str, Any] | None:

@@ -21,9 +21,9 @@ ENTRY_SUFFIX = ".safetensors"  # the suffix of an entry's file name
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of arrays (`load_arrays` opens it) and which items of the run it covers.
+    """A file of arrays, which `load_arrays` opens, and the items of the run that it covers.
 
-    generation  which save of these items it is; of several the highest counts
+    generation  number of the save of these items; the highest one is used
     """
 
     path: str
@@ -48,14 +48,14 @@ def save_entry(
     items       numbers of the items (such as chunks) whose results the entry holds
     metadata    JSON values, returned with the entry
     durable     as in `save_arrays`; a resumed run finds entries that a crash of the host damaged, and deletes them
-    generation  0 or more: which save of these items this is, such as the iteration. Once a durable entry is written,
+    generation  0 or more: number of the save of these items, such as the iteration. Once a durable entry is written,
                 the entries of this kind with lower generations, all of whose items it covers, are deleted
-    keep_older  do not delete them: `delete_older` does when all items have an entry of this generation
+    keep_older  keep these entries; `delete_older` deletes them when all items have an entry of this generation
 
     Raises RunError when the disk is full or the folder is gone.
     """
     if not re.fullmatch(r"\w+", kind):
-        raise ValueError(f"kind is {kind!r} but must be of letters, digits and _")
+        raise ValueError(f"kind is {kind!r} but must consist of letters, digits and _")
     if generation < 0:
         raise ValueError(f"generation is {generation} but must be 0 or more")
     path = f"{folder}/{kind}-{secrets.token_hex(8)}{ENTRY_SUFFIX}"
@@ -88,9 +88,9 @@ def delete_older(folder: str, kind: str, generation: int) -> None:
 
 
 def damage_of(path: str) -> str | None:
-    """Read every byte of an entry. Return a description of its damage, or None when it is whole.
+    """Read every byte of an entry. Return a description of its damage, or None if it is undamaged.
 
-    Raises InputError when the file cannot be read now, so that it may still be whole.
+    Raises InputError if the file cannot be read now, because it may still be undamaged.
     """
     try:
         load_arrays(path)
@@ -106,7 +106,10 @@ def read_entry(path: str) -> Entry:
 
 
 def damage_found(error: InputError) -> str:
-    """Return the damage that `load_arrays` found. Raise the error of an unreadable entry: it may be whole."""
+    """Return the damage that `load_arrays` found.
+
+    Raise the error of an unreadable entry, because it may be undamaged.
+    """
     if isinstance(error.__context__, OSError):
         raise error
     return str(error)

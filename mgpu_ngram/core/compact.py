@@ -28,7 +28,7 @@ class CompactBlock:
     backoff_HK        (H, K) float32, log10 of the backoff weight of the last k + 1 words; -0 if the model lacks them
     has_backoffs      whether the model has backoffs
     prob_V            (V,) float32, log10 probability of single words; None in a file and in transfer
-    filled_F          (F,) as first_HK, rising: entries of n-grams that are only in the trie, not in the model
+    filled_F          (F,) as first_HK, rising: entries of n-grams that the trie has but the model lacks
                       (`core.trie.Trie`); None if there are none
     """
 
@@ -95,6 +95,6 @@ def load_compact(path: str | Path, prob_V: np.ndarray | None = None, verify: boo
     arrays, metadata = load_arrays(path, verify)
     if metadata.get("kind") != COMPACT_KIND:
         found = metadata.get("kind") or "other arrays"
-        raise InputError(f"{path} holds no {COMPACT_KIND} but {found}; give another file")
+        raise InputError(f"{path} holds {found}, not {COMPACT_KIND}; give a file of a compact distribution")
     fields: dict[str, Any] = {name: arrays[name] for name in COMPACT_ARRAYS}
     return CompactBlock(**fields, has_backoffs=metadata["has_backoffs"], prob_V=prob_V, filled_F=arrays.get(FILLED))

@@ -1,4 +1,4 @@
-"""Write compressed files: the same data give the same bytes."""
+"""Write compressed files. The same data always give the same bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUFFIX_FORMATS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # 
 
 
 def compression_of(path: str | Path) -> str:
-    """Return the compression that a name to write asks for, such as "gzip"; "" for none."""
+    """Return the compression that the suffix of an output name selects, such as "gzip"; "" for none."""
     return SUFFIX_FORMATS.get(Path(path).suffix.lower(), "")
 
 
@@ -60,10 +60,11 @@ class _Members:
 
 @contextmanager
 def compressing_in_threads(sink: Sink, format: str, threads: int) -> Iterator[Any]:
-    """Yield a file as `compressing` does, whose data are compressed by so many threads.
+    """Yield a file as `compressing` does; this number of threads compresses the data.
 
-    Formats but zstd get a member for each MEMBER_BYTES of data, so the bytes do not depend on the threads. Readers of
-    these formats read members that follow one another. Many readers of zstd end at the first frame, so it gets one.
+    All formats except zstd get a member for each MEMBER_BYTES of data, so the bytes do not depend on the threads.
+    Readers of these formats read members that follow one another. Many readers of zstd end at the first frame, so it
+    gets one.
     """
     if format == "zstd":
         zstandard = import_zstandard("an output")

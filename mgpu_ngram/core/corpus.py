@@ -1,4 +1,4 @@
-"""A corpus: its sources in a fixed order, and how they are cut into chunks."""
+"""A corpus: its sources in a fixed order, cut into chunks."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class Corpus:
         ]
 
     def chunks(self, chunk_bytes: int) -> list[Chunk]:
-        """Cut the corpus into nearly equal chunks of about `chunk_bytes` at most; reads nothing.
+        """Cut the corpus into nearly equal chunks of at most about `chunk_bytes`; reads no text.
 
         Large plain sources are cut anywhere. Parquet files are cut between row groups, except for bytes,
         whose n-grams cross row groups. Compressed files are never cut. The result depends only on the corpus
         and chunk_bytes.
         """
         if chunk_bytes < 1:
-            raise InputError(f"chunk_bytes is {chunk_bytes}; give 1 or more")
+            raise InputError(f"chunk_bytes is {chunk_bytes} but must be at least 1")
         if any(source.format == "memory" for source in self.sources):
             chunk_bytes = min(chunk_bytes, MEMORY_CHUNK_BYTES)
         parts = [(index, *part) for index, source in enumerate(self.sources) for part in _parts(source, self.unit)]
@@ -169,9 +169,9 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     if isinstance(inputs, Corpus):
         return inputs
     if unit not in ("word", "byte", "id"):
-        raise InputError(f'unit is {unit!r}; give "word", "byte" or "id"')
+        raise InputError(f'unit is {unit!r} but must be "word", "byte" or "id"')
     if unit == "id" and dtype not in ("uint16", "uint32"):
-        raise InputError(f'dtype is {dtype!r}; give "uint16" or "uint32" for token ids')
+        raise InputError(f'dtype is {dtype!r} but token ids are "uint16" or "uint32"; convert them')
     itemsize = np.dtype(dtype).itemsize if unit == "id" else 1
     if isinstance(inputs, (bytes, bytearray)):
         raise InputError("the corpus is one bytes object; wrap lines in a list: [text], or give a path as str")
@@ -185,7 +185,9 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     lines = inputs.lines if isinstance(inputs, Lines) else inputs
     if isinstance(lines, Mapping) or hasattr(lines, "columns"):  # iterating them gives names, not lines
         kind = type(lines).__name__
-        raise InputError(f"the corpus is of type {kind}; give its column of lines, such as table['text']")
+        raise InputError(
+            f"the corpus is of type {kind} but must be lines of text; give a column of it, such as table['text']"
+        )
     data = id_bytes(lines, dtype) if unit == "id" else line_bytes(lines)
     name = "<ids in memory>" if unit == "id" else "<lines in memory>"
     return Corpus((Source(name, "memory", len(data), itemsize=itemsize, data=data),), unit)

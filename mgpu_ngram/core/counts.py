@@ -37,12 +37,12 @@ DELIMITERS_TO_SPACE = bytes.maketrans(b"\x00\t\n\r", b"    ")
 
 
 def read_counts(path: str | Path) -> Counts:
-    """Open the output folder of a count run. Raises InputError if it is none or of a newer version."""
+    """Open the output folder of a count run. Raises InputError for another folder or a newer version."""
     return Counts(path)
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest of the counts at `path`. Raises InputError if there is none that this version reads."""
+    """Return the manifest of the counts at `path`. Raises InputError if this version cannot read one there."""
     file = Path(path) / MANIFEST
     try:
         manifest = json.loads(file.read_bytes())
@@ -66,7 +66,7 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
 
 
 class Counts:
-    """The n-grams of a corpus with their counts; files are read only on demand.
+    """The n-grams of a corpus with their counts; files are read on demand.
 
         counts["of the"]         count of an n-gram, 0 if it does not occur
         "of the" in counts
@@ -76,7 +76,7 @@ class Counts:
     owned_folder  a temporary folder to remove with this object
     unit          "word", "byte" or "id"
     max_order     the highest order counted
-    columns       "text" or "ids", how the files hold n-grams
+    columns       "text" or "ids": the form of n-grams in the files
     totals        order -> n-grams of that order in the corpus, with repetitions
     manifest      the run's manifest, a dict
     """
@@ -116,7 +116,10 @@ class Counts:
     def order(self, n: int) -> OrderCounts:
         """Return the n-grams of order n. Raises InputError if that order was not counted."""
         if n not in self.totals:
-            raise InputError(f"order {n!r} was not counted; {self.path} has orders {self._orders()}")
+            raise InputError(
+                f"order {n!r} was not counted; {self.path} has orders {self._orders()}: "
+                "give one of them, or count again"
+            )
         return OrderCounts(self, n)
 
     def __getitem__(self, key: Any) -> int:
@@ -274,7 +277,7 @@ class OrderCounts:
             yield from _pairs(batch)
 
     def top(self, k: int) -> list[tuple[Ngram, int]]:
-        """Return the k most frequent n-grams, ties by bytes (ids: by value). Holds about 2 k rows and a batch.
+        """Return the k most frequent n-grams, ties by bytes (ids: by value). Keeps 2 k rows and a batch in memory.
 
         Raises InputError for a negative k.
         """

@@ -1,4 +1,4 @@
-"""CRC-32 of bytes that come in parts, and of one source from the CRCs of its parts."""
+"""CRC-32 of bytes that come in parts, and CRC-32 of a source from the CRCs of its parts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Crc:
         self.stop, self.value, self.length = stop, 0, 0
 
     def add(self, crc: int, length: int) -> None:
-        """Go on by `length` bytes whose own CRC-32 is `crc`."""
+        """Add the next `length` bytes, whose CRC-32 is `crc`."""
         self.value = append_crc32(self.value, crc, length)
         self.length += length
 
 
 def combine_crc32(parts: Iterable[tuple[int, int, int, int]]) -> int:
-    """CRC-32 of one source from the (source_index, offset, length, crc32) of parts that tile it, in any order."""
+    """Return the CRC-32 of a source from the (source_index, offset, length, crc32) of its parts, in any order."""
     total = value = 0
     for _, offset, length, crc in sorted(parts):
         if offset != total:
@@ -31,5 +31,5 @@ def combine_crc32(parts: Iterable[tuple[int, int, int, int]]) -> int:
 
 
 def append_crc32(first: int, second: int, second_bytes: int) -> int:
-    """CRC-32 of two texts in a row."""
+    """Return the CRC-32 of two texts, one after the other."""
     return shift(first, second_bytes) ^ second

@@ -19,7 +19,7 @@ MAX_EMPTY_ROWS = 1000  # more rows for each count show a damaged file, whose row
 
 
 def read_csr_npz(source: Source) -> Iterator[Bags]:
-    """Yield the documents (rows) of a sparse matrix: CSR in blocks of about BLOCK_PAIRS pairs, CSC and COO at once.
+    """Yield the documents (rows) of a sparse matrix: CSR in blocks of about BLOCK_PAIRS pairs, else one block.
 
     Raises InputError if the file is damaged.
     """
@@ -66,7 +66,7 @@ def _read_rows(archive: Npz, starts_D1: np.ndarray, columns: int) -> Iterator[Ba
 
 
 def from_csc(triple: tuple[Any, Any, Any], shape: tuple[int, int], name: str) -> Bags:
-    """Return the bags of a matrix of (column starts, rows, values); the rest is as for `make_bags`."""
+    """Return the bags of a matrix of (column starts, rows, values); other arguments and errors as for `make_bags`."""
     starts, rows_P, data_P = (np.asarray(array) for array in triple)
     sound = starts.dtype.kind in "iu" and starts.ndim == 1 and len(starts) == shape[1] + 1 and starts[0] == 0
     if not sound or (starts[1:] < starts[:-1]).any() or starts[-1] != len(rows_P):
@@ -77,13 +77,15 @@ def from_csc(triple: tuple[Any, Any, Any], shape: tuple[int, int], name: str) ->
 
 
 def from_coo(triple: tuple[Any, Any, Any], shape: tuple[int, int], name: str) -> Bags:
-    """Return the bags of a matrix of (rows, columns, values); the rest is as for `make_bags`."""
+    """Return the bags of a matrix of (rows, columns, values); other arguments and errors as for `make_bags`."""
     rows_P, columns_P, data_P = (np.asarray(array) for array in triple)
     if rows_P.dtype.kind not in "iu" or rows_P.ndim != 1 or not len(rows_P) == len(columns_P) == len(data_P):
-        raise InputError(f"the rows, columns and values of {name} are not as many integers; make the matrix again")
+        raise InputError(
+            f"the rows, columns and values of {name} differ in number or are not integers; make the matrix again"
+        )
     if len(rows_P) and not (0 <= rows_P.min() and rows_P.max() < shape[0]):
         wrong = rows_P.min() if rows_P.min() < 0 else rows_P.max()
-        raise InputError(f"{name} has an entry in row {wrong:,} but {shape[0]:,} rows; make the matrix again")
+        raise InputError(f"{name} has an entry in row {wrong:,} but only {shape[0]:,} rows; make the matrix again")
     starts_D1 = np.zeros(shape[0] + 1, np.int64)
     np.cumsum(np.bincount(rows_P, minlength=shape[0]), out=starts_D1[1:])
     if (rows_P[1:] < rows_P[:-1]).any():
@@ -102,7 +104,7 @@ def _format(archive: Npz) -> str:
     """Return the format of a sparse matrix that an archive holds."""
     if "format" not in archive.files or "shape" not in archive.files:
         held = ", ".join(sorted(archive.files)[:5]) or "nothing"
-        raise InputError(f"{archive.name!r} holds {held}, no sparse matrix; write one with scipy.sparse.save_npz")
+        raise InputError(f"{archive.name!r} holds {held}, not a sparse matrix; write one with scipy.sparse.save_npz")
     value = archive.array("format")
     found = value.item() if value.ndim == 0 and value.dtype.kind in "SU" else repr(value.dtype)
     found = found.decode("ascii", "replace") if isinstance(found, bytes) else found

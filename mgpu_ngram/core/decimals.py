@@ -146,8 +146,8 @@ def _multiply(limbs, factor, times, carry):
 def write_float32(value, out, at):
     """Write the shortest text that reads back as `value` to out[at:], up to MAX_NUMBER_BYTES; return its end.
 
-    Of several shortest texts, the nearest. Below 1e-6 and from 1e21 on it has an exponent, as in lmplz. Bytes after the
-    text, up to MAX_NUMBER_BYTES, may be written, too.
+    Of several shortest texts, it writes the nearest. As in lmplz, values below 1e-6 and from 1e21 on get an exponent.
+    Bytes after the text, up to MAX_NUMBER_BYTES, may be written, too.
     """
     sign, low, high, length = short_text(value)
     if length == 0:

@@ -56,7 +56,7 @@ def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.nda
 
 
 def first_text(source: Source, most: int) -> bytes:
-    """Return the first text of a compressed file: one decoding step, at most so many bytes."""
+    """Return the first text of a compressed file: one decoding step, at most `most` bytes."""
     with reader(source) as read:
         return next((text[:most].tobytes() for text in decompressed(source, read, None)), b"")
 

@@ -18,10 +18,10 @@ Discounts = tuple[float, float, float]  # of adjusted counts 1, 2, and 3 or more
 
 
 def discounts_of(order: int, counts_of_counts: Sequence[int], fallback: Discounts | None) -> tuple[Discounts, bool]:
-    """Return (discounts of an order, whether they are the fallback).
+    """Return (discounts of an order, whether these are the fallback).
 
     counts_of_counts  number of n-grams with adjusted count 1, 2, 3, 4, including those that will be pruned
-    fallback          discounts to use if none can be computed; None: raise InputError with the reason
+    fallback          discounts to use if the counts give none; None: raise InputError with the reason
 
     Chen and Goodman (1998), equation 26, in float32 as in lmplz.
     """
@@ -52,11 +52,11 @@ def discounts_of(order: int, counts_of_counts: Sequence[int], fallback: Discount
 def check_fallback(values: Sequence[float]) -> Discounts:
     """Return three discounts from up to three values; the last value repeats. Raises InputError for invalid values."""
     if len(values) > 3:
-        raise InputError(f"discount_fallback has {len(values)} values but there are 3 discounts; give at most 3")
+        raise InputError(f"discount_fallback has {len(values)} values but there are only 3 discounts; give at most 3")
     if not values:
         return FALLBACK
     three = [*values, *[values[-1]] * (3 - len(values))]
     for j, value in enumerate(three, 1):
         if not 0 <= value <= j:
-            raise InputError(f"discount_fallback has {value:g} for count {j} but it must be 0 to {j}")
+            raise InputError(f"discount_fallback has {value:g} for count {j} but it must be from 0 to {j}")
     return three[0], three[1], three[2]

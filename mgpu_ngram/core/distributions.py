@@ -41,7 +41,7 @@ class ArrayFile:
 
     path        ends with .npy (a file) or .zarr (a folder)
     shape       (H, orders, columns)
-    dtype       of items: float32, float16, int32 or bfloat16 (stored as uint16, the upper half of a float32)
+    dtype       type of the items: float32, float16, int32 or bfloat16 (stored as uint16, the upper half of a float32)
     chunk_rows  rows of a Zarr chunk, and of a Dask chunk when read
     """
 
@@ -66,7 +66,7 @@ class ArrayFile:
         return -(-self.shape[0] // self.chunk_rows) * self.chunk_rows * self.row_bytes
 
     def create(self) -> None:
-        """Create the file or folder that processes then write to; existing content stays."""
+        """Create the file or folder for processes to write to; existing content stays."""
         if self._header:
             self._write_file(self.path, self.size_bytes, self._header, 0)
             return
@@ -89,7 +89,7 @@ class ArrayFile:
             sink.write(json.dumps(described, indent=2).encode() + b"\n")
 
     def write(self, first: int, data: np.ndarray) -> None:
-        """Write bytes of the array, from its byte `first` on; writing the same bytes again is harmless.
+        """Write bytes of the array from byte `first` on; the same bytes may be written again.
 
         Raises RunError when the disk is full.
         """
@@ -106,7 +106,7 @@ class ArrayFile:
         return [self._chunk(i) for i in range(begin // self.chunk_rows, (end - 1) // self.chunk_rows + 1)]
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Return rows `begin` to `end` - 1: if possible a view of mapped files; bfloat16 becomes float32."""
+        """Return rows `begin` to `end` - 1, if possible as a view of mapped files; bfloat16 becomes float32."""
         parts = [np.empty((0, *self.shape[1:]), self.stored)] if begin == end else []
         try:
             while begin < end:
@@ -215,7 +215,7 @@ class CompactBlocks(Sequence):
     """The blocks of an output of compact distributions; each is read on demand.
 
     histories  number of histories in all blocks
-    words      of the model; .word(3), .id("word")
+    words      words of the model; .word(3), .id("word")
     prob_V     (V,) float32, log10 probability of single words, also in each block
     begin      the id of <s>
 
@@ -235,5 +235,5 @@ class CompactBlocks(Sequence):
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
         if not -len(self) <= i < len(self):
-            raise IndexError(f"block {i} is not one of {len(self):,}")
+            raise IndexError(f"block {i} is not one of the {len(self):,} blocks, which are numbered from 0")
         return load_compact(compact_file(self.path, i % len(self)), self.prob_V)

@@ -1,4 +1,4 @@
-"""Read a further column of documents, such as their class or date, from Parquet files and JSON lines."""
+"""Read another column of documents, such as their class or date, from Parquet files and JSON lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?(?![\d-])")
 
 
 def check_column(corpus: Corpus, column: str) -> None:
-    """Raise InputError unless all documents of `open_documents` have this column. Reads the beginnings of files."""
+    """Raise InputError unless all files of `open_documents` have this column.
+
+    Reads only the beginnings of the files.
+    """
     for source in corpus.sources:
         if source.format == "parquet":
             with parquet_file(source) as file:
@@ -54,7 +57,7 @@ def _values(chunk: Chunk, piece: Piece, column: str) -> Iterator[Any]:
                 if line.strip():
                     yield json.loads(line.decode("utf-8", "replace")).get(column)
             except (ValueError, RecursionError, AttributeError):
-                raise InputError(f"{place_in(piece.source, offset)} is no JSON object; correct the line") from None
+                raise InputError(f"{place_in(piece.source, offset)} is not a JSON object; correct the line") from None
             offset += len(line) + 1
 
 
@@ -76,11 +79,11 @@ def classes_of(values: Sequence[Any]) -> list[str]:
 
 
 def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
-    """Return the period of each date, such as "2019-03"; "" for a missing one. A week has its first day, a Thursday.
+    """Return the period of each date, such as "2019-03"; "" for a missing one. Weeks begin on Thursday.
 
     values  dates, times, years as integers, or text that starts with YYYY, YYYY-MM or YYYY-MM-DD
 
-    Raises InputError, which names the column, for other values. Time zones are left as they are written.
+    Raises InputError, which names the column, for other values. Time zones are not converted.
     """
     dates = []
     for value in values:
@@ -90,6 +93,6 @@ def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
         try:
             dates.append(np.datetime64(found[0] if found else "NaT", "D"))
         except ValueError:
-            raise InputError(f"the column {column!r} has {value!r}, which is no date; correct it") from None
+            raise InputError(f"the column {column!r} has {value!r}, which is not a date; correct it") from None
     cut = np.array(dates, "datetime64[D]").astype(f"datetime64[{PERIOD_UNITS[period]}]")
     return ["" if name == "NaT" else name for name in map(str, cut)]

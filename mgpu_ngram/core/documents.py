@@ -41,7 +41,7 @@ BATCH_ROWS = 1 << 14  # rows of a Parquet file that are read at once, at most
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of some documents: data (B,) uint8, each text followed by a newline, and no newline in a text."""
+    """The texts of documents: data (B,) uint8, each text followed by a newline; texts contain no newlines."""
 
     data: np.ndarray
 
@@ -64,7 +64,7 @@ TextDocuments = Texts | TokenLists | list[str]
 
 
 def open_documents(files: Iterable[tuple[str, str]], text_column: str = "text") -> Corpus:
-    """Return the corpus of some files of documents; its chunks are read by `read_documents`.
+    """Return the corpus of files of documents; `read_documents` reads its chunks.
 
     files        (name, location) of each, as `find_files` returns them: plain text, a document a line; JSON lines;
                  Parquet. Text and JSON lines may be compressed
@@ -74,7 +74,7 @@ def open_documents(files: Iterable[tuple[str, str]], text_column: str = "text") 
 
 
 def head_text(source: Source) -> bytes:
-    """Return the first bytes of a file, HEAD_BYTES or more where it has as many, decompressed."""
+    """Return the first bytes of a file, decompressed: HEAD_BYTES or more unless the file is shorter."""
     found = b""
     with reader(source) as read:
         if source.format == "plain":
@@ -89,7 +89,7 @@ def head_text(source: Source) -> bytes:
 
 
 def stored_source(name: str, location: str) -> Source:
-    """Return the source of a file as it is stored: its size and its format, of which nothing is checked."""
+    """Return the source of a file as stored: its size and its format, without checking the contents."""
     head, size_bytes = stored_head(name, location)
     format = "parquet" if head.startswith(PARQUET) else compression(head) or "plain"
     if format == "zstd":
@@ -116,7 +116,7 @@ def _source(name: str, location: str, text_column: str) -> Source:
 def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> Iterator[TextDocuments]:
     """Yield the documents of a chunk in order, in blocks of about `block_bytes` of text.
 
-    as_strings  yield texts as lists of str, which keep the newlines in a text; in `Texts` they are spaces
+    as_strings  yield texts as lists of str, which keep newlines; in `Texts`, newlines become spaces
 
     A null is an empty document. Raises InputError for damaged files, and for values that are neither texts nor lists
     of tokens.
@@ -209,10 +209,10 @@ def _plain_json(lines: bytes, source: Source, offset: int) -> Iterator[Any]:
             found = json.loads(line.decode("utf-8", "replace"))
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", "nested too deep")
-            raise InputError(f"{where} is no JSON object: {reason}; correct the line, or leave it out") from None
+            raise InputError(f"{where} is not a JSON object: {reason}; correct the line, or leave it out") from None
         if not isinstance(found, dict) or key not in found:
-            what = f"lacks the key {key!r}" if isinstance(found, dict) else f"is {type(found).__name__}, no JSON object"
-            raise InputError(f"{where} {what}; give each line one, null for an empty document")
+            what = f"lacks the key {key!r}" if isinstance(found, dict) else f"is {type(found).__name__}, not an object"
+            raise InputError(f"{where} {what}; give each line an object with this key, null for an empty document")
         value = found[key]
         kinds |= {type(value)} - {type(None)}
         tokens = value if isinstance(value, list) else [value or ""]

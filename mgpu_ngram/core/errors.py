@@ -1,4 +1,4 @@
-"""The two kinds of failure a user meets, and warnings. All messages are one line: value, limit, way out."""
+"""The two kinds of errors that users see, and warnings. All messages are one line: value, limit, way out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells report it
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used: a path, an option, a damaged file. Exit status 2."""
+    """An input cannot be used: a wrong path or option, or a damaged file. Exit status 2."""
 
 
 class RunError(RuntimeError):
@@ -19,7 +19,7 @@ class RunError(RuntimeError):
 
 
 class InputWarning(UserWarning):
-    """What the user gave is used, but perhaps not as they expect."""
+    """An input is used, but perhaps not as the user expects."""
 
 
 _emit: Callable[..., None] = warnings.warn
@@ -32,14 +32,14 @@ def warn(message: str) -> None:
 
 
 def send_warnings(emit: Callable[..., None]) -> None:
-    """Let `emit`, called like warnings.warn, issue each InputWarning of `warn`; this process shows none itself."""
+    """Pass each InputWarning of `warn` to `emit` (called like warnings.warn) instead of showing it here."""
     global _emit
     _emit = emit
     warnings.simplefilter("ignore", InputWarning)
 
 
 def show_warnings_plainly() -> None:
-    """Let this process print an InputWarning as one line, without the place in the source that warns."""
+    """Let this process print an InputWarning as one line, without the line of source code that warns."""
     warnings.formatwarning = _plain
 
 

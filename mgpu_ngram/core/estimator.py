@@ -1,4 +1,4 @@
-"""The base of estimators: scikit-learn's classes where it is installed, else the part of them that needs no other code.
+"""The base class of estimators: from scikit-learn if it is installed, else a small class with the same methods.
 
 scikit-learn is imported with this module, so only modules of estimators import it.
 """
@@ -79,9 +79,9 @@ __all__ = [
 
 
 def check_columns(estimator: Any, X: Any, reset: bool) -> None:
-    """Keep the number and the names of the columns of a matrix X, or compare them with those that are kept.
+    """Store the number and the names of the columns of a matrix X, or compare them with the stored ones.
 
-    reset  keep them, as n_features_in_ and, for a table whose columns have names, feature_names_in_
+    reset  store them as n_features_in_ and, for a table whose columns have names, feature_names_in_
 
     Raises ValueError for other columns, and for a matrix without rows or columns.
     """

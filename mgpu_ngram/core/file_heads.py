@@ -1,4 +1,4 @@
-"""What a file is, told by its first bytes."""
+"""Find the format of a file from its first bytes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def is_safetensors(head: bytes) -> bool:
 
 
 def what_begins(head: bytes) -> str:
-    """Return what a file is, such as "an ARPA file"; "" for text, and for a format that is not known.
+    """Return the kind of a file, such as "an ARPA file"; "" for text and for unknown formats.
 
     head  its first bytes, HEAD_BYTES or more, or all of a shorter file
     """
@@ -125,11 +125,11 @@ def what_begins(head: bytes) -> str:
 
 
 def unmarked_utf16(head: bytes) -> str:
-    """Return "UTF-16LE" or "UTF-16BE" for text in UTF-16 that has no byte order mark; "" for all else.
+    """Return "UTF-16LE" or "UTF-16BE" for text in UTF-16 that has no byte order mark; "" for everything else.
 
-    Such text has NULs in the high bytes of its characters, and neither controls nor undefined characters. Text of
-    UTF-8 or Latin-1 with NULs between words may look so, but most of its other bytes are not NUL. If both orders of
-    bytes make text, it is the one with more characters of ASCII.
+    UTF-16 text has NULs in the high bytes of its characters, and neither controls nor undefined characters. Text in
+    UTF-8 or Latin-1 with NULs between words may look like it, but most of its other bytes are not NUL. If both orders
+    of bytes make text, the order with more ASCII characters is returned.
     """
     if len(head) % 2 or b"\0" not in head:
         return ""
@@ -158,7 +158,7 @@ def is_utf8(head: bytes) -> bool:
 
 
 def json_keys(head: bytes) -> list[str]:
-    """Return the keys of the object on a file's first line; none when it is longer than the head."""
+    """Return the keys of the object on the first line of a file; no keys if the line is longer than the head."""
     try:
         found = json.loads(head.partition(b"\n")[0])
     except (ValueError, RecursionError):
@@ -167,7 +167,7 @@ def json_keys(head: bytes) -> list[str]:
 
 
 def refuse_as_text(name: str, head: bytes, text_column: str = "text") -> None:
-    """Raise InputError for a file of lines of text that holds something else.
+    """Raise InputError for a file that should hold lines of text but has another format.
 
     name         of the file, for the message
     head         its first HEAD_BYTES, decompressed
@@ -185,27 +185,30 @@ def refuse_as_text(name: str, head: bytes, text_column: str = "text") -> None:
     if what.startswith("UTF-"):
         encoding, file = what.removesuffix(" text"), shlex.quote(name)
         raise InputError(f"{name!r} is {what}, but text must be UTF-8; convert it: iconv -f {encoding} -t UTF-8 {file}")
-    raise InputError(f"{name!r} is {what}, not text; name the text files alone")
+    raise InputError(f"{name!r} is {what}, not text; give only text files")
 
 
 def refuse_as_arpa(name: str, head: bytes) -> None:
-    """Raise InputError for a file that is known to be no ARPA file; KenlmBinaryError for a KenLM binary model."""
+    """Raise InputError for a file of a known format other than ARPA; KenlmBinaryError for a KenLM binary model."""
     what = what_begins(head)
     if what == KENLM:
         raise KenlmBinaryError(
-            f"{name!r} is a KenLM binary model, which is only read from a local file, not compressed; unpack or copy it"
+            f"{name!r} is a KenLM binary model, which must be a local file that is not compressed; "
+            "unpack it or copy it to this host"
         )
     if what == INTERMEDIATE:
-        raise InputError(f"{name!r} is {what}, which is read here, but not compressed or remote; unpack or copy it")
+        raise InputError(
+            f"{name!r} is {what}, which must be a local file that is not compressed; unpack it or copy it to this host"
+        )
     if what and what != ARPA:
         raise InputError(f"{name!r} is {what}; {NOT_ARPA.get(what, 'give an ARPA file or a model file')}")
 
 
 def refuse_array(name: str, head: bytes, format: str = "plain") -> None:
-    """Raise InputError for a file that holds one JSON array in place of JSON lines.
+    """Raise InputError for a file that holds one JSON array instead of JSON lines.
 
-    head    its first bytes, decompressed, HEAD_BYTES or more where it has as many
-    format  of the file as stored, "plain" or as `compression` returns it
+    head    its first bytes, decompressed: HEAD_BYTES or more unless the file is shorter
+    format  format of the file as stored: "plain", or a result of `compression`
     """
     first, _, others = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
     if not first.startswith(b"[") or (others.strip() and _is_json(first)):

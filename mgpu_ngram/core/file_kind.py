@@ -1,4 +1,4 @@
-"""Describe what a file is and what it holds: `identify_file`."""
+"""Describe the format and the contents of a file: `identify_file`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     """
     name, location = str(path), os.path.abspath(path)
     if os.path.lexists(location) and not os.path.isfile(location):
-        raise InputError(f"{name!r} is not a regular file; give the path of one")
+        raise InputError(f"{name!r} is not a regular file; give the path of a file")
     head, size_bytes = stored_head(name, location)
     compressed = compression(head)
     head = (

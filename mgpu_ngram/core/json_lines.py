@@ -1,6 +1,6 @@
 """Find the texts of JSON lines and add fields to the lines in compiled code, without an object for each line.
 
-The scanner takes lines that every parser of JSON takes, and understands alike. It leaves all others, such as lines with
+The scanner handles lines that all JSON parsers read in the same way. It leaves all other lines, such as lines with
 an error, to `json_records.parse_record`.
 """
 
@@ -35,14 +35,14 @@ START, STOP, CLOSE, KIND, TEXT_END, TAG_START, TAG_STOP, NUMBER, COLUMNS = range
 
 @dataclass
 class JsonLines:
-    """The lines of a block that are not blank, D of them.
+    """The D lines of a block that are not blank.
 
     data      (B,) uint8, the block
-    table_DC  (D, COLUMNS) int64: where a line starts and stops (without its newline), and where its object closes;
+    table_DC  (D, COLUMNS) int64: start and stop of a line (without its newline), and the closing brace of its object;
               PLAIN or ODD; where its text ends in `texts`; where the value of the tag
               starts and stops in `data`, -1 if it is no string; and the line's number in the block, from 0
     texts     uint8, the unescaped texts of all PLAIN lines, one after the other, in UTF-8
-    lines     lines of the block, with blank ones
+    lines     number of lines of the block, including blank lines
     """
 
     data: np.ndarray
@@ -66,12 +66,12 @@ class JsonLines:
 
 
 def scan_json(data: np.ndarray, text_key: str, tag: str, new_keys: Sequence[str]) -> JsonLines:
-    """Return the lines of a block, of which each ends with a newline; releases the GIL.
+    """Return the lines of a block; each line ends with a newline. Releases the GIL.
 
     data      (B,) uint8
-    text_key  key of the text; a line without it is ODD
-    tag       another key, of which the value is found; "": none
-    new_keys  a line that has one of them is ODD
+    text_key  key of the text; lines without it are ODD
+    tag       another key whose value is found; "": no other key
+    new_keys  lines with one of these keys are ODD
     """
     keys = [key.encode("utf-8", "replace") for key in (text_key, tag, *new_keys)]
     ends_K = np.cumsum([len(key) for key in keys], dtype=np.int64)
@@ -201,11 +201,11 @@ def _which(data, start, stop, keys, ends_K):
 def join_lines(
     lines: JsonLines, kept_D: np.ndarray, added: tuple[np.ndarray, np.ndarray], odd: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """Return the lines that are kept, each with its new fields at the end of its object; releases the GIL.
+    """Return the kept lines, each with its new fields at the end of its object; releases the GIL.
 
     kept_D  (D,) bool
     added   ((D + 1,) int64 offsets, uint8): the text of each PLAIN line's new fields; empty: the line stays as it is
-    odd     the same: what each ODD line becomes
+    odd     the same: the new text of each ODD line
     """
     room = len(lines.data) + len(added[1]) + len(odd[1]) + 3 * len(lines.table_DC) + SLACK
     out = np.empty(room, np.uint8)

@@ -10,7 +10,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class RecordError(ValueError):
-    """A line that is no document; the message is the reason."""
+    """A line is not a document; the message is the reason."""
 
 
 def _parser() -> Callable[[bytes], Any]:
@@ -28,7 +28,7 @@ _parse = _parser()
 def parse_record(line: bytes, key: str) -> tuple[dict[str, Any], str]:
     """Return the object on a line, and its text, the value of `key`; null is an empty text.
 
-    Raises RecordError for a line that is no JSON object in UTF-8, or whose text is missing or of another type.
+    Raises RecordError for a line that is not a JSON object in UTF-8, or whose text is missing or not a string.
     """
     line = line.removeprefix(BOM)
     try:
@@ -53,9 +53,9 @@ def parse_record(line: bytes, key: str) -> tuple[dict[str, Any], str]:
 
 
 def with_fields(line: bytes, record: Mapping[str, Any], fields: Mapping[str, Any]) -> bytes:
-    """Return the line of a record with further fields at its end.
+    """Return the line of a record with new fields at its end.
 
-    A record that has one of them already is written anew, and the field gets the new value.
+    If the record already has one of the fields, it is serialised again with the new value.
     """
     if not fields:
         return line

@@ -1,4 +1,4 @@
-"""Read the values of JSON in compiled code, where every parser of JSON takes them and understands them alike."""
+"""Read JSON values in compiled code; values that parsers may read differently are odd."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _special(chunk):
 
 @njit(nogil=True, cache=True)
 def utf8_size(data, i):
-    """Return the bytes of the character of UTF-8 at i, which is not ASCII; 0 if these are none."""
+    """Return the number of bytes of the non-ASCII UTF-8 character at i; 0 if the bytes are not valid UTF-8."""
     a, b = data[i], data[i + 1]
     if b & 0xC0 != 0x80:  # a newline at the latest
         return 0
@@ -105,7 +105,7 @@ def _escape_size(data, i):
 
 @njit(nogil=True, cache=True)
 def hex_value(data, i):
-    """Return the number of the four hexadecimal digits from i on, or -1."""
+    """Return the value of the four hexadecimal digits from i on, or -1."""
     value = 0
     for k in range(4):
         c = int(data[i + k])

@@ -35,9 +35,9 @@ class Header:
     """The header of a KenLM binary model.
 
     kind        index in MODEL_TYPES
-    counts      n-grams of each order; in a probing model without those that KenLM filled in
+    counts      n-grams of each order; in a probing model, without n-grams that KenLM filled in
     multiplier  slots per n-gram of hash tables
-    has_words   whether the words themselves stand at the end of the file
+    has_words   whether the file ends with the words
     """
 
     kind: int
@@ -78,7 +78,7 @@ def read_header(name: str, head: bytes) -> Header:
     version = head[len(VERSION_LINE) :].split(b"\n")[0]
     if head.startswith(VERSION_LINE) and version.isdigit() and version != b"5":
         raise InputError(
-            f"{name!r} is a KenLM binary model of version {version.decode()}, but version 5 is read; build it again"
+            f"{name!r} is a KenLM binary model of version {version.decode()} but must be of version 5; build it again"
         )
     if len(head) >= len(SANITY) and head[: len(SANITY)] != SANITY:
         raise InputError(
@@ -105,7 +105,7 @@ def slots_of(ngrams: int, multiplier: float) -> int:
 
 
 def plain_backoffs(backoff_G: np.ndarray) -> np.ndarray:
-    """Return backoffs without -0, by which KenLM marks n-grams that are no history."""
+    """Return backoffs with 0 in place of -0, by which KenLM marks n-grams that are not a history."""
     return backoff_G + np.float32(0)
 
 
@@ -149,9 +149,9 @@ class KenlmFile:
         return InputError(f"{self.name!r} is a damaged KenLM binary model: {why}; copy it or build it again")
 
     def read_words(self, at: int) -> Words:
-        """Return the words, which stand from an offset on to the end of the file, or else their hashes.
+        """Return the words, which are at the end of the file from offset `at` on; or their hashes if it has no words.
 
-        Raises InputError for words that are not those of the hashes.
+        Raises InputError for words that do not have these hashes.
         """
         words = self._spelled(at) if self.header.has_words else HashedWords(self.hash_V, self.name)
         for marker in ("<s>", "</s>"):

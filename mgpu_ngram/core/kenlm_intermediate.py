@@ -66,7 +66,9 @@ def read_intermediate(path: str | Path) -> tuple[Words, Iterator[Ngrams]]:
     ends = np.flatnonzero(data == 0)
     count = intermediate_counts(path, Path(path).read_bytes()[:4096])[0]
     if len(ends) != count or not len(data) or data[-1] != 0 or not data.tobytes().startswith(b"<unk>\0"):
-        raise InputError(f"{str(vocabulary)!r} has {len(ends):,} words, not {count:,} with <unk> first; copy it again")
+        raise InputError(
+            f"{str(vocabulary)!r} has {len(ends):,} words but must have {count:,}, <unk> first; copy it again"
+        )
     offsets_V = np.concatenate([[0], ends + 1 - np.arange(1, len(ends) + 1)])
     return Words(offsets_V, data[data != 0]), _levels(files, len(ends))
 
@@ -76,7 +78,9 @@ def _levels(files: list[Path], symbols: int) -> Iterator[Ngrams]:
         records = np.fromfile(file, _record(n))
         ids = records["ids"].reshape(-1, n)
         if ids.size and ids.max() >= symbols:
-            raise InputError(f"{str(file)!r} is damaged: it has word {ids.max():,} of {symbols:,}; copy it again")
+            raise InputError(
+                f"{str(file)!r} is damaged: it has word id {ids.max():,} but ids are below {symbols:,}; copy it again"
+            )
         if n == 1 and not np.array_equal(np.sort(ids[:, 0]), np.arange(symbols)):
             raise InputError(
                 f"{str(file)!r} is damaged: it does not list each of {symbols:,} words once; copy it again"

@@ -1,12 +1,12 @@
 """The n-grams of KenLM's probing models, which store a hash of each n-gram and not its words.
 
-The key of w1 ... wn is that of its suffix w2 ... wn, combined with w1 (`combine`); the key of a word is its id. KenLM
-stores the suffix and the history of every n-gram, so each n-gram is a suffix and a history with the same words between:
-w2 ... w(n-1). All such pairs whose key is in the table of order n are its n-grams.
+The key of w1 ... wn is the key of its suffix w2 ... wn combined with w1 (`combine`); the key of a word is its id. KenLM
+stores the suffix and the history of every n-gram, so each n-gram is a history and a suffix that share the words
+w2 ... w(n-1). The n-grams of order n are all such pairs whose key is in the table of order n.
 
 KenLM marks suffixes that extend to the left (a cleared sign of the probability) and histories that extend to the right
 (a backoff other than -0), so few n-grams of a pruned model are tried in vain. Where all words are marked, order 2 tries
-V**2 pairs. The few n-grams beyond the real ones that have the key of another one are n-grams to KenLM, too.
+V**2 pairs. If a pair has the key of an n-gram by chance, it is an n-gram here, as it is in KenLM.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class KenlmProbing:
         self.end = at
 
     def tables(self) -> KeyTables:
-        """Return the tables of n-grams, as they lie in the file. Raises InputError for one without an empty slot."""
+        """Return the tables of n-grams as stored in the file. Raises InputError for a table without an empty slot."""
         for n, section in enumerate(self._sections[1:], 2):
             parts = (section[at : at + SLOTS_AT_ONCE] for at in range(0, len(section), SLOTS_AT_ONCE))
             if all((part[:, 0] | part[:, 1]).all() for part in parts):
@@ -142,7 +142,7 @@ def _backoffs(values: Any) -> Any:
 
 
 def table_dtype(n: int, order: int, rest: bool = False) -> np.dtype:
-    """Return the slots of the table of n-grams of a model, with or without rest costs."""
+    """Return the dtype of the slots of a table of n-grams, with or without rest costs."""
     values = ["prob"] if n == order else ["prob", "backoff", "rest"] if rest else ["prob", "backoff"]
     return np.dtype([("key", "<u8")] * (n > 1) + [(value, "<f4") for value in values])
 

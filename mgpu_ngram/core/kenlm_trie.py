@@ -1,7 +1,7 @@
 """The n-grams of KenLM's tries: plain, quantised, with array pointers, or both.
 
 KenLM's trie is reversed: its root is the last word, the children of w2 ... wn are the n-grams w1 ... wn. An order is an
-array of entries of as many bits as needed: the word w1, the values, and the number of its first child (lm/trie.cc).
+array of entries with as few bits as possible: the word w1, the values, and the number of its first child (lm/trie.cc).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Packing:
 
     prob_bits     bits of the codes for probabilities, 1 to 25; 0: float32 values
     backoff_bits  bits of the codes for backoffs, 2 to 25: KenLM reserves two codes for zeros
-    pointer_bits  the most high bits of pointers that stand in a table, up to 255; None: pointers are whole
+    pointer_bits  the greatest number of high bits of pointers that a table holds, up to 255; None: entries hold whole
+                  pointers
     """
 
     prob_bits: int = 0
@@ -45,9 +46,9 @@ class Packing:
 
 @dataclass(frozen=True)
 class Pointers:
-    """How the `count` n-grams of an order point to the `children` of the next order.
+    """The pointers of the `count` n-grams of an order to the `children` of the next order.
 
-    chopped  high bits of a pointer that stand in a table and not in the entry (lm/bhiksha.cc)
+    chopped  high bits of a pointer that are stored in a table, not in the entry (lm/bhiksha.cc)
     """
 
     count: int
@@ -56,7 +57,7 @@ class Pointers:
 
     @classmethod
     def chopping(cls, count: int, children: int, most: int) -> Pointers:
-        """Return the pointers that take the fewest bits in all, with at most `most` chopped bits."""
+        """Return the pointers that take the fewest bits in total, with at most `most` chopped bits."""
         bits = children.bit_length()
         cost = [(children >> (bits - x)) * 64 - (count + 1) * x for x in range(min(bits, most) + 1)]
         return cls(count, children, cost.index(min(cost)))
@@ -135,9 +136,9 @@ class KenlmTrie:
         for n in range(2, self._file.header.order + 1):
             word_G = self._field(n, 0, self._word_bits, np.uint32)
             if not (first[0] == 0 and first[-1] == len(word_G) and (first[1:] >= first[:-1]).all()):
-                raise self._file.damaged(f"its {n - 1}-grams do not share the {n}-grams out")
+                raise self._file.damaged(f"its {n - 1}-grams do not cover all {n}-grams")
             if (word_G >= V).any():
-                raise self._file.damaged(f"a word of its {n}-grams is none of {V:,}")
+                raise self._file.damaged(f"an id in its {n}-grams is not one of the ids of {V:,} words")
             whole = np.empty((len(word_G), n), np.uint32)
             whole[:, 0] = word_G
             whole[:, 1:] = np.repeat(ids, np.diff(first), axis=0)

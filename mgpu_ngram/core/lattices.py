@@ -81,7 +81,7 @@ def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice
     for word in sorted({arc.word for arc in arcs}):
         if len(split_words(word)) > 1 or word == "|||":
             raise InputError(
-                f"the word {_shown(word)} would be several words, or the end of a text, in a list; rename it"
+                f"the word {_shown(word)} would be read as several words or as the end of a text in an n-best list; rename it"
             )
     return _sorted(name or default_id, arcs, start, ends)
 
@@ -115,11 +115,11 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
             arcs.append(Arc(source, _node(row[1]), "" if word in EMPTY_LABELS else word, _costs(weight)))
         except ValueError:
             raise InputError(
-                f"{_shown(' '.join(row))} is no arc 'from to word graph,acoustic' and no final node "
+                f"{_shown(' '.join(row))} is neither an arc 'from to word graph,acoustic' nor a final node "
                 "'node graph,acoustic'; correct it"
             ) from None
     if start is None:
-        raise InputError("there is no arc; leave the lattice out")
+        raise InputError("the lattice has no arc; leave it out")
     return name, arcs, start, ends
 
 
@@ -166,28 +166,30 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
                 header |= fields
         except (KeyError, ValueError):
             raise InputError(
-                f"{_shown(line.strip())} is no node 'I=0 W=word' and no link 'J=0 S=0 E=1'; correct it"
+                f"{_shown(line.strip())} is neither a node 'I=0 W=word' nor a link 'J=0 S=0 E=1'; correct it"
             ) from None
         if "SUBLAT" in fields:
             raise InputError("sublattices are not read; expand them with HLRescore")
     if not links:
-        raise InputError("there is no link 'J=0 S=0 E=1'; give a lattice in SLF")
+        raise InputError("the lattice has no link such as 'J=0 S=0 E=1'; give a lattice in SLF")
     words = dict(nodes)
     if len(words) < len(nodes):
         raise InputError("several nodes have one number 'I='; give a file for each lattice")
     for name, counted in ("N", nodes), ("L", links):
         if header.get(name, str(len(counted))) != str(len(counted)):
-            raise InputError(f"{name}={header[name]} but there are {len(counted)}; the lattice is cut short")
+            raise InputError(
+                f"{name}={header[name]} but there are {len(counted)}; the lattice is truncated: write it again"
+            )
     log = _logarithm(header.get("base", ""))
     arcs = []
     for link in links:
         source, target = int(link["S"]), int(link["E"])
         if source not in words or target not in words:
-            raise InputError(f"link J={link['J']} joins a node that is not there; add its line 'I=...'")
+            raise InputError(f"link J={link['J']} joins a node that is missing; add its line 'I=...'")
         try:
             scores = log(link.get("l")), log(link.get("a"))
         except ValueError:
-            raise InputError(f"link J={link['J']} has a score that is no finite number; correct it") from None
+            raise InputError(f"link J={link['J']} has a score that is not a finite number; correct it") from None
         word = link.get("W", words[target])
         arcs.append(Arc(source, target, "" if word in EMPTY_LABELS else word, scores))
     start = _only("start", header, set(words) - {arc.target for arc in arcs})
@@ -221,7 +223,9 @@ def _logarithm(base: str):
         if value == 1:
             raise ValueError
     except ValueError:
-        raise InputError(f"base={base} is no base of logarithms; give base=2.71828, or 0 for probabilities") from None
+        raise InputError(
+            f"base={base} is not a base of logarithms; give base=2.71828, or 0 for probabilities"
+        ) from None
 
     def log(text: str | None) -> float:
         score = 0.0 if text is None else float(text) * unit if unit else math.log(float(text))
@@ -238,9 +242,9 @@ def _only(which: str, header: dict[str, str], found: set[int]) -> int:
         try:
             return _node(header[which])
         except ValueError:
-            raise InputError(f"{which}={header[which]} is no number of a node; correct it") from None
+            raise InputError(f"{which}={header[which]} is not the number of a node; correct it") from None
     if len(found) != 1:
-        raise InputError(f"{len(found)} nodes may be the {which}; name it in the header: {which}=0")
+        raise InputError(f"{len(found)} nodes may be the {which} node; give its number in the header: {which}=0")
     return found.pop()
 
 

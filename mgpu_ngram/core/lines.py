@@ -49,7 +49,7 @@ def id_bytes(ids: Any, dtype: str) -> bytes:
     try:
         ids = np.asarray(ids if hasattr(ids, "__array__") else list(ids))
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"the corpus is no array of token ids: {error}; give paths, or integers") from None
+        raise InputError(f"the corpus is not an array of token ids: {error}; give paths, or integers") from None
     if ids.size == 0:
         return b""
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -63,7 +63,7 @@ def id_bytes(ids: Any, dtype: str) -> bytes:
 
 
 def is_text(arrow_type: Any) -> bool:
-    """Return whether an Arrow column of this type holds lines."""
+    """Return whether an Arrow column of this type holds lines of text."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(arrow_type):

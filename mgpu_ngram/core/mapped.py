@@ -1,4 +1,4 @@
-"""Memory-mapped files, which need no name: other processes of the host open them through their first process."""
+"""Memory-mapped files without names: other processes of the host open them through the process that made them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _received: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakValue
 
 @dataclass(frozen=True)
 class FileHandle:
-    """How a process of the host opens a file that process `pid` has open; works on Linux, for the same user.
+    """The handle by which a process opens a file that process `pid` of the same host and user has open; Linux only.
 
-    device, inode, size_bytes  of the file: the descriptor may stand for another one by now
+    device, inode, size_bytes  identify the file: the descriptor may belong to another file by now
     """
 
     pid: int
@@ -35,9 +35,9 @@ class FileHandle:
     size_bytes: int
 
     def map(self) -> np.ndarray:
-        """Return (size_bytes,) uint8, read-only. Raises OSError when that process or its file is gone.
+        """Return (size_bytes,) uint8, read-only. Raises OSError if the process has ended or has closed the file.
 
-        This process maps a file once: a thousand slices that it receives take one descriptor.
+        This process maps a file once, so a thousand slices of it take one descriptor.
         """
         if (known := _received.get((self.device, self.inode))) is not None:
             return _bytes_of(known)
@@ -51,9 +51,9 @@ class FileHandle:
 
 
 def map_file(descriptor: int, writable: bool = False) -> np.ndarray:
-    """Return the bytes of an open file, as an array (n,) uint8. Views keep them, even without the file's name.
+    """Return the bytes of an open file, as an array (n,) uint8. Views keep the mapping, even if the file is unlinked.
 
-    writable  what is written to the array goes to the file; it must be open for reading and writing
+    writable  writes to the array go to the file, which must be open for reading and writing
 
     Takes over the descriptor, and closes it with the last view. Raises OSError, and ValueError for an empty file.
     """
@@ -73,7 +73,7 @@ def _bytes_of(mapped: _Map) -> np.ndarray:
 
 
 def file_place_of(array: np.ndarray) -> tuple[FileHandle, int] | None:
-    """Return the handle of the file that an array views, and its first byte there; None for any other array."""
+    """Return (handle of the file that an array views, offset of its first byte); None for any other array."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

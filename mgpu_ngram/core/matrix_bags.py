@@ -29,7 +29,7 @@ def bags_of_matrix(X: Any, name: str = "X") -> Bags:
 
     X     a CSR, CSC, COO or other sparse matrix or array of SciPy or cupyx; a dense array of NumPy or CuPy; a DataFrame
           of pandas, dense or sparse, or of Polars
-    name  for messages
+    name  name of the matrix, for messages
 
     Raises InputError for counts and shapes that `make_bags` refuses, and for other dtypes.
     """
@@ -68,11 +68,14 @@ def column_words(X: Any) -> Words | None:
 
 
 def as_matrix(rows: Iterable[Any], name: str = "X") -> np.ndarray:
-    """Return lists of numbers as a dense matrix. Raises InputError if they are of several lengths or no numbers."""
+    """Return lists of numbers as a dense matrix.
+
+    Raises InputError if their lengths differ or they hold other values.
+    """
     try:
         return np.asarray(rows, np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is no matrix of counts: {error}; give rows of as many numbers") from None
+        raise InputError(f"{name} is not a matrix of counts: {error}; give rows with equally many numbers") from None
 
 
 def _of_sparse(X: Any, shape: tuple[int, int], name: str) -> Bags:

@@ -1,4 +1,4 @@
-"""Check that the arrays of a model agree, so that every search in them stays inside and ends."""
+"""Check that the arrays of a model agree, so that every search stays inside the arrays and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgpu_ngram.kernels.trie.edges import EdgeTable, key_layout
 
 
 def contradiction(trie: Trie, words: Words, edges: EdgeTable | None, verify: bool) -> str:
-    """Return what would lead a search outside the arrays, or ""; `verify`: check the arrays' values, too."""
+    """Return the inconsistency that would lead a search outside the arrays, or ""; `verify`: check values, too."""
     if trie.fanout < 2 or list(trie.starts) != sorted(trie.starts) or trie.starts[0] != 0:
         return f"its orders begin at {trie.starts}, its fanout is {trie.fanout}"
     G, M, V = len(trie), trie.histories, trie.symbols

@@ -48,7 +48,7 @@ class BackoffModel:
 
     trie         NumPy arrays
     words        V words; word v is node v of the trie
-    fingerprint  depends only on the model, not on its file or on whether it has an edge table
+    fingerprint  depends only on the n-grams and values, not on the file or on an edge table
     edges        the edge table, which scorers use if present
     """
 
@@ -81,7 +81,7 @@ class BackoffModel:
 def save_model(path: str | Path, model: BackoffModel) -> int:
     """Write a model to a safetensors file; return its size in bytes.
 
-    Raises InputError for a model with hashes of words alone, and RunError when the disk is full.
+    Raises InputError for a model that has only hashes of words, and RunError when the disk is full.
     """
     trie, edges = model.trie, model.edges
     _ = model.words.offsets_V  # refuses hashes of words
@@ -122,12 +122,12 @@ def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
 
     verify  compare the checksum of every array, which reads all of them
 
-    Raises InputError when the file is missing, damaged, no model, or newer than this program.
+    Raises InputError when the file is missing, damaged, not a model, or newer than this program.
     """
     arrays, metadata = load_arrays(path, verify)
     if metadata.get("format") != FORMAT:
         raise InputError(
-            f"{path} holds no model but {metadata.get('format') or metadata.get('kind') or 'other arrays'}; "
+            f"{path} holds {metadata.get('format') or metadata.get('kind') or 'other arrays'}, not a model; "
             "give a model file, an ARPA file or a KenLM binary model"
         )
     if metadata["format_version"] > FORMAT_VERSION:
@@ -149,7 +149,7 @@ def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         wrong = f"it lacks {error}"
     if wrong:
-        raise InputError(f"{path} is no sound model: {wrong}; make it again")
+        raise InputError(f"{path} is damaged: {wrong}; make it again")
     return BackoffModel(trie, words, metadata["fingerprint"], edges)
 
 
@@ -199,9 +199,9 @@ def _is_arpa(path: str | Path) -> bool:
 
 
 def identify(path: str | Path) -> str:
-    """Return what identifies a model: its fingerprint, or for a file of another format its size and modification time.
+    """Return the identity of a model: its fingerprint, or for a file of another format its size and modification time.
 
-    Raises InputError if there is no file, or a file that is no model.
+    Raises InputError if the file is missing or is not a model.
     """
     try:
         with open(path, "rb") as file:
@@ -224,7 +224,7 @@ def identify(path: str | Path) -> str:
 
 
 def check_models(paths: Iterable[str], made: Collection[str] = ()) -> None:
-    """Raise InputError for a path that is no model, except the paths `made`, which an earlier job makes."""
+    """Raise InputError for a path that is not a model, except the paths `made`, which an earlier job writes."""
     for path in paths:
         if path not in made:
             identify(path)

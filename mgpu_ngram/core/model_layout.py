@@ -1,4 +1,4 @@
-"""What the header of a model file holds. Imports nothing: `mgpu_ngram.kenlm` reads model files without NumPy."""
+"""The fields in the header of a model file. Imports nothing: `mgpu_ngram.kenlm` reads model files without NumPy."""
 
 FORMAT = "mgpu_ngram model"
 FORMAT_VERSION = 1

@@ -42,8 +42,8 @@ REASONS = {
 class Names(NamedTuple):
     """The names of features that the parser looks up.
 
-    words    the names; name 0 is that of the total, which has no name in a line
-    columns  of the values: name w has columns[w]:columns[w + 1]; none for a name that lines must not have
+    words    the names; name 0 is the total, which has no name in a line
+    columns  the values of name w are in columns[w]:columns[w + 1]; no columns for a name that lines must not have
     """
 
     words: Words
@@ -107,7 +107,7 @@ def _refuse(code: int, at: int, names: Names, word: int) -> NoReturn:
     """Raise WrongLine for an error code of the parser."""
     name = names.words.word(word)
     if code == TAKEN:
-        raise WrongLine(at, f"has a feature {name} already; name the model otherwise: --names (in YAML names)")
+        raise WrongLine(at, f"already has a feature {name}; give the model another name with --names (in YAML names)")
     if code == VALUES:
         weights = int(names.columns[word + 1] - names.columns[word])
         raise WrongLine(

@@ -1,4 +1,4 @@
-"""Open the files of n-best lists: the format by the first line, and Kaldi's archives as lines of Moses."""
+"""Open files of n-best lists: find the format from the first line, and convert Kaldi's archives to lines of Moses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_lists(paths: list[str], text_column: str) -> Corpus:
     sources = tuple(_source(*file, text_column) for file in find_files(paths))
     kinds = {bool(source.column) and source.format != "parquet" for source in sources}
     if len(kinds) > 1:
-        raise InputError("some of the n-best lists are JSON lines and some are not; run each format alone")
+        raise InputError("some n-best lists are JSON lines and some are not; run each format separately")
     return Corpus(sources, "word")
 
 
@@ -51,12 +51,12 @@ def _source(name: str, location: str, text_column: str) -> Source:
 
 
 def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
-    """Return n-best archives of Kaldi as lines of Moses, in memory. The total is the negated sum of the costs.
+    """Return n-best archives of Kaldi as lines of Moses in memory. The total is the negated sum of the costs.
 
     corpus  lines "ID-N word word ...", as nbest-to-linear and int2sym.pl write them
     costs   names of features -> archives of costs, lines "ID-N number" in the same order. A feature is the negated cost
 
-    Raises InputError for lines that differ in their keys.
+    Raises InputError if the keys of corresponding lines differ.
     """
     words = np.frombuffer(whole_text(corpus), np.uint8)
     arrays = {name: np.frombuffer(whole_text(open_corpus([path])), np.uint8) for name, path in costs.items()}

@@ -40,7 +40,7 @@ _REPLACEMENT = 0xFFFD  # for a half of a surrogate pair
 def parse_json(data, names, spans_N9, values_NC, found_W, text_B):
     """Fill the arrays; return (error code of the first wrong line, a byte in it, number of a name, size of text_B).
 
-    names  the columns of `Names`, and what `find_word` needs to look names up
+    names  the columns of `Names`, and the arguments of `find_word` that look names up
     """
     filled_W = np.full(len(found_W), -1, np.int64)  # the last line that has the name
     start, size = np.int64(0), np.int64(0)

@@ -91,7 +91,7 @@ def _find_fields(text, start, stop, fields_F2):
 def parse_moses(data, names, spans_N9, values_NC, found_W, text_B):
     """Fill the arrays; return (error code of the first wrong line, a byte in it, number of a name, size of text_B).
 
-    names  the columns of `Names`, and what `find_word` needs to look names up
+    names  the columns of `Names`, and the arguments of `find_word` that look names up
     """
     fields_F2 = np.empty((5, 2), np.int64)
     filled_W = np.full(len(found_W), -1, np.int64)  # the last line that has the name

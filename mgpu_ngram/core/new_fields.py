@@ -21,9 +21,9 @@ else:
 
 @dataclass(frozen=True)
 class NewField:
-    """A field of D documents; `field[d]` is the value of document d, None if it has none.
+    """A field of D documents; `field[d]` is the value of document d, or None.
 
-    values  (D,) numbers; or, with ends_D, (S,) numbers, of which document d has those up to ends_D[d]; or, with names,
+    values  (D,) numbers; or, with ends_D, (S,) numbers: document d has ends_D[d - 1] to ends_D[d] - 1; or, with names,
             (D,) indexes of names
     has_D   (D,) bool, whether a document has the field
     """
@@ -51,7 +51,7 @@ class NewField:
         return pa.array(list(self), kind)
 
     def spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (starts_D, stops_D, data uint8): the JSON of each value; of a list without its brackets."""
+        """Return (starts_D, stops_D, data uint8): the JSON of each value; a list has no brackets."""
         if self.names:
             parts = [json.dumps(name, ensure_ascii=False).encode("utf-8", "replace") for name in self.names]
             ends = np.cumsum([0, *map(len, parts)])
@@ -85,7 +85,7 @@ def fields_of(fields: Mapping[str, NewField], d: int) -> dict[str, Any]:
 def json_fields(fields: Mapping[str, NewField], documents: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (offsets_D1, data): the new fields of each document as `json.dumps` writes them, without braces.
 
-    data[offsets_D1[d]:offsets_D1[d + 1]] is that of document d, empty if it has no field.
+    data[offsets_D1[d]:offsets_D1[d + 1]] belongs to document d; it is empty if the document has no field.
     """
     offsets_D1 = np.zeros(documents + 1, np.int64)
     F = len(fields)

@@ -37,7 +37,7 @@ class Dims(NamedTuple):
 def load_nmt_model(path: str) -> NmtModel:
     """Return the model in a .npz file.
 
-    Raises InputError that names the tensor and both shapes if one is missing, has a wrong shape or has no place.
+    Raises InputError, which names the tensor and both shapes, if a tensor is missing, unknown or has a wrong shape.
     """
     tensors = read_tensors(path)
     _check_dropout(path, tensors.name)
@@ -65,9 +65,9 @@ def load_nmt_model(path: str) -> NmtModel:
 
 
 def vocabularies_beside(path: str) -> list[str]:
-    """Return the vocabularies that Nematus names in PATH.json: those of the source, then that of the target; or [].
+    """Return the vocabularies that Nematus names in PATH.json: sources, then the target; or [].
 
-    A name that is no file here is looked for in the folder of the model.
+    If a name is not a file here, it is searched for in the folder of the model.
     """
     names = _options_beside(path).get("dictionaries")
     if not isinstance(names, list) or len(names) < 2 or not all(isinstance(name, str) for name in names):
@@ -101,7 +101,7 @@ def _check_dropout(path: str, name: str) -> None:
 
 
 def factors_in(path: str) -> int:
-    """Return how many factors a source word of the model in a file has, from the names of its tensors alone."""
+    """Return the number of factors of a source word, from the names of the tensors in a file alone."""
     return 1 + sum(name in _FACTORS for name in tensor_names(path))
 
 
@@ -158,7 +158,7 @@ def _with_options(stacks: Stacks, path: str, name: str) -> Stacks:
         value = options.get(key)
         if value not in known:
             raise InputError(
-                f"{name!r} has layers on layers, for which the option {key} in {MARIAN_OPTIONS!r} must be "
+                f"{name!r} has stacked layers, for which the option {key} in {MARIAN_OPTIONS!r} must be "
                 f"{' or '.join(known)}, but it is {'missing' if value is None else repr(value[:80])}; give the file "
                 "that Marian wrote"
             )

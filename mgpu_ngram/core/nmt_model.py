@@ -1,4 +1,4 @@
-"""Translation models of recurrent networks: one value for every file format and cell."""
+"""Translation models of recurrent networks: one class for all file formats and cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Affine:
     weight_XY        (X, Y) float32
     bias_Y, shift_Y  (Y,) or None
     scale_Y          (Y,) or None for no normalisation
-    segments         widths of the columns that are normalised apart
+    segments         widths of the groups of columns that are normalised separately
     epsilon          added to the variance
     """
 
@@ -72,12 +72,12 @@ class Attention:
 
 @dataclass(frozen=True)
 class Stacks:
-    """Layers on the states of the layer before, as in Marian's s2s.
+    """Layers on the states of the previous layer, as in Marian's s2s.
 
-    forward, backward  of each direction of the encoder
-    context            on the contexts of both directions, forward; what it returns are the contexts
-    decoder            after `conditional`
-    skip               whether the input of a layer is added to its states; not of the first of `context`
+    forward, backward  layers of each direction of the encoder
+    context            layers on the contexts of both directions, forward; their output replaces the contexts
+    decoder            layers after `conditional`
+    skip               whether the input of a layer is added to its states, except in the first layer of `context`
     alternating        whether the first layer of `forward` and `backward`, the third, and so on run the other way
     """
 
@@ -93,17 +93,17 @@ class Stacks:
 class NmtModel:
     """A translation model. A layer is a tuple of cells: one with an input, then transitions.
 
-    name               of the file
+    name               name of the file
     kind               "nematus" or "gru_seq2seq"
     source_embeddings  one (V, E) for each factor
     forward, backward  layers of the encoder; `backward` is () for an encoder of one direction
     initial            first state from the mean context; None: the last state of the encoder
-    decoder            layer on the word before
-    attention          None: there is no context, and `conditional` and `hidden` are ()
+    decoder            layer on the previous word
+    attention          None: the model has no context, and `conditional` and `hidden` are ()
     conditional        layer on the context
-    hidden             of the state, the word before and the context, summed; ()
-    output             of (E, V) or (H, V)
-    start              word before the first; -1: none, its embedding is 0
+    hidden             transformations of the state, the previous word and the context, which are summed; or ()
+    output             output layer, (E, V) or (H, V)
+    start              previous word of the first word; -1: none, the embedding is 0
     stacks             further layers
     """
 
@@ -132,7 +132,7 @@ class NmtModel:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters; tied ones count twice."""
+        """Number of parameters; tied parameters count twice."""
         sizes: list[int] = []
         self.map_arrays(lambda array: sizes.append(array.size))
         return sum(sizes)

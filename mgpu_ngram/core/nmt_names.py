@@ -1,4 +1,4 @@
-"""Names of tensors in files of Marian (--type s2s), as the names of Nematus."""
+"""Translate the names of tensors in files of Marian (--type s2s) to the names of Nematus."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _name_of_deep(name: str) -> str:
 def with_nematus_names(tensors: Tensors) -> Tensors:
     """Return the tensors with names of Nematus; names of Marian are translated. Layer 2 has the prefix "decoder_l2_".
 
-    Raises InputError for LSTM cells of Marian: their gates are in another order, and their memory begins otherwise.
+    Raises InputError for LSTM cells of Marian: their gates have another order, and their first memory differs.
     """
     if not any(name.startswith(("encoder_bi_", "decoder_cell1_W")) for name in tensors):
         return tensors

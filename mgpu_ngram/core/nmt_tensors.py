@@ -1,4 +1,4 @@
-"""Named tensors of a translation model's .npz file, taken one by one; each failure is one line."""
+"""Named tensors of a translation model's .npz file, taken one by one; each error is one line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tensor_names(path: str) -> list[str]:
 
 
 class Tensors:
-    """Tensors by name. Each is taken with the shape that it must have.
+    """Tensors by name. Each is taken with its required shape.
 
     in_file  other names of tensors in the file, for errors
     """
@@ -79,7 +79,7 @@ class Tensors:
         return iter(self._arrays)
 
     def renamed(self, names: dict[str, str]) -> Tensors:
-        """Return the tensors with other names; errors still use those of the file."""
+        """Return the tensors with other names; errors still use the names in the file."""
         in_file = {new: old for old, new in names.items()}
         return Tensors({names.get(what, what): array for what, array in self._arrays.items()}, self.name, in_file)
 
@@ -104,7 +104,7 @@ class Tensors:
         return array.reshape(size)
 
     def common(self, *axes: tuple[str, int]) -> int:
-        """Return the commonest size of axes of tensors, so that one wrong tensor is the one that errors name."""
+        """Return the commonest size of axes of several tensors, so that errors name the one tensor that differs."""
         shapes = [(self._arrays[name].shape, axis) for name, axis in axes if name in self]
         found = Counter(shape[axis] for shape, axis in shapes if axis < len(shape))
         if not found:
@@ -113,11 +113,11 @@ class Tensors:
         return found.most_common(1)[0][0]
 
     def shape(self, what: str) -> tuple[int, ...]:
-        """Return the shape of a tensor that must be there."""
+        """Return the shape of a required tensor."""
         return self._take(what, ("rows", "columns")).shape
 
     def check_all_taken(self, formats: str) -> None:
-        """Raise InputError for a tensor that nobody took."""
+        """Raise InputError for a tensor that was not taken."""
         left = sorted(set(self._arrays) - self._taken)
         if left:
             raise InputError(

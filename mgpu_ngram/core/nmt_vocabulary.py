@@ -37,13 +37,13 @@ class NmtVocabulary:
     def encode(self, line: str, rows: int, max_length: int = 0) -> np.ndarray:
         """Return the ids of a line's words and of the end of the sentence, (T,) int64.
 
-        rows        of the embeddings; a word with a higher id is unknown
+        rows        rows of the embeddings; a word with an id of `rows` or more is unknown
         max_length  words to keep; 0: all
         """
         return self.encode_words(words_in_line(line), rows, max_length)
 
     def encode_words(self, words: Sequence[str], rows: int, max_length: int = 0) -> np.ndarray:
-        """Return the ids of words; the rest is as for `encode`."""
+        """Return the ids of words; other arguments as for `encode`."""
         kept = words[:max_length] if max_length else words
         found = np.array([self.ids.get(word, self.unk) for word in kept] + [self.eos], np.int64)
         found[found >= rows] = self.unk
@@ -77,7 +77,7 @@ def load_nmt_vocabulary(path: str, named_ends: bool = False) -> NmtVocabulary:
     named_ends  False: id 0 is </s> and id 1 is <unk>, whatever words the file gives them, as in Nematus and Amun;
                 True: the file names </s> and <unk>
 
-    Raises InputError, one line, for a file that is no vocabulary.
+    Raises InputError for a file that is not a vocabulary.
     """
     name, data = read_unpacked(path, "vocabulary")
     try:
@@ -136,7 +136,7 @@ def _yaml_pairs(text: str, name: str) -> list[tuple[str, int]]:
             f"vocabulary {name!r} is damaged YAML ({' '.join(str(error).split())}); write it again"
         ) from None
     if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"vocabulary {name!r} is a YAML {_kind(node)}, not pairs of word and id; write pairs")
+        raise InputError(f"vocabulary {name!r} is a YAML {_kind(node)} but must be pairs of word and id")
     wrong = next((part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)), None)
     if wrong is not None:
         line = wrong.start_mark.line + 1

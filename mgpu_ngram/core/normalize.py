@@ -68,12 +68,12 @@ def normalizer(name: Normalizer) -> Callable[[str], str] | None:
 
 @functools.cache
 def character_map(name: Normalizer, by_line: bool) -> CharacterMap:
-    """Return what each character of a sentence becomes, for `normalize_text`; equal to `normalizer(name)`.
+    """Return the replacement of each character of a sentence, for `normalize_text`; same results as `normalizer(name)`.
 
     by_line  a sentence is a line; else newlines become spaces, unless the normaliser drops them
 
-    Characters fail where their neighbours decide: a capital sigma, which has a lower case of its own at the end of a
-    word, and marks that a normal form may join to the letter before them, or sort.
+    The map marks characters whose replacement depends on neighbours: a capital sigma, whose lower case differs at the
+    end of a word, and marks that a normal form may join to the letter before them, or sort.
     """
     found: dict[int, str | None] = {}
     if name == "ccnet":

@@ -32,14 +32,14 @@ class Npz:
         self.files = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
     def array(self, what: str, dimensions: int = 1) -> np.ndarray:
-        """Return an array of at most that many dimensions."""
+        """Return an array with at most `dimensions` dimensions."""
         with self.opened(what, dimensions) as stored:
             values = stored.read(stored.size)
             return values.reshape(stored.shape[::-1]).T if stored.fortran else values.reshape(stored.shape)
 
     @contextmanager
     def opened(self, what: str, dimensions: int = 1) -> Iterator[StoredArray]:
-        """Open an array, a .npy file (numpy.lib.format), of at most that many dimensions."""
+        """Open an array, a .npy file (numpy.lib.format), with at most `dimensions` dimensions."""
         if what not in self.files:
             raise self.damaged(f"it lacks the array {what!r}")
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -44,7 +44,7 @@ def write_at(file: int, data: Any, offset: int) -> int:
 
 
 class Sink:
-    """A file being written, with its current size and CRC-32.
+    """A file that is being written, with its current size and CRC-32.
 
     pool  a thread of a durable file, where the disk takes bytes while further ones are written
     """
@@ -71,7 +71,7 @@ class Sink:
         self._count(len(data))
 
     def sync(self) -> None:
-        """Wait until the disk has all."""
+        """Wait until all data is on disk."""
         self._syncing.result()
         self.flush()
         os.fsync(self.file.fileno())
@@ -136,7 +136,10 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
 
 
 def clear_temporaries(path: Path) -> None:
-    """Remove temporary files of this path that killed processes left. No other process may be writing it."""
+    """Remove temporary files of this path that killed processes left.
+
+    No other process may write this path meanwhile.
+    """
     for entry in path.parent.iterdir():
         if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(TEMPORARY)}", entry.name):
             entry.unlink(missing_ok=True)
@@ -249,7 +252,7 @@ def check_free(
 
 
 def check_suffix(path: str | Path, format: str, suffix: str) -> None:
-    """Raise InputError for the name of a file of `format` that ends as files of another format do."""
+    """Raise InputError if the name of a file of `format` has the suffix of another format."""
     found = Path(path).suffix.lower()
     if found in SUFFIXES and found != suffix:
         name = Path(path).with_suffix(suffix)
@@ -257,7 +260,7 @@ def check_suffix(path: str | Path, format: str, suffix: str) -> None:
 
 
 def check_outside(path: str | Path, read: Iterable[str]) -> None:
-    """Raise InputError for an output folder that holds a file that the run reads: the new output would replace it."""
+    """Raise InputError for an output folder that holds an input file of the run: the new output would replace it."""
     folder = os.path.realpath(path)
     for file in read:
         if os.path.realpath(file).startswith(folder + os.sep):
@@ -265,13 +268,13 @@ def check_outside(path: str | Path, read: Iterable[str]) -> None:
 
 
 def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
-    """Raise InputError unless a text file may be written there, which is none of the files that the run reads.
+    """Raise InputError unless a text file may be written to the path, which must not be an input file of the run.
 
-    suffixes  that the name may have besides .txt, of those that tell a format
+    suffixes  suffixes of formats that the name may have besides .txt
     """
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
-        raise InputError(f"output {path} is no file in a folder that exists; give the path of a text file to write")
+        raise InputError(f"output {path} is not a file in an existing folder; give the path of a text file to write")
     if os.path.realpath(path) in map(os.path.realpath, read):
         raise InputError(f"output {path} is a file that this run reads; give another output path")
     check_free(path, overwrite, "regular file", os.path.isfile)
@@ -306,7 +309,7 @@ def write_manifest(folder: str | Path, manifest: dict[str, Any], format: str) ->
 
 
 def find_manifest(path: str | Path) -> dict[str, Any] | None:
-    """Return the manifest of any output of mgpu_ngram at `path`, or None if there is none that is readable."""
+    """Return the manifest of any output of mgpu_ngram at `path`, or None if it cannot be read."""
     try:
         manifest = json.loads((Path(path) / MANIFEST).read_bytes())
     except (OSError, ValueError):

@@ -61,7 +61,7 @@ class PartWriter:
     columns     "text": a column `ngram`. "ids": an int32 column of vocabulary ids for each word, `id1`, `id2`, ...
 
     As a context manager it leaves no file after an exception. Afterwards `written` holds rows, bytes and
-    crc32 of the file. The file's bytes depend only on the rows, not on how tables divide them. Holds one
+    crc32 of the file. The file's bytes depend only on the rows, not on their division into tables. Holds one
     row group and BUFFER_BYTES of its file in memory; several writers may run in several threads. Raises
     RunError when the disk is full.
     """
@@ -374,7 +374,9 @@ def _symbols(vocabulary: Vocabulary, row: int, kind: pa.DataType) -> pa.Array:
     ends_V = vocabulary.offsets_V[row : row + GROUP_ROWS + 1]
     R = max(1, int(np.searchsorted(ends_V, ends_V[0] + GROUP_BYTES, "right")) - 1)
     if ends_V[R] - ends_V[0] > STRING_BYTES:
-        raise RunError(f"word {row} has {ends_V[R] - ends_V[0]:,} bytes; a word can have {STRING_BYTES:,} at most")
+        raise RunError(
+            f"word {row} has {ends_V[R] - ends_V[0]:,} bytes; a word can have {STRING_BYTES:,} at most: break it up"
+        )
     offsets_R = (ends_V[: R + 1] - ends_V[0]).astype(np.int32)
     data = vocabulary.data[ends_V[0] : ends_V[R]]
     return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(data)])
@@ -396,7 +398,7 @@ def read_vocabulary(path: str | Path, unit: str) -> Vocabulary:
 
 
 def open_parquet(path: str | Path, columns: Sequence[str]) -> pq.ParquetFile:
-    """Open a Parquet file of ours. Raises InputError if it is missing, damaged or has other columns."""
+    """Open a Parquet file of ours. Raises InputError if the file is missing, damaged or has other columns."""
     with reading(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
     if file.schema_arrow.names != list(columns):

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Phrases:
-    """The phrases of one line, as sequences of words or of ids; the id -1 stands for every word that a model lacks."""
+    """The phrases of one line, as sequences of words or of ids; the id -1 is any word that the model lacks."""
 
     def __init__(self, phrases: Sequence[Sequence[Any]]):
         self.wholes = {tuple(phrase) for phrase in phrases if phrase}

@@ -13,11 +13,11 @@ SENTENCE_END = b"</s>"
 
 @dataclass(frozen=True)
 class LineWords:
-    """The words of the lines of a text; sets of lines are numbers, whose bit k is line k.
+    """The words of the lines of a text. A set of lines is a number whose bit k stands for line k.
 
     lines    number of lines
-    words    the lines of each word
-    phrases  of each line, if n-grams must fit into phrases; else None
+    words    the set of lines that have each word
+    phrases  the phrases of each line, if n-grams must fit into phrases; else None
     """
 
     lines: int
@@ -28,7 +28,7 @@ class LineWords:
     def of(cls, text: bytes, by_line: bool, phrases: bool = False) -> LineWords:
         """Read a text. As in KenLM, lines without words do not count.
 
-        by_line  else the whole text is one line
+        by_line  False: the whole text is one line
         phrases  a line holds phrases, separated by tabs
         """
         lines = [line for line in text.split(b"\n") if line.split()] if by_line else [text]
@@ -43,13 +43,17 @@ class LineWords:
 
     @cached_property
     def every(self) -> int:
-        """All lines. Of a text without lines one, which has no word: it allows words in angle brackets."""
+        """The set of all lines.
+
+        A text without lines has one line without words, which allows words in angle brackets.
+        """
         return (1 << max(1, self.lines)) - 1
 
     def allowing(self, ngram: bytes) -> int:
-        """Return the lines that have all words of an n-gram, between spaces; words in angle brackets may be any.
+        """Return the lines that have all words of an n-gram. Words in angle brackets match all lines.
 
-        Of phrases, such a word at the start may be any, and </s> and what follows.
+        Spaces separate the words. With phrases, a first word in angle brackets is ignored, and so are </s> and the
+        words after it.
         """
         found, words = self.every, [word for word in ngram.split(b" ") if word]
         if self.phrases is not None:
@@ -69,15 +73,15 @@ def _is_tag(word: bytes) -> bool:
 
 
 def ngram_of(line: bytes, context: bool) -> bytes:
-    """Return what has to be allowed of a line: the n-gram before the first tab, or its words before the last space."""
+    """Return the words of a line to look up: the n-gram before the first tab; `context`: without its last word."""
     ngram = line.partition(b"\t")[0]
     return ngram.rpartition(b" ")[0] if context else ngram
 
 
 def allowed_lines(lines: Iterable[bytes], words: LineWords, context: bool) -> Iterable[tuple[bytes, int]]:
-    """Yield (a line of an n-gram, the lines of the text that allow it) where some do.
+    """Yield (a line of an n-gram, the lines of the text that allow it) for each n-gram that some line allows.
 
-    context  the last word of an n-gram may be any
+    context  ignore the last word of each n-gram
     """
     for line in lines:
         if found := words.allowing(ngram_of(line, context)):

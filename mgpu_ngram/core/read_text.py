@@ -78,12 +78,12 @@ def read_blocks(
     checksums  receives (source_index, offset, length, crc32) of each piece when it has been read: CRC-32
                of the stored bytes; for a Parquet file, of its footer's metadata, once per file.
                `combine_crc32` joins the checksums of one source
-    plain_crcs False: checksums receives none of plain sources; `block_checksums` returns them per block
+    plain_crcs False: checksums receives nothing for plain sources; `block_checksums` returns theirs for each block
 
     Raises InputError for missing, shrunken, truncated or corrupt sources.
     """
     if block_bytes < 1:
-        raise InputError(f"block_bytes is {block_bytes}; the least is 1")
+        raise InputError(f"block_bytes is {block_bytes} but must be at least 1")
     pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
     filler = _Filler(_room(chunk, unit, block_bytes, halo), allocate or (lambda nbytes: np.empty(nbytes, np.uint8)))
     with pool as workers:

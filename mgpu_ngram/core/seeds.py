@@ -1,4 +1,4 @@
-"""Seed words: words whose topics a user gives, to bring topics that the user has in mind."""
+"""Seed words: words to which a user assigns topics, to steer a topic model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SEED_WEIGHT = 100.0  # tokens; with 10, planted topics of 15,000 tokens do not f
 
 
 def seeds_of_topics(topics: Mapping[Any, Any], num_topics: int) -> dict[str, dict[int, float]]:
-    """Return word -> {topic: weight} of the words of each topic.
+    """Return {word: {topic: weight}} from the words of each topic.
 
-    topics  topic -> a word, a list of words, or a mapping word -> weight. A weight is SEED_WEIGHT where none is given
+    topics  topic -> a word, a list of words, or a mapping word -> weight. The default weight is SEED_WEIGHT
 
-    Raises InputError for topics that do not exist, words that are no str, and weights that `check_seed` refuses.
+    Raises InputError for topics that do not exist, words that are not str, and weights that `check_seed` refuses.
     """
     seeds: dict[str, dict[int, float]] = {}
     for topic, wanted in topics.items():
@@ -27,14 +27,14 @@ def seeds_of_topics(topics: Mapping[Any, Any], num_topics: int) -> dict[str, dic
         weights = words.items() if isinstance(words, Mapping) else [(word, SEED_WEIGHT) for word in words]
         for word, weight in weights:
             if not isinstance(word, str):
-                raise InputError(f"seeds has the word {word!r} of topic {topic}, which is no text; put it in quotes")
+                raise InputError(f"seeds has the word {word!r} of topic {topic}, which is not a str; put it in quotes")
             check_seed(word, topic, weight, num_topics)
             seeds.setdefault(word, {})[topic] = float(weight)
     return seeds
 
 
 def check_seed(word: Any, topic: Any, weight: Any, num_topics: int) -> None:
-    """Raise InputError for a topic that does not exist, and for a weight that is not above 0 or above MAX_WEIGHT."""
+    """Raise InputError for a topic that does not exist, and for a weight unless 0 < weight <= MAX_WEIGHT."""
     is_topic = isinstance(topic, Integral) and 0 <= int(topic) < num_topics
     if not is_topic or not isinstance(weight, Real) or not 0 < float(weight) <= MAX_WEIGHT:
         raise InputError(

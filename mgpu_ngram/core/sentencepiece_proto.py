@@ -17,7 +17,7 @@ CHARSMAP, DUMMY_PREFIX, SINGLE_SPACES, ESCAPE = 2, 3, 4, 5  # of NormalizerSpec
 
 @dataclass
 class SentencePieceModel:
-    """What a model's file says. The defaults are those of sentencepiece_model.proto.
+    """The contents of a model file. The defaults are those of sentencepiece_model.proto.
 
     charsmap  rules of the normaliser: bytes of a double array (uint32), the double array, and texts
     """
@@ -35,7 +35,7 @@ class SentencePieceModel:
 
 
 def read_model(data: bytes) -> SentencePieceModel:
-    """Return the model of a file that the library sentencepiece takes. Raises ValueError for other data."""
+    """Return the model of a file that the library sentencepiece can load. Raises ValueError for other data."""
     model = SentencePieceModel()
     for number, value in _fields(data):
         if number == PIECES_FIELD and isinstance(value, bytes):

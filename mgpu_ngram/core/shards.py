@@ -26,18 +26,18 @@ RANKS_AT_ONCE = 1 << 18  # words that are dealt at once in host memory
 def num_shards(tokens: int, unit: str) -> int:
     """Return the number of shards of a corpus of `tokens` words, ids or bytes, 1 to 1024."""
     if unit not in SHARD_TOKENS:
-        raise ValueError(f"unit {unit!r} is none of {', '.join(SHARD_TOKENS)}")
+        raise ValueError(f"unit {unit!r} is not one of {', '.join(SHARD_TOKENS)}")
     return min(max(-(-tokens // SHARD_TOKENS[unit]), 1), MAX_SHARDS)
 
 
 @dataclass(frozen=True)
 class PartLimits:
-    """How large the parts of a model may be, in words of its corpus.
+    """Limits of the sizes of the parts of a model, in words of its corpus.
 
     least         least number of parts
-    workers       least number of parts where `least` do not fit
-    part_tokens   size of a part while others wait on the same worker
-    alone_tokens  size of a part if its worker has no other
+    workers       least number of parts if `least` parts do not fit
+    part_tokens   size of a part if its worker also holds other parts
+    alone_tokens  size of a part if its worker holds no other part
     """
 
     least: int
@@ -58,9 +58,9 @@ def deal_words(counts_V: Any, S: int, unordered: int | None = None, weightless: 
 
     counts_V    (V,) int64, occurrences of each word, NumPy or CuPy
     S           shards, 1 to 1024
-    unordered   how many counts at the beginning are in any order; the others fall. Then the work takes little memory.
+    unordered   number of counts at the beginning in any order; the others fall. Falling counts need little memory.
                 None: all are in any order
-    weightless  words among these that have no mass
+    weightless  words among the unordered ones that have no mass
 
     Returns shard_V (V,) uint16 on the device of the counts. The heaviest 16 S words are dealt singly. The
     others are dealt in 16 S bundles, for speed: bundle b takes every 16 S-th word by falling count, so
@@ -131,7 +131,7 @@ def _larger(falling_C: Any, mass_U: Any) -> Any:
 def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
     """Return the words that are heavier than one of S shards: rising ids, at most 16, without specials.
 
-    counts_V  (V,) int64; they fall from the first word on that is no special
+    counts_V  (V,) int64, falling from the first word after the special ones
 
     If `shard_of` gets them, `deal_words` gives them no mass: their n-grams follow the word before them.
     """

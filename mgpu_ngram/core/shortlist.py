@@ -1,4 +1,4 @@
-"""Lexical shortlists: the target words among which translations of a sentence are searched."""
+"""Lexical shortlists: the target words that a translation of a sentence may use."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Shortlist:
 def load_shortlist(path: str, source: NmtVocabulary, target: NmtVocabulary, first: int, most: int) -> Shortlist:
     """Return the shortlist in a file of probabilities: "target source p" by spaces, or "source TAB target TAB p".
 
-    first  most frequent target words that are always allowed; the ends and <unk> always are
-    most   translations of a source word that are kept, the most probable ones; of equal ones the lowest ids
+    first  number of most frequent target words that are always allowed; </s> and <unk> are always allowed, too
+    most   number of translations of a source word that are kept: the most probable ones, of equal ones the lowest ids
 
-    Lines with words that a vocabulary lacks are skipped. Raises InputError for a line of another form.
+    Lines with words that are not in the vocabularies are skipped. Raises InputError for a line in another form.
     """
     name, lines = read_lines(path, "shortlist")
     found: dict[int, list[tuple[float, int]]] = {}

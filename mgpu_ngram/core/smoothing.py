@@ -27,10 +27,10 @@ Number = TypeVar("Number", int, float)
 class Smoothing:
     """A smoothing of plain counts. The last value of each tuple also holds for all higher orders.
 
-    name         a key of METHODS, but Kneser-Ney
+    name         a key of METHODS other than Kneser-Ney
     interpolate  interpolate with the lower order, Witten-Bell and absolute; False: back off
-    discount     absolute: what each count loses, by order; empty: n1 / (n1 + 2 n2)
-    delta        additive: what is added to each count, by order
+    discount     absolute: the amount that is subtracted from each count, by order; empty: n1 / (n1 + 2 n2)
+    delta        additive: the amount that is added to each count, by order
     gt_max       good-turing: the highest count that is discounted, by order
     closed       the vocabulary has no <unk>
     """
@@ -52,8 +52,8 @@ class Smoothing:
         """Return (the rule of order n, its parameters, warnings).
 
         counts_of_counts  number of n-grams with count 1, 2, ...
-        words             words of the vocabulary without <s>
-        threshold         n-grams that occur at most that often are pruned
+        words             number of words of the vocabulary without <s>
+        threshold         n-grams with this count or less are pruned
 
         The parameters are the discount, delta, or the discount coefficients of counts 1, 2, ... Raises InputError if
         no discount can be computed.
@@ -92,9 +92,10 @@ def absolute_discount(n: int, counts_of_counts: Sequence[int]) -> float:
 
 
 def good_turing(n: int, counts_of_counts: Sequence[int], most: int) -> tuple[list[float], list[str]]:
-    """Return (discount coefficients of counts 1 to `most` or less, warnings); none: counts are not discounted.
+    """Return (discount coefficients of counts 1 to at most `most`, warnings); [] if no count is discounted.
 
-    Katz (1987). As in SRILM, `most` falls where no n-gram has count most + 1, and a coefficient out of range is 1.
+    Katz (1987). As in SRILM, `most` is lowered if no n-gram has count most + 1, and a coefficient out of range becomes
+    1.
     """
     counts, warnings = [0, *counts_of_counts], list[str]()
 

@@ -48,7 +48,7 @@ def file_source(name: str, location: str, unit: str, itemsize: int, text_column:
     unit            "word": a plain file must hold lines of text; "byte": any bytes; "id": token ids of itemsize bytes
     text_column     of Parquet files
 
-    Raises InputError for a file that cannot be read, or that holds other data.
+    Raises InputError for a file that cannot be read or has another format.
     """
     head, size_bytes = stored_head(name, location)
     format = "parquet" if head.startswith(PARQUET) else compression(head) or "plain"
@@ -93,7 +93,7 @@ def odd_size(name: str, size_bytes: int, itemsize: int) -> str:
 def parquet_source(source: Source, text_column: str, fits: Callable[[Any], bool] = is_text) -> Source:
     """Return the source with its column and row groups. Raises InputError if the file lacks such a column.
 
-    fits  tells from a column's Arrow type whether it can be the text column
+    fits  function of the Arrow type of a column: whether it can be the text column
     """
     with parquet_file(source) as file:
         schema, metadata = file.schema_arrow, file.metadata

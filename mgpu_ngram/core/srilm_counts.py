@@ -31,7 +31,7 @@ WRONG = {
 class SrilmCounts:
     """A counts file, plain or compressed, as a source of `estimate`: `SrilmCounts("srilm.counts.gz")`.
 
-    path       absolute; the file is read when it is used
+    path       absolute path; the file is read on demand
     max_order  the highest order of its n-grams
     """
 
@@ -50,9 +50,9 @@ class NgramLines:
 
     text      uint8, the whole text; each line ends with a newline
     starts_L  (L,) int64, where each line begins
-    words_L   (L,) int64, the words of each line; 0 of an empty line
+    words_L   (L,) int64, number of words of each line; 0 for an empty line
     counts_L  (L,) int64
-    name      of the file, for messages
+    name      name of the file, for messages
     """
 
     text: np.ndarray
@@ -79,7 +79,7 @@ class NgramLines:
         return found
 
     def ids(self, rows: np.ndarray, n: int, table: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
-        """Return ids (R, n) uint32 of the words of some lines of n words; 0 for words that the table lacks."""
+        """Return ids (R, n) uint32 of the words of R lines of n words; 0 for words that the table lacks."""
         ids = np.empty((len(rows), n), np.uint32)
         _find(read_only(self.text), self.starts_L[rows], *table, ids)
         return ids

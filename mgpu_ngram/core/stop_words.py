@@ -1,4 +1,4 @@
-"""Stop words of English: the list of the Glasgow Information Retrieval Group, as topic models in Python know it.
+"""Stop words of English: the list of the Glasgow Information Retrieval Group, which scikit-learn uses, too.
 
 The list was published at http://ir.dcs.gla.ac.uk/resources/linguistic_utils/stop_words with 319 words; "computer" is
 left out, as in scikit-learn. Misspellings are part of it.

@@ -32,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ShardedTable:
-    """A table cut into S shards: rows in the order of (shard, key); NumPy or CuPy.
+    """A table cut into S shards: rows sorted by (shard, key); NumPy or CuPy.
 
     keys, counts, order, bits  as in `Table`
     ends_S  (S,) int64, NumPy: shard s is rows ends_S[s - 1] (0 for the first) to ends_S[s]
@@ -53,7 +53,7 @@ class ShardedTable:
         return int(self.keys.nbytes + self.counts.nbytes)
 
     def start(self, shard: int) -> int:
-        """The first row of a shard; of shard S, the number of rows."""
+        """The first row of a shard; for shard S, the number of rows."""
         return int(self.ends_S[shard - 1]) if shard else 0
 
     def size_of(self, shard: int) -> int:

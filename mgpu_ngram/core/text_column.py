@@ -21,7 +21,7 @@ class TextColumn(Sequence[str]):
 
     data    uint8: text d is data[ends_D[d - 1]:ends_D[d]] in UTF-8
     ends_D  (D,) int64
-    odd     texts that UTF-8 cannot write, with halves of surrogate pairs, by number; `data` has none of their bytes
+    odd     texts that UTF-8 cannot encode (halves of surrogate pairs), by number; they are empty in `data`
     """
 
     data: np.ndarray
@@ -30,7 +30,7 @@ class TextColumn(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> TextColumn:
-        """Return the column of some texts."""
+        """Return the column of texts."""
         parts: list[bytes] = []
         odd: dict[int, str] = {}
         for d, text in enumerate(texts):
@@ -50,7 +50,7 @@ class TextColumn(Sequence[str]):
         if isinstance(d, slice):
             return [self[i] for i in range(*d.indices(len(self)))]
         if not 0 <= d < len(self):
-            raise IndexError(f"there is no text {d}, only {len(self)}")
+            raise IndexError(f"text {d} is not one of the {len(self)} texts, which are numbered from 0")
         if d in self.odd:
             return self.odd[d]
         return self.data[self.ends_D[d - 1] if d else 0 : self.ends_D[d]].tobytes().decode()
@@ -77,7 +77,7 @@ class TextColumn(Sequence[str]):
         return TextColumn(out[:-SLACK], ends_N, odd)
 
     def without(self, numbers: Iterable[int]) -> TextColumn:
-        """Return the texts with some of them moved to `odd`."""
+        """Return the column with the texts of these numbers moved to `odd`."""
         odd = self.odd | {d: self[d] for d in numbers}
         sizes_D = np.diff(self.ends_D, prepend=0)
         kept_D = np.ones(len(self), bool)

@@ -1,4 +1,4 @@
-"""How text becomes bags of words: the options of scikit-learn's CountVectorizer, with its defaults."""
+"""Options for making bags of words from text: those of scikit-learn's CountVectorizer, with the same defaults."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ DEFAULT_PATTERN = r"(?u)\b\w\w+\b"
 
 @dataclass(frozen=True)
 class TextOptions:
-    r"""How text becomes bags of words. Picklable. Lists of tokens obey stop_words, min_df, max_df and max_features.
+    r"""Options for making bags of words from text; picklable. For lists of tokens, only stop_words, min_df, max_df and
+    max_features apply.
 
     lowercase      lowercase the text first, as str.lower does
-    token_pattern  regular expression of a token, in Python's syntax; of its one group, if it has one. The default is
-                   words of two letters, digits or underscores and more
+    token_pattern  regular expression of a token, in Python's syntax; if it has a group, the group is the token. The
+                   default is words of two or more letters, digits or underscores
     stop_words     words that are left out: "english", the path of a file with a word a line, or an iterable of str.
                    They are compared with the lowercased text
     min_df         leave out words in fewer documents: a number (int), or a share of the documents (float)
     max_df         leave out words in more documents: a number (int), or a share of the documents (float)
-    max_features   keep this many words, those with most tokens; ties in the order of the alphabet
+    max_features   keep this many words, the most frequent ones; ties are broken in alphabetical order
 
     Raises InputError for values out of range and for a pattern that does not compile.
     """
@@ -46,18 +47,25 @@ class TextOptions:
             if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
                 object.__setattr__(self, name, int(value))
             elif name == "max_features" and value is not None:
-                raise InputError(f"max_features is {value!r}; give a whole number from 1 on, or None")
+                raise InputError(f"max_features is {value!r} but must be a whole number from 1 on, or None")
             elif name != "max_features" and not (isinstance(value, float) and 0 <= value <= 1):
-                raise InputError(f"{name} is {value!r}; give a whole number from 1 on, or a share from 0.0 to 1.0")
+                raise InputError(
+                    f"{name} is {value!r} but must be a whole number from 1 on, or a share from 0.0 to 1.0"
+                )
         try:
             groups = re.compile(self.token_pattern).groups
         except (re.error, TypeError) as error:
-            raise InputError(f"token_pattern {self.token_pattern!r} is no regular expression: {error}") from None
+            raise InputError(
+                f"token_pattern {self.token_pattern!r} is not a regular expression: {error}; correct it"
+            ) from None
         if groups > 1:
             raise InputError(f"token_pattern {self.token_pattern!r} has {groups} groups; use (?:...) for all but one")
 
     def refuse_for(self, matrix: str) -> None:
-        """Raise InputError if an option is set: `matrix` names counts of words that have no text."""
+        """Raise InputError if an option is set.
+
+        `matrix` is the name of a matrix of counts, to which no option applies.
+        """
         defaults = TextOptions()
         for name, value in vars(self).items():
             if value != getattr(defaults, name):
@@ -79,5 +87,5 @@ def _stop_words(value: Any) -> frozenset[str]:
         return frozenset(word.strip() for word in read_word_list(value)) - {""}
     words = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(word, str) for word in words):
-        raise InputError(f"stop_words is {value!r}; give 'english', the path of a file, or a list of str")
+        raise InputError(f"stop_words is {value!r} but must be 'english', the path of a file, or a list of str")
     return frozenset(words)

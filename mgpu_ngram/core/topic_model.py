@@ -30,9 +30,9 @@ COUNTS_AT_ONCE = 1 << 24  # of dense counts that are read or searched at once
 class Priors:
     """The parameters of the Dirichlet priors.
 
-    alpha_Z  (Z,) float64: of topics in a document
-    beta     of words in a topic
-    seeds    own priors of some words: word id -> (Z,) float32
+    alpha_Z  (Z,) float64: prior of the topics in a document
+    beta     prior of the words in a topic
+    seeds    special priors of some words: word id -> (Z,) float32
     """
 
     alpha_Z: np.ndarray
@@ -47,14 +47,14 @@ class Priors:
 
 @dataclass(frozen=True, eq=False)
 class TopicModel:
-    """Tokens of each word with each topic, by word, and the priors.
+    """The number of tokens of each word and topic, by word, and the priors.
 
     word_starts_V1  (V + 1,) int64: word v has the entries word_starts_V1[v] to word_starts_V1[v + 1]
     topics_N        (N,) uint16, ascending within a word
     counts_N        (N,) uint32, at least 1
-    words           the V words; None: only ids are known
-    sweeps          of the training
-    settings        of the training, for people: JSON values
+    words           the V words; None: the model has only ids
+    sweeps          sweeps of the training
+    settings        settings of the training, for people to read: JSON values
     history         metrics after some sweeps: dicts with "sweep" and figures, see `engine.lda_metrics`
     """
 
@@ -69,7 +69,7 @@ class TopicModel:
 
     @classmethod
     def of_counts(cls, counts_VZ: Any, priors: Priors, **others: Any) -> TopicModel:
-        """Return the model of dense counts (V, Z) uint32, of NumPy or CuPy; host memory holds no dense copy."""
+        """Return the model of dense counts (V, Z) uint32, NumPy or CuPy, without a dense copy in host memory."""
         V, Z = counts_VZ.shape
         xp, step = array_module(counts_VZ), max(1, COUNTS_AT_ONCE // Z)
         sizes, topics, counts = [np.zeros(1, np.int64)], [np.zeros(0, np.uint16)], [np.zeros(0, np.uint32)]
@@ -174,7 +174,7 @@ def load_topic_model(path: str | Path, verify: bool = True) -> TopicModel:
     arrays, metadata = load_arrays(path, verify)
     if metadata.get("format") != FORMAT:
         found = metadata.get("format") or metadata.get("kind") or "other arrays"
-        raise InputError(f"{path} holds no topic model but {found}; give the output of `mgpu-ngram lda`")
+        raise InputError(f"{path} holds {found}, not a topic model; give the output of `mgpu-ngram lda`")
     version = metadata.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise InputError(
@@ -197,14 +197,14 @@ def load_topic_model(path: str | Path, verify: bool = True) -> TopicModel:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         wrong = f"it lacks {error}"
     if wrong:
-        raise InputError(f"{path} is no sound topic model: {wrong}; make it again")
+        raise InputError(f"{path} is damaged: {wrong}; make it again")
     return model
 
 
 def find_topic_model(path: str | Path) -> str:
     """Return the absolute path of the file of a model: of the file itself, or of the folder that a training wrote.
 
-    Raises InputError if there is none that can be read.
+    Raises InputError if no topic model can be read there.
     """
     found = os.path.join(path, MODEL_FILE) if os.path.isdir(path) else str(path)
     if not os.path.isfile(found):
@@ -216,7 +216,7 @@ def find_topic_model(path: str | Path) -> str:
     except OSError as error:
         raise unreadable(error) from None
     if not is_safetensors(head):
-        raise InputError(f"{path} is no topic model; give the output of `mgpu-ngram lda`")
+        raise InputError(f"{path} is not a topic model; give the output of `mgpu-ngram lda`")
     return os.path.abspath(found)
 
 

@@ -50,12 +50,12 @@ class Trie:
                    suffix of w1 w2 is the word w2.)
     fanout, samples, sample_starts  the B+-tree index over word_G (kernels.trie.find_children)
 
-    In a quantised trie prob_G and backoff_M are codes, uint8 or uint16, and two more arrays exist:
+    In a quantised trie prob_G and backoff_M are codes, uint8 or uint16, and the trie has two more arrays:
 
-    words_V2  (V, 2) float32, exact log10 probability and backoff of single words; their codes have no meaning
+    words_V2  (V, 2) float32, exact log10 probability and backoff of single words; the codes of single words are unused
     centers   (N - 1, 2, 256 or 65536) float32: the values of codes, by order from 2 on; probabilities, then backoffs
 
-    If the trie has nodes that the model itself does not store (engine.trie.build_trie):
+    If the trie has filled-in nodes, which the model does not store (engine.trie.build_trie):
 
     filled_F  (F,) as first_child_M, rising: these nodes, of orders 2 to N - 1
     """

@@ -1,4 +1,4 @@
-"""Config classes: dataclasses filled strictly from YAML or flags."""
+"""Config classes: dataclasses that are filled from YAML or flags and checked strictly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse_bytes(text: Any, where: str) -> int:
 
 
 def check_at_least(settings: Any, least: int, *names: str) -> None:
-    """Raise InputError for a named setting that is less than `least`; None, a setting that is not given, passes."""
+    """Raise InputError if a setting is less than `least`; None, a setting that is not given, passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < least:
@@ -42,9 +42,11 @@ def check_at_least(settings: Any, least: int, *names: str) -> None:
 
 
 def check_files(paths: list[str]) -> None:
-    """Raise InputError for documents from standard input, which would be read more than once."""
+    """Raise InputError if documents come from standard input, because they are read more than once."""
     if "-" in paths:
-        raise InputError("documents are read from files, not from standard input; name files in place of '-'")
+        raise InputError(
+            "documents are read more than once, so standard input cannot be used; give files instead of '-'"
+        )
 
 
 def check_name(name: str) -> None:
@@ -74,7 +76,7 @@ def fill(cls: type[T], values: Any, where: str) -> T:
             raise InputError(f"{where}: unknown key {key!r}; {suggest(str(key), names)}")
     missing = [n for n, f in names.items() if n not in values and f.default is MISSING and f.default_factory is MISSING]
     if missing:
-        raise InputError(f"{where}: key {missing[0]!r} is missing")
+        raise InputError(f"{where}: key {missing[0]!r} is missing; add it")
     converted = {key: _convert(value, hints[key], f"{where}.{key}") for key, value in values.items()}
     try:
         return cls(**converted)

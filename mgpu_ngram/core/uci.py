@@ -96,7 +96,7 @@ def _header(name: str, text: np.ndarray) -> tuple[UciHeader, int]:
     header = UciHeader(*(int(line) for line in lines[:3]))
     if header.words > MAX_WORDS:
         raise InputError(
-            f"{name!r} line 2 says {header.words:,} words but a vocabulary holds {MAX_WORDS:,}; correct it"
+            f"{name!r} line 2 gives {header.words:,} words but a vocabulary holds up to {MAX_WORDS:,}; correct it"
         )
     if header.documents > EMPTY_PER_PAIR * header.pairs + EMPTY_ALWAYS:
         says = f"line 1 says {header.documents:,} documents but line 3 only {header.pairs:,} pairs"
@@ -159,7 +159,7 @@ class _Parts:
         if self.pairs < self.header.pairs:
             raise InputError(
                 f"{self.name!r} ends after line {self.line:,} with {self.pairs:,} of the {self.header.pairs:,} pairs "
-                "that line 3 says; it is cut short: get it again"
+                "that line 3 gives; it is truncated: get it again"
             )
         yield self._documents(self.header.documents)
 

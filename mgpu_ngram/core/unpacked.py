@@ -1,4 +1,4 @@
-"""Small files that may be gzipped, such as vocabularies: their bytes, and what identifies a file of any size."""
+"""Read small files that may be gzipped, such as vocabularies, and compute the CRC-32 of files of any size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_UNPACKED_BYTES = 1 << 30  # of a file, unpacked
 
 
 def read_unpacked(path: str, what: str) -> tuple[str, bytes]:
-    """Return (name, bytes) of a file, unpacked if it is gzipped. `what` says in errors what the file is."""
+    """Return (name, bytes) of a file, unpacked if it is gzipped. Errors call the file `what`."""
     name, _ = _found(path)
     with _opened(path) as file:
         data = file.read()

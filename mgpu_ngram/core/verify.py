@@ -1,4 +1,4 @@
-"""Compare the inputs of an output with what its manifest says of them."""
+"""Compare the inputs of an output with their description in its manifest."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def verify_inputs(manifest: dict[str, Any], folder: str | Path = ".", threads: i
     """Return one line for each input that is missing or differs from `manifest`; [] when all are the same.
 
     folder   where relative names of inputs start: the working directory of the run
-    threads  that read a file
+    threads  threads that read a file
 
-    Compares sizes, and CRC-32 checksums where the manifest has them: of the stored bytes, but of a Parquet file only of
+    Compares sizes, and CRC-32 checksums if the manifest has them: of the stored bytes, or for a Parquet file only of
     its metadata. Inputs that were given in memory are skipped.
     """
     return list(_differences(manifest, Path(folder), threads))

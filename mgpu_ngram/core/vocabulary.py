@@ -33,7 +33,7 @@ class Vocabulary:
     first_source_V  (V,) int32, the input of the first occurrence, -1 if there is none
     first_offset_V  (V,) int64, byte offset of the first occurrence in the (decompressed) input
 
-    Words: <unk> 0, <s> 1, </s> 2, then by falling count, ties by bytes. Bytes and token ids: only
+    Ids of words: <unk> 0, <s> 1, </s> 2, then by falling count, ties by bytes. Bytes and token ids: only
     those that occur, by rising value.
     """
 
@@ -137,7 +137,7 @@ def _index_symbols(offsets_V, data, slots_C):
 
 
 class HashCollision(Exception):
-    """Two words share a 64-bit hash under this seed; the run starts again with the next seed."""
+    """Two words have the same 64-bit hash under this seed; the run starts again with the next seed."""
 
 
 class SpecialInText(Exception):

@@ -1,4 +1,4 @@
-"""Read the records of a WARC file, such as the texts of Common Crawl's WET files, and say which of them are damaged.
+"""Read the records of a WARC file, such as the texts of Common Crawl's WET files, and report damaged records.
 
 The format: ISO 28500. Compressed files of crawls have a gzip member for each record.
 """
@@ -54,7 +54,7 @@ class WarcRecord:
 
 @dataclass
 class DamagedRecord:
-    """Bytes that are no whole record: their offset in the decompressed file, the reason, and the first of them."""
+    """Bytes that are not a complete record: their offset in the decompressed file, the reason, and the first bytes."""
 
     offset: int
     reason: str
@@ -62,7 +62,7 @@ class DamagedRecord:
 
 
 def check_wet(name: str, head: bytes, column: str) -> None:
-    """Raise InputError for a WARC file without texts, by its first bytes, and for a column that is another field."""
+    """Raise InputError for a WARC file that begins without texts, and for a column that is another field."""
     types = [found.decode().lower() for found in _TYPE.findall(head)]
     other = next((found for found in types if found not in IN_WET), "")
     if other and TEXT_RECORD not in types:
@@ -74,7 +74,7 @@ def check_wet(name: str, head: bytes, column: str) -> None:
 def document_of(record: WarcRecord, column: str) -> tuple[dict[str, Any], str]:
     """Return the fields of a document and its text, the value of `column`; without the newlines at its end.
 
-    Raises UnicodeDecodeError for text that is no UTF-8.
+    Raises UnicodeDecodeError for text that is not UTF-8.
     """
     text = record.content.decode().rstrip("\r\n")
     headers = record.headers
@@ -87,8 +87,8 @@ def document_of(record: WarcRecord, column: str) -> tuple[dict[str, Any], str]:
 def read_records(source: Source) -> Iterator[WarcRecord | DamagedRecord]:
     """Yield the records of a WARC file, plain or compressed, in order.
 
-    A damaged record costs no other: reading continues where the next one begins. Behind damaged gzip data that is the
-    next member that holds a record; other compressed files end there.
+    After a damaged record, reading continues at the next one. After damaged gzip data, the next one is the first
+    member that holds a record; other compressed files end at the damage.
     """
     parser = _RecordParser()
     with reader(source) as read:

@@ -23,7 +23,7 @@ def read_word_list(path: str | os.PathLike) -> Words:
     corpus = open_corpus([path])
     lines = whole_text(corpus).split(b"\n")[:-1]
     if not lines:
-        raise InputError(f"the vocabulary {os.fspath(path)!r} has no line; give a file with a word a line")
+        raise InputError(f"the vocabulary {os.fspath(path)!r} is empty; give a file with one word a line")
     return make_words([line.removesuffix(b"\r") for line in lines])
 
 
@@ -32,9 +32,9 @@ def as_words(vocabulary: Any, name: str = "the vocabulary") -> Words:
 
     vocabulary  `Words`; the path of a file with a word a line; a dict from word to id; a set, which is sorted; or any
                 other iterable of words
-    name        for messages
+    name        name of the vocabulary, for messages
 
-    Raises InputError for ids that are not 0 to V - 1, and for items that are no words.
+    Raises InputError for ids that are not 0 to V - 1, and for items that are not words.
     """
     if isinstance(vocabulary, Words):
         return vocabulary
@@ -44,7 +44,10 @@ def as_words(vocabulary: Any, name: str = "the vocabulary") -> Words:
         ids = sorted(vocabulary.values())
         wrong = next((i for i, v in enumerate(ids) if v != i), None)
         if wrong is not None:
-            raise InputError(f"{name} has {len(ids):,} words but no id {wrong:,}, or twice; give ids 0, 1, 2 ...")
+            raise InputError(
+                f"{name} has {len(ids):,} words, but the id {wrong:,} is missing or given twice; "
+                "give the ids 0, 1, 2 ..."
+            )
         vocabulary = sorted(vocabulary, key=vocabulary.__getitem__)
     elif isinstance(vocabulary, Set):
         vocabulary = sorted(vocabulary)
@@ -62,7 +65,7 @@ def make_words(words: list[Any]) -> Words:
 
 
 def refuse_duplicates(words: Words, name: str) -> None:
-    """Raise InputError if a word occurs twice: text could not be given its ids."""
+    """Raise InputError if a word occurs twice, because its id would be ambiguous."""
     if len(words_to_arrow(words.offsets_V, words.data).unique()) == len(words):
         return
     first: dict[bytes, int] = {}

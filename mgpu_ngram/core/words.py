@@ -122,14 +122,14 @@ class Words:
         return self.offsets_V, self.data, self.slots_C
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays that tell the words, by name."""
+        """Return the arrays that store the words, by name."""
         return {"offsets_V": self.offsets_V, "data": self.data}
 
 
 class HashedWords(Words):
-    """The words of a model that stores their hashes alone. Words of a text are found; no word can be named.
+    """The words of a model that stores only their hashes. Words of a text can be looked up, but not listed.
 
-    hash_V  (V,) uint64, `murmur_hash` of each word; that of <unk> has no meaning
+    hash_V  (V,) uint64, `murmur_hash` of each word; the entry of <unk> is unused
     """
 
     def __init__(self, hash_V: np.ndarray, name: str):
@@ -146,9 +146,9 @@ class HashedWords(Words):
 
     @property
     def offsets_V(self) -> np.ndarray:  # type: ignore[override]
-        """Raises InputError, because there are no words to read."""
+        """Raise InputError, because the model has no words."""
         raise InputError(
-            f"{self._name!r} holds hashes of its words, not the words; it scores text. For anything else build it with "
+            f"{self._name!r} holds only hashes of its words, so it can only score text. For other uses, build it with "
             "its words (build_binary without -v), or give the ARPA file"
         )
 
@@ -176,7 +176,7 @@ def split_words(text: str) -> list[str]:
 
 
 def line_of(text: str | bytes, name: str) -> bytes:
-    """Return a string of words as a line; newlines become white space. Raises InputError, which says `name`."""
+    """Return a string of words as a line; newlines become white space. Raises InputError, which names `name`."""
     if not isinstance(text, (str, bytes)):
         raise InputError(f"{name} is {text!r} but must be a string of words")
     try:
@@ -185,7 +185,7 @@ def line_of(text: str | bytes, name: str) -> bytes:
         what = f"has {error.object[error.start]!r} at {error.start}, which UTF-8 cannot write"
         raise InputError(f"{name} {what} ({error.reason}); leave it out, or give bytes") from None
     if len(line) > MAX_LINE_BYTES:
-        raise InputError(f"{name} has {len(line):,} bytes but may have {MAX_LINE_BYTES:,}; cut it up")
+        raise InputError(f"{name} has {len(line):,} bytes but may have at most {MAX_LINE_BYTES:,}; split it")
     return line.replace(b"\n", b" ") + b"\n"
 
 

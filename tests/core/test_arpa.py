@@ -251,13 +251,14 @@ def test_words_are_bytes(put):
 REFUSED = [
     (
         changed(b"\\data\\\n", b""),
-        "line 1: 'ngram 1=5' stands where \\data\\ is expected, so this is no ARPA file; give one",
+        "line 1: 'ngram 1=5' stands where \\data\\ is expected, so this is not an ARPA file; give an ARPA file",
     ),
-    (b"of the\n" + SMALL, "line 1: 'of the' stands where \\data\\ is expected, so this is no ARPA file; give one"),
+    (b"of the\n" + SMALL, "line 1: 'of the' stands where \\data\\ is expected, so this is not an ARPA file; give an "
+     "ARPA file"),
     (
         b"\x00\x01" * 99,
         "line 1: '\\x00\\x01\\x00\\x01\\x00\\x01\\x00\\x01\\x00\\x01\\x00\\x01\\x00\\x01\\...' stands where \\data\\ "
-        "is expected, so this is no ARPA file; give one",
+        "is expected, so this is not an ARPA file; give an ARPA file",
     ),
     (
         changed(b"ngram 2=3\n", b""),
@@ -368,15 +369,17 @@ REFUSED = [
         "line 21: '\\4-grams:' stands where \\end\\ is expected; copy it or write it again",
     ),
     (changed(b"\\end\\", b"\\end"), "line 21: '\\end' stands where \\end\\ is expected; copy it or write it again"),
-    (SMALL + b"\nmore\n", "line 23: 'more' follows \\end\\, after which nothing may; cut it off"),
-    (SMALL + b" \t\nmore", "line 23: 'more' follows \\end\\, after which nothing may; cut it off"),
+    (SMALL + b"\nmore\n", "line 23: 'more' follows \\end\\, which must be the last line; "
+     "delete this line and all after it"),
+    (SMALL + b" \t\nmore", "line 23: 'more' follows \\end\\, which must be the last line; "
+     "delete this line and all after it"),
     (
         changed(b"-2\tthe", b"-2\tof"),
-        "line 11: '-2\\tof\\t0.5' has the word of an earlier 1-gram; leave one of them in",
+        "line 11: '-2\\tof\\t0.5' has the word of an earlier 1-gram; remove one of the two lines",
     ),
     (
         changed(b"-2\tthe", b"-2\t<UNK>"),
-        "line 11: '-2\\t<UNK>\\t0.5' has the word of an earlier 1-gram; leave one of them in",
+        "line 11: '-2\\t<UNK>\\t0.5' has the word of an earlier 1-gram; remove one of the two lines",
     ),
     (
         changed(b"0\t<s>", b"0\t<S>"),
@@ -417,20 +420,20 @@ def test_the_first_duplicate_word_is_reported(put, words, count, line):
 
 
 CUT = [
-    (b"", "'model.arpa' ends before \\data\\, with line 0; it is cut short: copy it or write it again"),
-    (b"\n\n", "'model.arpa' ends before \\data\\, with line 2; it is cut short: copy it or write it again"),
-    (SMALL[:27], "'model.arpa' ends among the counts, with line 3; it is cut short: copy it or write it again"),
-    (SMALL[: SMALL.index(b"\\1")], "'model.arpa' ends before the 1-grams, with line 5; it is cut short: copy it or "
+    (b"", "'model.arpa' ends before \\data\\, with line 0; it is truncated: copy it or write it again"),
+    (b"\n\n", "'model.arpa' ends before \\data\\, with line 2; it is truncated: copy it or write it again"),
+    (SMALL[:27], "'model.arpa' ends among the counts, with line 3; it is truncated: copy it or write it again"),
+    (SMALL[: SMALL.index(b"\\1")], "'model.arpa' ends before the 1-grams, with line 5; it is truncated: copy it or "
      "write it again"),
-    (SMALL[: SMALL.index(b"-0.5")], "'model.arpa' ends after 2 of 5 1-grams, with line 8; it is cut short: copy it or "
+    (SMALL[: SMALL.index(b"-0.5")], "'model.arpa' ends after 2 of 5 1-grams, with line 8; it is truncated: copy it or "
      "write it again"),
-    (SMALL[: SMALL.index(b"the </s>")], "'model.arpa', line 16: '-4e-7\\t' is where the file ends, after 2 of 3 "
-     "2-grams; it is cut short: copy it or write it again"),
-    (SMALL[: SMALL.index(b"\\3")], "'model.arpa' ends after 3 of 3 2-grams, with line 17; it is cut short: copy it or "
+    (SMALL[: SMALL.index(b"the </s>")], "'model.arpa', line 16: '-4e-7\\t' is the end of the file, after 2 of 3 "
+     "2-grams; the file is truncated: copy it or write it again"),
+    (SMALL[: SMALL.index(b"\\3")], "'model.arpa' ends after 3 of 3 2-grams, with line 17; it is truncated: copy it or "
      "write it again"),
     (SMALL[: SMALL.index(b"-grams:\n-0.75")], "'model.arpa', line 18: '\\3' stands where \\3-grams: is expected; copy "
      "it or write it again"),
-    (SMALL[: SMALL.index(b"\\end")], "'model.arpa' ends after 1 of 1 3-grams, with line 20; it is cut short: copy it "
+    (SMALL[: SMALL.index(b"\\end")], "'model.arpa' ends after 1 of 1 3-grams, with line 20; it is truncated: copy it "
      "or write it again"),
 ]  # fmt: skip
 
@@ -446,8 +449,8 @@ def test_files_that_are_cut_short(put, text, message):
 
 
 OTHER = [
-    (b"mmap lm http://kheafield.com/code format version 5\n", "a KenLM binary model, which is only read from "
-     "a local file, not compressed; unpack or copy it"),
+    (b"mmap lm http://kheafield.com/code format version 5\n", "a KenLM binary model, which must be a local file that "
+     "is not compressed; unpack it or copy it to this host"),
     (b"blmt 5 1 2\n", "a binary model of IRSTLM; convert it with compile-lm --text yes"),
     (b"iARPA\n", "an iARPA file of IRSTLM; convert it with compile-lm --text yes"),
     (SMALL.decode().encode("utf-16"), "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8"),

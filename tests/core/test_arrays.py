@@ -113,7 +113,7 @@ def test_the_safetensors_package_reads_it(tmp_path):
     for name, array in arrays.items():
         assert theirs[name].dtype == array.dtype and theirs[name].tolist() == array.tolist()
     safetensors.save_file({"a": np.zeros(3)}, tmp_path / "theirs")
-    with pytest.raises(InputError, match="theirs is no file of mgpu_ngram"):
+    with pytest.raises(InputError, match="theirs is not a file of mgpu_ngram"):
         load_arrays(tmp_path / "theirs")
 
 
@@ -228,9 +228,9 @@ def test_a_header_that_does_not_fit_is_refused(tmp_path, name):
 
 
 FOREIGN = {
-    "empty": (b"", "no file of arrays"),
-    "text": (b"It was a dark and stormy night", "no file of arrays"),
-    "long header": ((100_000_001).to_bytes(8, "little") + b"{}", "no file of arrays"),
+    "empty": (b"", "not a file of arrays"),
+    "text": (b"It was a dark and stormy night", "not a file of arrays"),
+    "long header": ((100_000_001).to_bytes(8, "little") + b"{}", "not a file of arrays"),
     "no JSON": ((8).to_bytes(8, "little") + b"{1: 2}  ", "damaged: its header is not JSON"),
     "no UTF-8": ((8).to_bytes(8, "little") + b'{"\xff":12}', "damaged: its header is not JSON"),
     "deep": ((80_000).to_bytes(8, "little") + b'{"":' * 20_000, "damaged: its header is not JSON"),

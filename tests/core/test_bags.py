@@ -116,19 +116,19 @@ def test_wrong_starts(starts):
 def test_other_refusals():
     with pytest.raises(InputError, match=r"word ids of shape \(2,\) and counts of \(1,\)"):
         make_bags([0, 2], [0, 1], [1], 5)
-    with pytest.raises(InputError, match="word ids of the matrix are float64; give integers"):
+    with pytest.raises(InputError, match="word ids of the matrix are of dtype float64 but must be integers"):
         make_bags([0, 1], [0.5], [1], 5)
     with pytest.raises(InputError, match="row starts of the matrix are float64 of shape .2,.; give 1 . D integers"):
         make_bags([0.0, 1.0], [0], [1], 5)
     with pytest.raises(InputError, match="document 7 of m has the word id 9"):
         make_bags([0, 1], [9], [1], 5, "m", 7)
-    with pytest.raises(InputError, match="counts of the matrix are <U1; give whole numbers"):
+    with pytest.raises(InputError, match="counts of the matrix are of dtype <U1 but must be whole numbers"):
         make_bags([0, 1], [0], ["1"], 5)
     with pytest.raises(InputError, match=r"document 0 of the matrix has a word over 4,294,967,295 times"):
         make_bags([0, 2], [0, 0], [MAX_COUNT, 1], 5)
     with pytest.raises(InputError, match="w has 2 words but m has 3 columns; give"):
         check_vocabulary(["a", "b"], 3, "w", "m")
-    with pytest.raises(InputError, match="blocks of 2 and of 3 words"):
+    with pytest.raises(InputError, match="blocks with vocabularies of 2 and 3 words"):
         join_bags([bags_of([], 3), bags_of([], 2)])
     with pytest.raises(InputError, match="no bags"):
         join_bags([])

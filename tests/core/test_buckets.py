@@ -84,14 +84,14 @@ def test_a_table(tmp_path):
     assert read_cutoffs(str(table), [30]) == {"en": (250.0,), "de": (370.0,)}
     assert read_cutoffs(str(table), [30, 60]) == {"en": (250.0, 400.0)}, "without a language that lacks a value"
     for text, wanted in [
-        (",en\n0,10\n", "no row of percentile 30"), (",en\nx,10\n", "no table"), (",en,de\n30,1\n", "no table"),
-        ("", "no row of percentile 30"),
+        (",en\n0,10\n", "30.* has no row"), (",en\nx,10\n", "not a table"), (",en,de\n30,1\n", "not a table"),
+        ("", "percentile 30.* has no row"),
     ]:  # fmt: skip
         table.write_text(text)
         with pytest.raises(InputError, match=wanted):
             read_cutoffs(str(table), [30])
     table.write_text(",en,de\n30,300,100\n60,200,100\n")
-    with pytest.raises(InputError, match=re.escape("the cut-offs of 'en' fall, (300.0, 200.0); give rising ones")):
+    with pytest.raises(InputError, match=re.escape("the cut-offs of 'en' are (300.0, 200.0) but must rise;")):
         read_cutoffs(str(table), [30, 60])
     with pytest.raises(InputError, match=re.escape("none.csv: cannot be read (No such file or directory)")):
         read_cutoffs("none.csv", [30])

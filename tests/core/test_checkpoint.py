@@ -152,11 +152,11 @@ def changed(**values):
     [
         (
             changed(corpus__inputs=[IDENTITY["corpus"]["inputs"][0], {"name": "b.txt", "size_bytes": 6}]),
-            "the corpus changed: corpus.inputs.1.size_bytes was 5, is 6; put back",
+            "the corpus changed: corpus.inputs.1.size_bytes was 5, is 6; undo the change",
         ),
-        (changed(settings__lowercase=0), "the settings changed: settings.lowercase was false, is 0; put"),
-        (changed(settings__order=None), "the settings changed: settings.order was 5, is gone; put"),
-        (changed(settings__unit="word"), 'the settings changed: settings.unit was not there, is "word"; put'),
+        (changed(settings__lowercase=0), "the settings changed: settings.lowercase was false, is 0; undo"),
+        (changed(settings__order=None), "the settings changed: settings.order was 5, is absent; undo"),
+        (changed(settings__unit="word"), 'the settings changed: settings.unit was absent, is "word"; undo'),
         (
             changed(corpus__inputs=[]),
             "the corpus changed: corpus.inputs.0.name was",
@@ -164,7 +164,7 @@ def changed(**values):
         (
             changed(corpus__inputs=[{"name": "c", "size_bytes": 1}, {"name": "d", "size_bytes": 5}], settings=1),
             'the corpus and the settings changed: corpus.inputs.0.name was "a.txt", is "c"; '
-            'corpus.inputs.0.size_bytes was 12, is 1; corpus.inputs.1.name was "b.txt", is "d" and 3 more; put',
+            'corpus.inputs.0.size_bytes was 12, is 1; corpus.inputs.1.name was "b.txt", is "d" and 3 more; undo',
         ),
     ],
 )
@@ -404,7 +404,7 @@ def test_missing_entries_cannot_be_resumed(tmp_path):
     with open_checkpoint(tmp_path, entries_folder=str(tmp_path / "fast")) as checkpoint:
         save(checkpoint, [1])
     (tmp_path / "fast").rename(tmp_path / "gone")
-    with pytest.raises(InputError, match=r"fast/entries-.* is gone; start again with --overwrite"):
+    with pytest.raises(InputError, match=r"fast/entries-.* is missing; start again with --overwrite"):
         open_checkpoint(tmp_path, resume=True)
     open_checkpoint(tmp_path).discard()
 
@@ -442,7 +442,7 @@ def test_an_ended_owner_is_ignored(tmp_path, unfinished, pid):
 
 def test_an_owner_on_another_host_counts_as_running_unless_overridden(tmp_path, unfinished):
     write_owner(unfinished, "elsewhere", 1)
-    with pytest.raises(InputError, match=r"process 1 on elsewhere works on .*, or when it is gone add --resume or"):
+    with pytest.raises(InputError, match=r"process 1 on elsewhere works on .*, or if it has ended, add --resume or"):
         open_checkpoint(tmp_path)
     open_checkpoint(tmp_path, resume=True).keep()
     write_owner(unfinished, "elsewhere", 1)
@@ -520,7 +520,7 @@ def test_a_foreign_folder_is_never_touched(tmp_path, identity, flags):
     (tmp_path / "out.checkpoint" / "thesis.tex").write_text("years of work")
     if identity is not None:
         (tmp_path / "out.checkpoint" / "identity.json").write_text(identity)
-    with pytest.raises(InputError, match=r"is no checkpoint of mgpu_ngram"):
+    with pytest.raises(InputError, match=r"is not a checkpoint of mgpu_ngram"):
         open_checkpoint(tmp_path, **flags)
     assert (tmp_path / "out.checkpoint" / "thesis.tex").read_text() == "years of work"
 
@@ -558,11 +558,11 @@ def test_an_unwritable_folder_is_bad_input(tmp_path):
         ({"a": 1}, {"a": 1}, ""),
         ({"a": (1, 2)}, {"a": [1, 2]}, ""),
         ({"a": 1, "b": {"c": 3}}, {"a": 2, "b": {"c": 4}}, "the a and the b changed: a was 1, is 2; b.c was 3, is 4"),
-        ({"a": []}, {"a": [5]}, "the a changed: a.0 was not there, is 5"),
-        ({"a": [5]}, {"a": []}, "the a changed: a.0 was 5, is gone"),
-        ({"a": None}, {"a": {"b": 1}}, "the a changed: a.b was not there, is 1"),
+        ({"a": []}, {"a": [5]}, "the a changed: a.0 was absent, is 5"),
+        ({"a": [5]}, {"a": []}, "the a changed: a.0 was 5, is absent"),
+        ({"a": None}, {"a": {"b": 1}}, "the a changed: a.b was absent, is 1"),
         ({"a": None}, {"a": 1}, "the a changed: a was null, is 1"),
-        ({"a": 1}, {}, "the a changed: a was 1, is gone"),
+        ({"a": 1}, {}, "the a changed: a was 1, is absent"),
     ],
 )
 def test_changes_by_hand(old, new, told):

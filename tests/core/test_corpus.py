@@ -35,7 +35,7 @@ from mgpu_ngram.core.sources import Source
         ([3, -1], {"unit": "id"}, "token 1 of the corpus is -1"),
         ([0.5], {"unit": "id"}, "float64"),
         ([[1, 2]], {"unit": "id"}, r"shape \(1, 2\)"),
-        (7, {"unit": "id"}, "no array of token ids"),
+        (7, {"unit": "id"}, "not an array of token ids"),
     ],
 )
 def test_bad_inputs_are_named(inputs, options, message, tmp_path, monkeypatch):

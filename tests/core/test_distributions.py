@@ -194,7 +194,7 @@ def test_compact_blocks(tmp_path):
     assert [len(block) for block in blocks] == [2, 2, 1] and len(blocks) == 3 and blocks.histories == 5
     assert blocks[-1].end_HK.tolist() == [[2]] and blocks[1].prob_V.tolist() == [-1, -2]
     assert [len(block) for block in blocks[1:]] == [2, 1]
-    with pytest.raises(IndexError, match="block 3 is not one of 3"):
+    with pytest.raises(IndexError, match="block 3 is not one of the 3 blocks"):
         blocks[3]
 
 

@@ -57,5 +57,5 @@ def test_missing_columns_are_named(tmp_path):
             check_column(corpus_of(tmp_path / name), "z")
     (tmp_path / "b.jsonl").write_text('{"text": "a", "n": "x"}\n[1]\n')
     [chunk] = corpus_of(tmp_path / "b.jsonl").chunks(1 << 30)
-    with pytest.raises(InputError, match="'.*b.jsonl' at byte 24 is no JSON object"):
+    with pytest.raises(InputError, match="'.*b.jsonl' at byte 24 is not a JSON object"):
         column_values(chunk, "n")

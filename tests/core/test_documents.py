@@ -93,14 +93,14 @@ def test_cuts_do_not_matter(tmp_path_factory, texts, chunk_bytes, block_bytes):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"text": "a"', "at byte 14 is no JSON object: Expecting ',' delimiter; correct"),
-        (b'{"text": "a"} {"text": "b"}', "at byte 14 is no JSON object: Extra data"),
-        (b"[1]", "at byte 14 is list, no JSON object; give"),
-        (b'{"txt": "a"}', "at byte 14 lacks the key 'text'; give each line one"),
+        (b'{"text": "a"', "at byte 14 is not a JSON object: Expecting ',' delimiter; correct"),
+        (b'{"text": "a"} {"text": "b"}', "at byte 14 is not a JSON object: Extra data"),
+        (b"[1]", "at byte 14 is list, not an object; give"),
+        (b'{"txt": "a"}', "at byte 14 lacks the key 'text'; give each line an object with this key"),
         (b'{"text": 3}', "at byte 14 has 3 in 'text'; give a text"),
         (b'{"text": ["a", 3]}', r"at byte 14 has \['a', 3\] in 'text'"),
         (b'{"text": ["a"]}', r"at byte 14 has \['a'\] in 'text'"),
-        (b'{"text": ' + b"[" * 5000, "at byte 14 is no JSON object: nested too deep"),
+        (b'{"text": ' + b"[" * 5000, "at byte 14 is not a JSON object: nested too deep"),
     ],
 )
 def test_wrong_json(tmp_path, line, said):

@@ -84,7 +84,7 @@ def test_other_formats_are_refused_as_text(tmp_path, what, head):
     for inputs in tmp_path, [tmp_path / "b c.txt"]:  # a folder that holds the file, and the file
         with pytest.raises(InputError) as error:
             open_corpus(inputs)
-        assert str(error.value) == f"{str(tmp_path / 'b c.txt')!r} is {what}, not text; name the text files alone"
+        assert str(error.value) == f"{str(tmp_path / 'b c.txt')!r} is {what}, not text; give only text files"
     assert open_corpus(tmp_path / "b c.txt", unit="byte").size_bytes == len(head)
 
 

@@ -138,7 +138,7 @@ def test_files_that_hold_no_model(put, tmp_path):
 
 def test_unreadable_files(put, tmp_path):
     for path, message in [
-        (tmp_path, "is not a regular file; give the path of one"),
+        (tmp_path, "is not a regular file; give the path of a file"),
         (tmp_path / "none", "cannot read '.*none': No such file or directory"),
         (put(zstandard.compress(ARPA)[:-9], "cut"), "cut' is truncated zstd data"),
         (put(b"\\data\\\nngram 2=1\n", "arpa"), "is an ARPA file without 'ngram 1=COUNT' in its header"),

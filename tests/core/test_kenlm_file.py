@@ -44,7 +44,7 @@ def test_a_header_by_hand(binaries):
     ("at", "new", "why"),
     [
         (34, b"incomplete\n", "that build_binary did not finish"),
-        (49, b"4", "of version 4, but version 5 is read"),
+        (49, b"4", "of version 4 but must be of version 5"),
         (56, b"\1", "another byte order or word size"),
         (60, struct.pack(">f", 1), "another byte order or word size"),
         (72, b"\xff\xff\0\0", "another byte order or word size"),
@@ -92,7 +92,7 @@ def test_hashes_in_place_of_words(put, binaries, binary_type):
     assert len(words) == 6 and "a" in words and words.word(0) == "<unk>"
     assert [level.ids.tolist() for level in levels] == [level.ids.tolist() for level in expected]
     with pytest.raises(
-        InputError, match="model.binary' holds hashes of its words, not the words; it scores text. "
+        InputError, match="model.binary' holds only hashes of its words, so it can only score text. "
     ) as e:
         list(words)
     assert "\n" not in str(e.value)
@@ -100,10 +100,10 @@ def test_hashes_in_place_of_words(put, binaries, binary_type):
 
 def test_damaged_ngrams_of_a_trie(put, binaries):
     unigrams = 136 + 8 * 7
-    with pytest.raises(InputError, match="damaged KenLM binary model: its 1-grams do not share the 2-grams out"):
+    with pytest.raises(InputError, match="damaged KenLM binary model: its 1-grams do not cover all 2-grams"):
         read(put(changed(binaries.BINARIES[TRIE], unigrams + 16 + 8, b"\7")))
     bigrams = unigrams + 16 * 8
-    with pytest.raises(InputError, match="a word of its 2-grams is none of 6"):
+    with pytest.raises(InputError, match="an id in its 2-grams is not one of the ids of 6 words"):
         read(put(changed(binaries.BINARIES[TRIE], bigrams, b"\xff")))
 
 

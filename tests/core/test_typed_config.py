@@ -75,7 +75,7 @@ def test_fill():
     ("values", "message"),
     [
         ([], r"^here is \[\] but must be a mapping of settings$"),
-        ({}, "^here: key 'name' is missing$"),
+        ({}, "^here: key 'name' is missing; add it$"),
         ({"name": "x", "unti": "word"}, "^here: unknown key 'unti'; did you mean 'unit'\\?$"),
         ({"name": "x", "zzz": 1}, "^here: unknown key 'zzz'; known: name, size, limit"),
         ({"name": "x", 5: 1}, "^here: unknown key 5"),

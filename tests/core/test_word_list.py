@@ -25,9 +25,9 @@ def test_python_values(vocabulary):
 
 def test_refusals(tmp_path):
     (tmp_path / "v.txt").write_bytes(b"")
-    with pytest.raises(InputError, match="has no line; give"):
+    with pytest.raises(InputError, match="is empty; give"):
         read_word_list(tmp_path / "v.txt")
-    with pytest.raises(InputError, match="v has 2 words but no id 1, or twice; give"):
+    with pytest.raises(InputError, match="v has 2 words, but the id 1 is missing or given twice; give"):
         as_words({"a": 0, "b": 2}, "v")
     with pytest.raises(InputError, match="word 1 of the vocabulary is 7; words are str"):
         as_words(["a", 7])

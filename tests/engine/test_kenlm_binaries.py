@@ -74,9 +74,9 @@ def test_a_model_without_words_scores_text(binaries, put, device, tmp_path):
     words = array_module(states).asarray(np.array([model.vocabulary.id("a")], np.int32))
     assert model.step(states, words)[0].tolist() == [-0.5]
     for save in save_model, partial(write_kenlm, format="kenlm-trie"):
-        with pytest.raises(InputError, match="model.binary' holds hashes of its words, not the words; it scores text"):
+        with pytest.raises(InputError, match="model.binary' holds only hashes of its words, so it can only score text"):
             save(tmp_path / "new", model.arrays)
-    with pytest.raises(InputError, match="holds hashes of its words"):
+    with pytest.raises(InputError, match="holds only hashes of its words"):
         build(TrieConfig(str(path), format="arpa"), tmp_path / "new.arpa")
     assert [file.name for file in tmp_path.iterdir()] == ["model.binary"]
 

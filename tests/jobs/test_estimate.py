@@ -1125,7 +1125,7 @@ def test_the_end_of_a_sentence_is_never_pruned(order, make):
         ({"vocab_pad": 9, "interpolate_unigrams": False}, "vocab_pad needs interpolate_unigrams"),
         ({"separator_id": 3}, "separator_id needs unit id"),
         ({"unit": "id", "separator_id": 65536}, "separator_id is 65536 but uint16 holds 0 to 65535"),
-        ({"discount_fallback": [0.5, 1, 1.5, 2]}, "discount_fallback has 4 values but there are 3 discounts"),
+        ({"discount_fallback": [0.5, 1, 1.5, 2]}, "discount_fallback has 4 values but there are only 3 discounts"),
         ({"discount_fallback": [1.5]}, "discount_fallback has 1.5 for count 1 but it must be 0 to 1"),
         ({"discount_fallback": [0, 2.5]}, "discount_fallback has 2.5 for count 2 but it must be 0 to 2"),
         ({"discount_fallback": [0, 0, 3.01]}, "discount_fallback has 3.01 for count 3 but it must be 0 to 3"),

@@ -611,7 +611,7 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         ({"max_perplexity": 0.5}, "must be at least 1"),
         ({"tokenizer": "{language}.model"}, "may be once in the path of the model"),
         ({"model": "{language}/{language}.arpa"}, "may be once in the path of the model"),
-        ({"text": ["-"]}, "not from standard input"),
+        ({"text": ["-"]}, "standard input cannot be used"),
         ({"model": "m.csv", "tokenizer": "en.model"}, "tokenizer is 'en.model' but m.csv is a table; give it there"),
         ({"max_difference": 0.0}, "max_difference needs a second model; add --contrast-model MODEL"),
         ({"keep": ["contrast_perplexity"]}, "keep contrast_perplexity needs a second model"),

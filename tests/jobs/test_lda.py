@@ -243,7 +243,7 @@ def test_parts_are_split_into_consecutive_parts():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"corpus": ["a", "-"]}, "documents are read from files, not from standard input; name files in place of"),
+        ({"corpus": ["a", "-"]}, "documents are read more than once, so standard input cannot be used; give"),
         ({"topics": 1}, "topics is 1 but must be at least 2"),
         ({"topics": 70_000}, "topics is 70,000 but must be at most 65,536"),
         ({"held_out": 1.0}, "held_out is 1.0 but must be a share from 0 up, below 1"),

@@ -337,7 +337,7 @@ def one_more(folder):
     [
         (longer, r"the corpus changed: corpus.inputs.0.size_bytes was (\d+), is \d+"),
         (touched, r"the corpus changed: corpus.inputs.1.modified was \d+, is 1000000000; put back"),
-        (one_more, r"the corpus changed: corpus.inputs.2.name was not there, is .*zoo.txt"),
+        (one_more, r"the corpus changed: corpus.inputs.2.name was absent, is .*zoo.txt"),
     ],
 )
 def test_another_corpus_is_refused(change, message, unfinished, run_here, tmp_path):
