@@ -477,7 +477,7 @@ def test_components_are_made_once_and_not_pickled(planted):
         ({"doc_topic_prior": [1, 2, 3, float("nan")]}, "doc_topic_prior is nan for topic 3 but must be above 0"),
         ({"doc_topic_prior": "a"}, "doc_topic_prior is 'a'; give one number"),
         ({"doc_topic_prior": [1e9] * 4}, r"doc_topic_prior sums to 4e\+09 but must sum to 8,388,608 at most"),
-        ({"seeds": [1]}, "seeds is a list; give a dict"),
+        ({"seeds": [1]}, "seeds is a list but must be a dict"),
         ({"seeds": {0: {1: 1e7}}}, "weights are above 0, 1,000,000 at most"),
         ({"topic_word_prior": float("nan")}, "topic_word_prior is nan but"),
         ({"tol": 1.0}, "tol is 1.0 but must be a share"),

@@ -192,7 +192,7 @@ REFUSED = [
     ("docword.word.txt", "'docword.word.txt' line 7 has word 5, but line 2 says 4 words, from 1 on"),
     ("cut.txt.gz", "'cut.txt.gz' is truncated gzip data"),
     ("cut.txt.zst", "'cut.txt.zst' is truncated zstd data"),
-    ("empty.txt", "'empty.txt' has no document; give at least one document with a word"),
+    ("empty.txt", "'empty.txt' is empty; give at least one document with a word"),
     ("blank.txt", "'blank.txt' has no word in its 2 documents; lower min_df, raise max_df"),
     ("bad.jsonl", "'bad.jsonl' at byte 16 is not a JSON object"),
     ("number.jsonl", "'number.jsonl' at byte 0 has 3 in 'text'; give a text, or a list of str"),
@@ -216,7 +216,7 @@ REFUSED = [
     ("docs.txt --seeds words.yaml", "seeds has the topic 'word00'; give topics and their words, such as 3: [decimal,"),
     ("docs.txt --seeds list.yaml", "list.yaml: is of type list but must be a mapping of topics to words"),
     ("docs.txt --seeds none.yaml", "none.yaml: cannot be read (No such file or directory)"),
-    ("docs.txt --held-out 0.9999", "held_out is 0.9999, which leaves no token to train on; lower it"),
+    ("docs.txt --held-out 0.9999", "held_out is 0.9999, which leaves no tokens to train on; lower it"),
 ]
 
 

@@ -67,7 +67,7 @@ def test_an_order_without_rows(device, tmp_path):
         assert to_host(log10).tolist() == [plain.BaseScore(wanted, "a", after)]
         wanted = after
     assert to_host(log10)[0] == -0.5
-    with pytest.raises(ng.InputError, match="order 35 but distributions go up to 33"):
+    with pytest.raises(ng.InputError, match="order 35 but distributions support orders up to 33"):
         model.advance(state)
 
 

@@ -128,7 +128,7 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
         (["--entropy", "1", "--max-ngrams", "9"], "entropy and max_ngrams are set; set one of"),
         (["--entropy", "-1"], "entropy is -1.0 but must be at least 0"),
         (["--entropy", "nan"], "entropy is nan but must be at least 0"),
-        (["--max-ngrams", "4"], "max_ngrams is 4 but the model has 5 words, which all stay; give more"),
+        (["--max-ngrams", "4"], "max_ngrams is 4 but the model has 5 words, which are never pruned; raise max_ngrams"),
         (["--max-ngrams", "0"], "max_ngrams is 0 but must be at least 1"),
         (["--entropy", "1", "--vocabulary-mode", "union"], "vocabulary_mode is union but no vocabulary is given"),
         (["--vocabulary", "none"], "none"),

@@ -226,7 +226,7 @@ LINE = "0 ||| a ||| F0= 1 ||| 2"
         ("0 ||| a ||| F0= 1 F1= 2 F0= 1 ||| 2", "has more or fewer values of feature F0 than its weights, 1"),
         ("0 ||| a ||| F0= 1 model= 3 ||| 2", "has a feature model already; name the model otherwise: --names"),
         ("0 ||| a ||| F0= 3e38 ||| 3e38", "gets a total or a score that is no finite number"),
-        ("1 ||| a ||| F0= 1 ||| 2\n" + LINE, "list '0' comes again after other lists; put the lines of each id"),
+        ("1 ||| a ||| F0= 1 ||| 2\n" + LINE, "list '0' occurs again after other lists; put the lines of each id"),
     ],
 )
 def test_wrong_lines(lines, message, rescore):

@@ -170,7 +170,7 @@ def test_wrong_json_lines(line, message, rescore):
         ({"lm": LM.replace("3", "")}, "'lm', line 3: 'utt-b-1 ' has no finite number after its key"),
         ({"lm": LM.replace("3", "inf")}, "'lm', line 3: 'utt-b-1 inf' has no finite number after its key"),
         ({"kaldi": "a-1 x\nb-1 x\na-2 x\n", "ac": "a-1 1\nb-1 1\na-2 1\n", "lm": "a-1 1\nb-1 1\na-2 1\n"},
-         "list 'a' comes again after other lists"),
+         "list 'a' occurs again after other lists"),
     ],
 )  # fmt: skip
 def test_wrong_archives(files, message, rescore):

@@ -136,8 +136,8 @@ def test_an_order_that_is_too_high(index, score, tmp_path):
     assert (status, err) == (0, "") and out.startswith("Total: -2.75 OOV: 1\n")
     status, out, err = score("--index", index, model="97.arpa")
     assert (status, out) == (2, "")
-    limit = "the model has order 97 but text is scored up to order 96; make it of a lower order"
-    assert err == f"mgpu-ngram: {limit}, or use mgpu_ngram.kenlm, which takes any\n"
+    limit = "the model has order 97 but text is scored up to order 96; make a model of a lower order"
+    assert err == f"mgpu-ngram: {limit}, or use mgpu_ngram.kenlm, which scores any order\n"
     assert kenlm.Model(str(tmp_path / "97.arpa")).score("a b", bos=False, eos=False) == -2.75
 
 

@@ -195,7 +195,7 @@ def test_cuda_graphs_capture_the_first_call(arpa, symbols, batch):
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (["A", "B"], "none of the 2 tokens is a word of the model; check how its words name tokens"),
+        (["A", "B"], "none of the 2 tokens is a word of the model; check how the words of the model name tokens"),
         ([chr(103), "A", chr(103)], "tokens 0 and 2 are one word of the model, 'g'"),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_graph_of_pytorch_repeats_a_call(model, plain, call):
 def test_a_first_call_cannot_be_captured(model):
     states = torch.zeros(2, dtype=torch.int32, device="cuda")
     model.advance(states)
-    message = "values in the scale ln are made at first use, which a CUDA graph cannot capture; call once before"
+    message = "values in the scale ln are made at first use, which a CUDA graph cannot capture; call"
     with pytest.raises(ng.InputError, match=message), torch.cuda.graph(torch.cuda.CUDAGraph()):
         model.advance(states, scale="ln")
 

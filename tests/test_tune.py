@@ -170,7 +170,7 @@ def test_wrong_flags(words, message, tune):
     [
         ("", "the n-best lists are empty; give lists to tune on"),
         (NBEST.replace("2 |||", "x |||"), "list 'x' has no number, so its reference is unknown; number lists from 0"),
-        (NBEST + NBEST, "list '0' comes again after other lists"),
+        (NBEST + NBEST, "list '0' occurs again after other lists"),
         (NBEST.replace("F1= 3", "F1= inf"), "a weighted feature or a total that is infinite"),
     ],
 )

@@ -109,8 +109,8 @@ class Bags:
 
 def empty_corpus(name: str, documents: int) -> InputError:
     """Return the error for a corpus without any word."""
-    what = f"{documents:,} documents but no word in them" if documents else "no document"
-    return InputError(f"{name} has {what}; give at least one document with a word of the vocabulary")
+    what = f"has {documents:,} documents but no word in them" if documents else "is empty"
+    return InputError(f"{name} {what}; give at least one document with a word of the vocabulary")
 
 
 def make_bags(

@@ -81,7 +81,8 @@ def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice
     for word in sorted({arc.word for arc in arcs}):
         if len(split_words(word)) > 1 or word == "|||":
             raise InputError(
-                f"the word {_shown(word)} would be read as several words or as the end of a text in an n-best list; rename it"
+                f"the word {_shown(word)} would be read as several words or as the end of a text in an n-best list; "
+                "rename it"
             )
     return _sorted(name or default_id, arcs, start, ends)
 

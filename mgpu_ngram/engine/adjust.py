@@ -33,9 +33,9 @@ def adjust_counts(
     The adjusted count of an n-gram of order N is its raw count. Below, it is the number of distinct words before the
     n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
 
-    part     of `part_of`, or of `with_suffixes`
+    part     a result of `part_of` or `with_suffixes`
     split    words that are split; their bigrams have count 0 until `with_split_counts`
-    threads  as of `side_by_side`, one order each
+    threads  as for `side_by_side`, one order each
     """
     N, orders = options.order, {n: replace(order) for n, order in part.orders.items()}
     xp = array_module(orders[2].raw_R)
@@ -68,8 +68,8 @@ def part_of(
 ) -> Part:
     """Return one of several parts, with raw counts and the rows of suffixes.
 
-    tables  of orders 2 to N, each sorted by key; counts of marked text, which may be `narrowed`
-    bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
+    tables  tables of orders 2 to N, each sorted by key, of text with sentence markers; may be `narrowed`
+    bad_V   (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
     split   words that are split
     """
 
@@ -97,11 +97,11 @@ def linked_part(
 ) -> Part:
     """Return the part that is the whole model, with raw counts and `Links`, but without the rows of suffixes.
 
-    tables, bad_V  as of `part_of`. `tables` is emptied, the highest order first, so that keys are freed: they are half
+    tables, bad_V  as for `part_of`. `tables` is emptied, the highest order first, to free the keys, which take half
                    of the memory
-    threads        as of `side_by_side`, one order each
+    threads        as for `side_by_side`, one order each
 
-    An order that the device has no room for is linked in host memory, and then the whole part is there.
+    If an order does not fit the device, it is linked in host memory, and the whole part is returned there.
     """
     bits = tables[2].bits
 
@@ -156,7 +156,7 @@ def _rows_of_start(orders: dict[int, Order], n: int) -> slice:
 
 
 def narrowed(table: Table) -> Table:
-    """Return the table with counts of uint32 if they fit: half the memory."""
+    """Return the table with counts of uint32 if they fit, to halve their memory."""
     return replace(table, counts=_narrow(table.counts))
 
 
@@ -178,8 +178,8 @@ def places_in_text(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np
 def last_longer(part: Part, suffix: Sequence[int], place_V: np.ndarray) -> tuple[int, int, int, int]:
     """Return (place, first word, adjusted count, raw count) of one n-gram that is a word followed by `suffix`.
 
-    Of all such n-grams of the part, the one whose first word has the greatest of `places_in_text`; place -1 if there
-    is none.
+    Of all these n-grams of the part, the one whose first word has the greatest place of `places_in_text`; place -1 if
+    there is none.
     """
     order = part.orders[len(suffix) + 1]
     if order.links:

@@ -63,8 +63,8 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
     """Return the trie of all parts' n-grams. Consumes the parts.
 
     bits      bits of a word in keys
-    collapse  give each n-gram one value instead of probability and backoff (Heafield, Koehn and Lavie, 2012, "Language
-              model rest costs and space-efficient storage", q); the values of a text add up to its score
+    collapse  give each n-gram one value instead of a probability and a backoff (Heafield, Koehn and Lavie, 2012,
+              "Language model rest costs and space-efficient storage", q); the values of a text add up to its score
     """
     if parts and parts[0].nodes:
         levels = _levels_of_nodes(unigrams, parts[0], collapse)
@@ -87,7 +87,7 @@ def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
 def cut_words(samples: Sequence[np.ndarray], symbols: int, stretches: int) -> list[tuple[int, int]]:
     """Return (first, past the last) word of each stretch, with about equal numbers of n-grams.
 
-    May return fewer than `stretches` if one word has most n-grams, and one if there are too few samples.
+    Returns fewer than `stretches` stretches if one word has most n-grams, and one stretch if there are too few samples.
     """
     words = np.sort(np.concatenate(samples))
     cuts = words[len(words) * np.arange(1, stretches) // stretches].tolist() if len(words) else []
@@ -146,7 +146,7 @@ def join_stretches(stretches: Sequence[Stretch]) -> Trie:
 
 
 def merge_weights(parts: Sequence[Weights]) -> Weights:
-    """Merge the values of several parts, which have no n-gram in common."""
+    """Merge the values of several parts, which have no n-grams in common."""
     if len(parts) == 1:
         return parts[0]
     tables = [(p.columns, p.values.view(np.uint32).astype(np.int64), np.array([len(p.values)])) for p in parts]

@@ -26,7 +26,7 @@ class BackoffNodes:
     starts, word_G, first_child_M  as in Trie
     parent_G   (G,) int64, the history; -1 for single words
     suffix_G   (G,) int64, the n-gram without its first word; -1 for single words. Every suffix is a node
-    listed_G   (G,) bool, the model lists the n-gram; others are nodes because they are suffixes, and back off
+    listed_G   (G,) bool, whether the model lists the n-gram; other nodes are suffixes, and back off
     prob_G     (G,) float64, P(word | history)
     backoff_M  (M,) float64, the backoff weight
     """
@@ -49,9 +49,10 @@ class BackoffNodes:
         return slice(self.starts[n - 1], self.starts[n])
 
     def masses(self, n: int) -> tuple[Any, Any]:
-        """Return what the listed n-grams after each history of order n leave, of its own mass and of the shorter one's.
+        """Return the masses that the listed n-grams after each history of order n leave to other words.
 
-        Both are 1 - the sum of probabilities: P(w | h), and P(w | h without its first word). Masses below 3e-6 are 0.
+        Both masses are 1 - a sum over the listed n-grams: of P(w | h), and of P(w | h without its first word). Masses
+        below 3e-6 are 0.
         """
         xp, children = array_module(self.word_G), self.level(n + 1)
         first_child_M = self.first_child_M[self.starts[n - 1] : self.starts[n] + 1]
@@ -64,7 +65,7 @@ class BackoffNodes:
         return left(self.prob_G[children]), left(self.prob_G[self.suffix_G[children]])
 
     def back_off(self, n: int) -> None:
-        """Set the probabilities of order n that are not listed."""
+        """Set the probabilities of the unlisted n-grams of order n."""
         new = self.starts[n - 1] + array_module(self.word_G).flatnonzero(~self.listed_G[self.level(n)])
         self.prob_G[new] = self.backoff_M[self.parent_G[new]] * self.prob_G[self.suffix_G[new]]
 
@@ -72,7 +73,7 @@ class BackoffNodes:
         """Recompute the backoffs of all histories, so that the probabilities after each sum to 1.
 
         A history without listed n-grams has weight 1. Where all words are listed, their probabilities are scaled. Where
-        they sum to more than 1, the weight is 0; returns the number of such histories.
+        they sum to more than 1, the weight is 0. Returns the number of histories with such a sum.
         """
         xp, overfull = array_module(self.word_G), 0
         for n in range(1, self.order):
@@ -129,7 +130,7 @@ def _raised(log10: Any) -> Any:
 def logs_of(values: Any, zeros: Any = None) -> Any:
     """Return log10 of float64 values, float32.
 
-    zeros  float32, what the logarithm of 0 is at each place; None: -99
+    zeros  float32, the result at each place whose value is 0; None: -99
     """
     xp = array_module(values)
     out = xp.empty(len(values), np.float32)
@@ -143,7 +144,7 @@ def logs_of(values: Any, zeros: Any = None) -> Any:
 def subtrie(nodes: BackoffNodes, prob_G: Any, backoff_M: Any, fanout: int) -> Trie:
     """Return the trie of the listed n-grams.
 
-    nodes              the histories of listed n-grams are listed; words need not be. Their values are not read
+    nodes              histories of listed n-grams must be listed, except single words. Values are not read
     prob_G, backoff_M  float32, log10 values to store
 
     Suffixes that are not listed stay as filled-in nodes, as `engine.trie.build_trie` makes them.

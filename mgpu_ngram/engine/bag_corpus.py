@@ -24,11 +24,11 @@ Parts = Callable[[], Iterator[Any]]  # returns a new iterator over Bags, or over
 class BagCorpus:
     """Documents as bags of words.
 
-    name       for messages
+    name       name of the corpus, for messages
     parts      each call returns a new iterator over the documents, as `Bags` of num_words words or as `LocalBags`
     num_words  V
-    words      the vocabulary, V words; None if only ids are known. Raises InputError if its length is not V
-    ignored    words of the vocabulary that get no tokens of `LocalBags`
+    words      the V words of the vocabulary; None if only ids are known. Raises InputError if there are not V words
+    ignored    words of the vocabulary whose tokens in `LocalBags` are dropped
     states     files as checkpoints describe them (`Corpus.states`); none for values in memory
     """
 
@@ -71,7 +71,7 @@ class BagCorpus:
             return part.in_vocabulary(self._index)
         if part.num_words != self.num_words:
             sizes = f"parts of {self.num_words:,} and of {part.num_words:,} words"
-            raise InputError(f"{self.name} has {sizes}; give all of them one vocabulary")
+            raise InputError(f"{self.name} has {sizes}; use one vocabulary for all of them")
         return part
 
 
@@ -85,8 +85,8 @@ def corpus_of_documents(
 ) -> BagCorpus:
     """Return the corpus of parts that are `LocalBags`.
 
-    words       the vocabulary, used as it is, except that stop words get no tokens; None: the options choose it, and
-                all parts are read now. Up to KEEP_BYTES of bags are kept, more are made again when they are needed
+    words       the vocabulary; stop words keep their ids but get no tokens. None: the options choose it, and
+                all parts are read now. Up to KEEP_BYTES of bags are kept; others are made again on demand
     repeatable  whether `parts` can be called twice; else all bags are kept
     """
     kept: list[LocalBags] | None = [] if words is None or not repeatable else None
@@ -102,7 +102,7 @@ def corpus_of_documents(
             kept = None
     if words is None:
         if not levels:
-            raise InputError(f"{name} has no document; give at least one document with a word")
+            raise InputError(f"{name} is empty; give at least one document with a word")
         words = choose_words(merge_terms([terms for level in levels for terms in level]), options, name)
     again: Parts = parts if kept is None else kept.__iter__
     return BagCorpus(name, again, len(words), words, options.stop_words, states)

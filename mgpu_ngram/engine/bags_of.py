@@ -26,11 +26,12 @@ def bags_of(
 ) -> BagCorpus:
     """Return the corpus of a Python value.
 
-    X           a matrix of counts, see `bags_of_matrix`; lists of as many numbers; `Bags`; an iterable of texts (str),
-                or of lists of tokens; a Dask array whose blocks are such matrices; a Dask bag or series of documents
+    X           a matrix of counts, see `bags_of_matrix`; lists of equal length of numbers; `Bags`; an iterable of texts
+                (str), or of lists of tokens; a Dask array whose blocks are such matrices; a Dask bag or series of
+                documents
     vocabulary  see `as_words`. A table's column names, if they are str, are used when none is given
     options     how documents become bags of words
-    device      "cpu" or "gpu", where text becomes bags of words
+    device      "cpu" or "gpu", the device that makes bags of words from text
 
     Dask collections are computed partition by partition, each time blocks are read.
     """
@@ -45,7 +46,7 @@ def bags_of(
     if hasattr(X, "to_pylist"):  # an Arrow array
         X = X.to_pylist()
     if not isinstance(X, Iterable):
-        raise InputError(f"{name} is a {type(X).__name__}; give a matrix of counts, texts, or lists of tokens")
+        raise InputError(f"{name} is a {type(X).__name__} but must be a matrix of counts, texts, or lists of tokens")
     if isinstance(X, (list, tuple)) and _is_number(next(chain.from_iterable(_rows(X)), None)):
         return bags_of(as_matrix(X, name), words, options, device, name)
     repeatable = iter(X) is not X
@@ -77,16 +78,19 @@ def _of_documents(documents: Iterable[Any], options: TextOptions, device: str, n
             yield count_tokens(batch)
         else:
             i = first + texts.index(not texts[0])
-            raise InputError(f"document {i:,} of {name} is {_shown(batch[i - first])}, others are not; give one kind")
+            raise InputError(
+                f"document {i:,} of {name} is {_shown(batch[i - first])}, unlike other documents; "
+                "give all documents one type"
+            )
         first += len(batch)
 
 
 def _check_tokens(document: Any, i: int, name: str) -> None:
     if not isinstance(document, (list, tuple, np.ndarray)):
-        raise InputError(f"document {i:,} of {name} is {_shown(document)}; documents are str, or lists of str")
+        raise InputError(f"document {i:,} of {name} is {_shown(document)} but must be a str, or a list of str")
     wrong = next((token for token in document if not isinstance(token, str)), None)
     if wrong is not None:
-        raise InputError(f"document {i:,} of {name} has the token {_shown(wrong)}; tokens are str")
+        raise InputError(f"document {i:,} of {name} has the token {_shown(wrong)} but tokens must be str")
 
 
 def _shown(value: Any) -> str:
@@ -106,7 +110,7 @@ def _of_dask(X: Any, words: Any, options: TextOptions, device: str, name: str) -
     """Return the corpus of a Dask array, bag, series or table; Dask itself is not imported."""
     if hasattr(X, "chunks") and hasattr(X, "rechunk"):
         if len(getattr(X, "shape", ())) != 2:
-            raise InputError(f"{name} is a Dask array of {X.ndim} dimensions; give documents x words")
+            raise InputError(f"{name} is a Dask array of {X.ndim} dimensions but must have 2, documents x words")
         if len(X.chunks[1]) > 1:
             raise InputError(f"{name} is cut between words into {len(X.chunks[1])} blocks; use X.rechunk({{1: -1}})")
         if np.isnan(X.shape[1]):

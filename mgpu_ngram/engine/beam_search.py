@@ -2,7 +2,7 @@
 
 Each sentence is searched as if it were alone: its beam shrinks as its hypotheses end, and it leaves the batch when it
 is finished. The arrays of a search are on the device of its model. On a GPU, the host launches a step before it knows
-which hypotheses ended in the previous step: it knows the greatest possible number, and computes the ended ones in vain.
+which hypotheses ended in the previous step. So it computes the rows of the ended hypotheses, too, in vain.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Bound(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Sentences that are done: the arrays of `Traces`, and their requests."""
+    """Finished sentences: the arrays of `Traces`, and their requests."""
 
     traces: HostCopies
     requests: list[Request]
@@ -59,11 +59,11 @@ class _Counts:
 
 
 class BeamSearch:
-    """A search of sentences that enter by `enter`, go on by `advance` and leave by `collect`.
+    """A search: `enter` adds sentences, `advance` extends their hypotheses, and `collect` removes the finished ones.
 
     requests   all sentences that will enter
-    sentences  the most that are searched at once
-    hold       keep computing rows of ended hypotheses, as batches without compaction do: results are the same
+    sentences  greatest number of sentences that are searched at once
+    hold       also compute rows of ended hypotheses, as batches without compaction do; the results are the same
     """
 
     def __init__(
@@ -97,21 +97,21 @@ class BeamSearch:
 
     @property
     def searched(self) -> int:
-        """Number of sentences that have entered and are not known to be done."""
+        """Number of sentences that have entered and are not known to be finished."""
         return len(self._requests) - len(self._done)
 
     def close(self) -> None:
-        """Free the memory of graphs. Nothing can be searched any more."""
+        """Free the memory of CUDA graphs. The search cannot be used afterwards."""
         self._now_2 = None  # the result of a graph
         if self._graphs is not None:
             self._graphs.close()
 
     def prepare(self, sources: Sequence[Any]) -> None:
-        """Begin to encode sentences, on a GPU beside the steps. They enter next, perhaps some at a time."""
+        """Begin to encode the sentences that enter next, perhaps a few at a time; a GPU does it during the steps."""
         self.model.prepare(sources)
 
     def enter(self, requests: Sequence[Request], sources: Sequence[Any]) -> None:
-        """Begin to search for sentences; there must be room for them. Does not wait for a GPU."""
+        """Add sentences to the search, which must have room for them. Does not wait for a GPU."""
         S, R, places = self._bound
         D, K = len(requests), self.options.beam_size
         state = self._gathered(R)
@@ -145,7 +145,7 @@ class BeamSearch:
             self._learn(self._counts.popleft())
 
     def collect(self) -> list[Collected]:
-        """Return the sentences known to be done, up to READ_AT_ONCE in a part. Others may take their places.
+        """Return the sentences known to be finished, up to READ_AT_ONCE in a part. New sentences may take their places.
 
         Does not wait for a GPU.
         """
@@ -155,7 +155,7 @@ class BeamSearch:
         return [Collected(self._traces(slots), [self._requests.pop(slot) for slot in slots]) for slots in parts]
 
     def read(self, collected: Collected) -> list[NBestList]:
-        """Return the results of sentences that are done."""
+        """Return the results of finished sentences."""
         traces = Traces(*collected.traces.wait())
         return read_results(traces, collected.requests, self._ending, self.options.n_best)
 

@@ -22,10 +22,10 @@ STEP_BITS = 20  # of a counter: the step, below the number of the sample
 
 @dataclass(frozen=True)
 class Sampling:
-    """Words are drawn, not chosen: from the `top_k` best (0: all) that hold `top_p` of the probability.
+    """Options for drawing words: from the `top_k` best words (0: all) that hold `top_p` of the probability.
 
     temperature  divides the logarithms before the draw
-    seed         with the number of the sentence, gives the same words in any batch
+    seed         seed and number of the sentence determine the words, in any batch
     """
 
     top_k: int = 0
@@ -47,7 +47,7 @@ class Sampling:
 class Hypotheses(NamedTuple):
     """Hypotheses to extend, sentence by sentence.
 
-    live         sentences
+    live         live sentences
     costs_R      float32
     forced_R     int32, the word that must follow; -1: any. None: any for all
     forbidden_F  int32, words that are never chosen freely, or None
@@ -62,7 +62,7 @@ class Hypotheses(NamedTuple):
 def best_of_sentences(scores: WordScores, hypotheses: Hypotheses, k: int) -> Chosen:
     """Return (S, k) rows, words and costs of the best hypotheses of each sentence; see `best_of_beams`.
 
-    k  1 to 64, the most of a sentence; each has as many as its size
+    k  greatest number of hypotheses of a sentence, 1 to 64; each sentence has as many as its size
     """
     live, costs_R, forced_R, forbidden_F = hypotheses
     xp = array_module(costs_R)
@@ -81,9 +81,9 @@ def draw_of_sentences(
 ) -> Chosen:
     """Return (S, k) rows, words and costs of samples with one more word; a forced word is not drawn.
 
-    k         samples of each sentence; ended ones have word -1. The first row of a sentence stands for all of them
-    number_S  of each sentence
-    step_S    steps that it has done
+    k         number of samples of each sentence; ended ones have word -1. At first, one row stands for all samples
+    number_S  number of each sentence
+    step_S    number of steps that each sentence has done
     """
     live, costs_R, forced_R, forbidden_F = hypotheses
     xp = array_module(costs_R)
@@ -134,7 +134,7 @@ def _draw(scores: WordScores, row_D: Any, number_D: Any, costs_R: Any, forbidden
 
 
 def best_of_rows(scores_RV: Any, k: int) -> tuple[Any, Any]:
-    """Return (scores, words) of the k best words of each row, (R, k); best first, equal ones by rising word."""
+    """Return (scores, words) of the k best words of each row, (R, k); best first, ties by rising word."""
     xp = array_module(scores_RV)
     V = scores_RV.shape[1]
     k = min(k, V)

@@ -23,14 +23,14 @@ REUSED_BYTES = 64 << 20  # arrays up to this size are reused
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes that the tasks of one process may take. A picklable value, the same for every process of a run.
+    """Bytes that the tasks of one process may use. Picklable; all processes of a run have the same budget.
 
-    device         "cpu" or "gpu", where tasks work
-    device_bytes   of the GPU; 0 on a CPU
-    host_bytes     of host memory, this process's share
-    tasks          tasks at once in this process
+    device         "cpu" or "gpu", the device of the tasks
+    device_bytes   bytes of GPU memory; 0 on a CPU
+    host_bytes     this process's share of host memory
+    tasks          tasks that run at once in this process
     spills         the results are expected to be many times larger than what a GPU could keep
-    before_bytes   of the process's GPU arrays that are older than the run; they take nothing of device_bytes
+    before_bytes   bytes of the process's GPU arrays that are older than the run; device_bytes does not count them
 
     `device_limited` limits CuPy's pool to a budget. Methods that ask how much memory is in use change nothing.
     """
@@ -43,21 +43,21 @@ class Budget:
     before_bytes: int = 0
 
     def working_bytes(self) -> int:
-        """Return the bytes that one task may take on its device now, beside the results that wait there."""
+        """Return the bytes that one task may use on its device now, beside the intermediate results there."""
         if self.device == "gpu":
             return min(free_bytes("gpu"), self.device_bytes - self._taken_bytes())
         return self.host_working_bytes()
 
     def host_working_bytes(self) -> int:
-        """Return the bytes of host memory that one task may take, beside the results that wait there."""
+        """Return the bytes of host memory that one task may use, beside the intermediate results there."""
         return int((1 - self._kept_host_share()) * self.host_bytes) // self.tasks
 
     def kept_device_share(self) -> float:
-        """Return the share of the GPU that waiting results may take."""
+        """Return the share of the GPU that intermediate results may use."""
         return SPILLING_KEPT_SHARE if self.spills else KEPT_SHARE["gpu"]
 
     def task_bytes(self) -> int:
-        """Return the bytes that one task may take on its device when waiting results fill their share."""
+        """Return the bytes that one task may use on its device when intermediate results fill their share."""
         if self.device == "gpu":
             return int((1 - self.kept_device_share()) * self.device_bytes)
         return self.host_working_bytes()
@@ -66,25 +66,25 @@ class Budget:
         return KEPT_SHARE["cpu"] if self.device == "cpu" else KEPT_BESIDE_SHARE
 
     def kept_host_bytes(self) -> int:
-        """Return the bytes of host memory that waiting results of this process may take."""
+        """Return the bytes of host memory that intermediate results of this process may use."""
         return int(self._kept_host_share() * self.host_bytes)
 
     def block_bytes(self) -> int:
-        """Return the bytes that a block of rows may take, with all its copies, while it is merged and written."""
+        """Return the bytes that a block of rows may use, with all its copies, while it is merged and written."""
         of_host = self.host_working_bytes() // 2  # the other half is for data that other workers send
         if self.device == "cpu":
             return of_host
         return min(of_host, self.task_bytes() // 2)
 
     def part_bytes(self, held_bytes: int) -> int:
-        """Return the bytes for a part of the result beside `held_bytes` of runs: two parts wait while one is merged."""
+        """Return the bytes of a part of the result beside `held_bytes` of runs; two parts wait during a merge."""
         if self.device == "cpu":
             return self.block_bytes()
         held_bytes = min(held_bytes, int(self.kept_device_share() * self.device_bytes))
         return max(1, (self.device_bytes - self.block_bytes() - held_bytes) // 2)
 
     def place(self, nbytes: int) -> Literal["device", "host", "disk"]:
-        """Return where a result of `nbytes` on the device may wait."""
+        """Return where to keep an intermediate result of `nbytes` on the device."""
         if self.device == "gpu" and self._taken_bytes() <= self.kept_device_share() * self.device_bytes:
             return "device"
         return "host" if self.fits_host(nbytes) else "disk"
@@ -100,9 +100,9 @@ class Budget:
 
 @contextmanager
 def device_limited(budget: Budget) -> Iterator[None]:
-    """Hold CuPy's pool to a budget, beside older arrays, within this scope; note the peak of this thread's allocations.
+    """Limit CuPy's pool to a budget, beside older arrays, within this scope; record the peak of this thread.
 
-    Scopes may be nested and may overlap in several threads: the least of their limits counts. The last scope to end
+    Scopes may be nested and may overlap in several threads; the lowest limit applies. The last scope to end
     restores the limit that the pool had before the first. On a CPU the scope does nothing.
     """
     if budget.device != "gpu":
@@ -115,7 +115,7 @@ def device_limited(budget: Budget) -> Iterator[None]:
 
 @contextmanager
 def device_alone(budget: Budget) -> Iterator[None]:
-    """As `device_limited`, for one task of this process at a time, which may take all that is left of the GPU.
+    """As `device_limited`, for one task of this process at a time, which may use all free memory of the GPU.
 
     Not reentrant.
     """

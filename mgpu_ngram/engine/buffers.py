@@ -21,7 +21,7 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
     """
     check_dense(out)
     if torch_of(out) is not None and out.requires_grad:
-        raise InputError("out requires a gradient, which writing would make wrong; give out.detach()")
+        raise InputError("out requires a gradient, which in-place writes would invalidate; give out.detach()")
     wanted = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     array = _array(_as_bits(out) if dtype == "bfloat16" else out, device)
     if dtype == "bfloat16" and array.dtype == np.int16:
@@ -30,12 +30,15 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         raise InputError(f"out is {array.dtype} of shape {array.shape} but must be {wanted} of shape {shape}")
     has_gaps = array.size and not array.flags.c_contiguous
     if has_gaps and array.strides[-1] != array.itemsize:
-        raise InputError(f"out has strides {array.strides} but the items of its last axis must lie beside each other")
+        raise InputError(f"out has strides {array.strides} but its last axis must be contiguous; give out.copy()")
     if has_gaps and any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        raise InputError(f"out has strides {array.strides} but they must be multiples of its items, 0 or more")
+        raise InputError(
+            f"out has strides {array.strides} but strides must be multiples of the item size, 0 or more; "
+            "give out.copy()"
+        )
     check_gpu("out", array)
     if isinstance(array, np.ndarray) and not array.flags.writeable:
-        raise InputError("out cannot be written; give a copy")
+        raise InputError("out is read-only; give a copy")
     return array
 
 
@@ -55,7 +58,7 @@ def _array(out: Any, device: str) -> Any:
             return cupy.asarray(out)
         if hasattr(out, "__dlpack_device__") and out.__dlpack_device__()[0] == 2:  # kDLCUDA
             return cupy.from_dlpack(out)
-        raise InputError(f"out is {type(out).__name__} but the model is on a GPU; give an array that is there, too")
+        raise InputError(f"out is {type(out).__name__} but the model is on a GPU; give an array on that GPU")
     if hasattr(out, "__cuda_array_interface__") and not isinstance(out, np.ndarray):
         raise InputError(f"out is {type(out).__name__} on a GPU but the model is on the CPU; load it with device='gpu'")
     if isinstance(out, np.ndarray):
@@ -64,4 +67,4 @@ def _array(out: Any, device: str) -> Any:
         return out.numpy()  # DLPack of earlier releases does not tell whether memory may be written
     if hasattr(out, "__dlpack__"):
         return np.from_dlpack(out)
-    raise InputError(f"out is {type(out).__name__} but must be an array, or have DLPack")
+    raise InputError(f"out is {type(out).__name__} but must be an array or an object with DLPack")

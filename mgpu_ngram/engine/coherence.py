@@ -31,11 +31,11 @@ class WordPairs:
     num_words   V, of the vocabulary
     words_U     (U,) int64, ascending: the words of all topics
     starts_U1   (U + 1,) int64: word u has the pairs starts_U1[u] to starts_U1[u + 1]
-    others_E    (E,) int32, ascending for each u: the other word of each pair, an index into words_U
+    others_E    (E,) int32, ascending for each u: the other word of each pair, as an index into words_U
     tops_Zn     (Z, n) int32: the top words of each topic, indexes into words_U
     pairs_Znn   (Z, n, n) int64: the pair of two top words; -1 for a word with itself
 
-    A pair belongs to its word that has fewer pairs, so that no word has more than sqrt(2 E).
+    A pair is stored with that of its words that has fewer pairs, so no word has more than sqrt(2 E) pairs.
     """
 
     num_words: int
@@ -53,7 +53,7 @@ class WordPairs:
         repeated = np.argwhere(rising_Zn[:, 1:] == rising_Zn[:, :-1])
         if len(repeated):
             z, i = repeated[0]
-            raise InputError(f"topic {z} has word {rising_Zn[z, i]} twice among its top words; give each once")
+            raise InputError(f"topic {z} has word {rising_Zn[z, i]} twice among its top words; give each word once")
         if words_Zn.size and not 0 <= words_Zn.min() <= words_Zn.max() < num_words:
             raise InputError(f"top words have ids up to {words_Zn.max()}, but the vocabulary has {num_words} words")
         words_U, tops_N = np.unique(words_Zn, return_inverse=True)
@@ -80,11 +80,11 @@ class WordPairs:
 
 @dataclass(frozen=True, eq=False)
 class PairCounts:
-    """In how many documents words and pairs of words occur.
+    """The numbers of documents in which words and pairs of words occur.
 
     documents  the number of documents
-    words_U    (U,) int64, of each word of a WordPairs
-    pairs_E    (E,) int64, of each pair
+    words_U    (U,) int64, documents with each word of a WordPairs
+    pairs_E    (E,) int64, documents with each pair
     """
 
     documents: int
@@ -97,7 +97,7 @@ class PairCounts:
 
 
 def count_pairs(bags: Bags, pairs: WordPairs, threads: int = 1) -> PairCounts:
-    """Return in how many documents of `bags` the words and pairs occur.
+    """Return the numbers of documents of `bags` in which the words and pairs occur.
 
     Each thread counts consecutive documents with a copy of the counts: 8 (U + E) bytes. Releases the GIL.
     """
@@ -125,7 +125,7 @@ def count_pairs(bags: Bags, pairs: WordPairs, threads: int = 1) -> PairCounts:
 def u_mass(counts: PairCounts, pairs: WordPairs) -> np.ndarray:
     """Return (Z,) the u_mass coherence of each topic (Mimno et al. 2011): ln ((D(v, w) / D + epsilon) / (D(w) / D)).
 
-    The mean over pairs of a top word v and a better one w. A pair whose w is in no document counts 0.
+    The mean over pairs of a top word v and a higher-ranked one w. A pair whose w is in no document counts as 0.
     """
     return _by_block(counts, pairs, _u_mass)
 
@@ -162,7 +162,7 @@ COHERENCE_MEASURES: dict[str, Callable[[PairCounts, WordPairs], np.ndarray]] = {
 def coherence(bags: Bags, words_Zn: np.ndarray, threads: int = 1) -> dict[str, np.ndarray]:
     """Return every measure of COHERENCE_MEASURES, each (Z,) float64, for the top words of topics, best first.
 
-    bags      the documents, all in memory; for parts of them, add the `count_pairs` of each
+    bags      the documents, all in memory; for a corpus in parts, add the `count_pairs` of the parts
     words_Zn  (Z, n) word ids
     """
     pairs = WordPairs.of(words_Zn, bags.num_words)

@@ -22,12 +22,12 @@ BLOCK_BYTES = 4 << 20
 class ChunkComparison:
     """The scores of S sentences of a chunk in M models, in host memory.
 
-    sentences  of each model, columns as in `ChunkScores`
-    known_S    int32, words of the sentence that all models know, with a scored </s>
+    sentences  columns as in `ChunkScores`, for each model
+    known_S    int32, number of words of the sentence that all models know, with a scored </s>
     log10_MS   float64, log10 probability of these words in each model
-    lengths    of each model, (order + 1,) int64: words by the length of the longest n-gram that ends there; place 0
+    lengths    for each model, (order + 1,) int64: words by the length of the longest n-gram that ends there; place 0
                counts unknown words
-    lines      line in the chunk -> its text, of sentences that may be among the largest differences
+    lines      {line in the chunk: its text} for sentences that may be among the largest differences
     seconds    by step
     """
 
@@ -42,7 +42,7 @@ class ChunkComparison:
 def compare_chunk(chunk: Chunk, models: Sequence[ScoreOptions], shown: int) -> ChunkComparison:
     """Score the lines of a chunk with each model.
 
-    shown  how many lines to keep for each pair of models, in either direction
+    shown  number of lines to keep for each pair of models, in each direction
     """
     scored = [score_chunk(chunk, replace(options, words="numbers")) for options in models]
     sentences = [scores.sentences for scores in scored]
@@ -73,7 +73,7 @@ def differences(log10_MS: np.ndarray) -> np.ndarray:
 def extremes(difference_S: np.ndarray, most: int) -> list[int]:
     """Return the sentences with the largest gains, then those with the largest losses; ties by number.
 
-    most  of each kind, at most
+    most  greatest number of gains, and of losses
     """
     order = np.lexsort((np.arange(len(difference_S)), -difference_S))
     gains = [int(s) for s in order[:most] if difference_S[s] > 0]
@@ -100,10 +100,10 @@ class Paired:
     """The differences of sentences between a model and the first model, on words that all models know.
 
     better, worse, equal  sentences that are more, less and equally probable than in the first model
-    sign_p       of the two-sided sign test: how likely such a split is if both are equally likely; 1 if none differs
-    gain         log10 probability per word that the model gains; infinite where one model gives a sentence the
-                 probability 0, NaN where both do, to different ones
-    low, high    95 % interval of `gain`; None with fewer than two sentences, and where `gain` is not finite
+    sign_p       p of the two-sided sign test; 1 if no sentence differs
+    gain         log10 probability per word that the model gains; infinite if one model gives a sentence the
+                 probability 0, NaN if both models do so for different sentences
+    low, high    95 % interval of `gain`; None with fewer than two sentences, and if `gain` is not finite
     """
 
     better: int
@@ -119,7 +119,7 @@ def paired(difference_S: np.ndarray, words_S: np.ndarray) -> Paired:
     """Return the test of the differences of sentences.
 
     difference_S  (S,) float64, log10 probability of each sentence in the model, minus that in the first one
-    words_S       (S,) int, its words
+    words_S       (S,) int, number of words of each sentence
 
     The gain per word is a ratio of sums over sentences, which are the sampled units. Its variance is that of the
     linearised ratio (Cochran, "Sampling Techniques", 1977, section 2.11).

@@ -17,12 +17,12 @@ TAIL_SHARE = 0.005  # of sentences at either end of a histogram that lie outside
 def draw_comparison(
     names: Sequence[str], differences: Sequence[np.ndarray], lengths: Sequence[Sequence[int]], path: str | Path
 ) -> None:
-    """Draw a histogram of each model's differences to the first model, and the shares of match lengths; as PNG.
+    """Draw as PNG a histogram of each model's differences from the first model, and the shares of match lengths.
 
-    names        of the M models
-    differences  of M - 1 models: (S,) log10 probability of each sentence, minus that in the first model
-    lengths      of M models: words by the length of the longest n-gram; place 0 counts unknown words
-    path         of the file, which appears when it is complete
+    names        names of the M models
+    differences  for M - 1 models: (S,) log10 probability of each sentence, minus that in the first model
+    lengths      for M models: words by the length of the longest n-gram; place 0 counts unknown words
+    path         path of the file, which appears when it is complete
 
     Needs Matplotlib.
     """

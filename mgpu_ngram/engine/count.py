@@ -77,7 +77,7 @@ class Codes:
 
 
 def plan_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
-    """Return how each order is counted; the same on every worker."""
+    """Return the strategy of each order; the same on every worker."""
     budget = options.budget
     memory_bytes = budget.device_bytes if budget.device == "gpu" else budget.host_bytes // budget.tasks
     tokens = -(-lexicon.tokens // options.streams)
@@ -107,9 +107,9 @@ def count_chunk(
 
     Omits order 1 under strategy auto, because the vocabulary has counted it.
 
-    tokenised  the result of pass 1; if None, or without streams, the text is read again
+    tokenised  the result of pass 1; if it is None or has no streams, the text is read again
 
-    Pure: the same chunk and lexicon give the same tables. Counts parts of the chunk that fit in memory, and merges
+    The result depends only on the chunk and the lexicon. Counts parts of the chunk that fit in memory, and merges
     them. If memory still runs out, halves the parts. If even small parts fail on a GPU (fragmentation), counts the
     chunk on the host.
     """
@@ -196,7 +196,7 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
 
 
 def mark_sentences(codes_T: Any) -> Any:
-    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0. A line that ends with
+    """Insert <s> before and </s> after each line of a stream of whole lines, each ended by a 0. A line that ends with
     UNFINISHED_CODE gets a 0 instead of </s>.
     """
     xp = array_module(codes_T)
@@ -316,7 +316,7 @@ def bins_to_table(bins: Any, order: int, symbols: int, bits: int) -> Table:
 
 
 def pack_codes(codes: Sequence[Any], bits: int) -> Any:
-    """Return keys (C, G) of n-grams, given as one (G,) array of codes per word."""
+    """Return keys (C, G) of n-grams from one (G,) array of codes for each word."""
     xp = array_module(codes[0])
     windows = xp.stack(codes, axis=1).reshape(-1)
     G, order = len(codes[0]), len(codes)

@@ -53,8 +53,8 @@ def make_lexicon(alphabet: Alphabet, words: Words | None, known: Collection[str]
     """Return the trie of a model's words, in host memory.
 
     words  None: no words
-    known  those that do not count as unknown; None: all. If none of the model's words is among them, the end of a word
-           is not judged by them, but all beginnings count as unknown
+    known  words that do not count as unknown; None: all. If none of the model's words is among them, the end of a word
+           is not checked against them, but all prefixes count as unknown
     """
     spell = _Speller(alphabet)
     ids = {} if words is None else {word: v for v, word in enumerate(words) if word not in MARKERS}

@@ -37,7 +37,7 @@ __all__ = ["MAX_BEAMS", "MAX_TOKENS", "CTCHypothesis", "CTCOptions", "CTCSearch"
 
 
 class CTCWord(NamedTuple):
-    """A word of a hypothesis, from frame `start` up to, without it, frame `end`."""
+    """A word of a hypothesis, from frame `start` to frame `end` - 1."""
 
     word: str
     start: int
@@ -47,11 +47,11 @@ class CTCWord(NamedTuple):
 class CTCHypothesis(NamedTuple):
     """A text that was found.
 
-    text         its words with a space between each
+    text         its words, separated by spaces
     words        a list of `CTCWord`
-    logit_score  ln P of the sounds, summed over the alignments that the search has kept
-    score        logit_score with the scores of the words
-    state        of the n-gram model after the last word: a start state for what follows; -1 without a model
+    logit_score  ln P of the acoustic model, summed over the alignments that the search has kept
+    score        logit_score plus the scores of the words
+    state        state of the n-gram model after the last word, to start the next search; -1 without a model
     """
 
     text: str
@@ -64,7 +64,7 @@ class CTCHypothesis(NamedTuple):
 class CTCSearch:
     """A search on a device.
 
-    words  of the model; with None, there is no model
+    words  words of the model; None: no model
     known  as `make_lexicon` takes it
     """
 
@@ -124,7 +124,7 @@ class CTCSearch:
         starts_B       (B,) int32 in host memory: states of the n-gram model before each utterance
         phrases        hot words
         score_end      whether </s> is scored
-        threads        that share the utterances on a CPU
+        threads        threads that share the utterances on a CPU
         """
         B, T, _ = log_probs_BTV.shape
         hot_words = self._hot_words(phrases, weight)

@@ -22,7 +22,7 @@ SPECIAL = re.compile(r"[<\[].+[>\]]")
 class Alphabet(NamedTuple):
     """The labels of a model.
 
-    texts    what each token adds to a text; "" for a blank and for the end of a word
+    texts    the characters that each token adds to a text; "" for the blank and for the end of a word
     symbols  all characters of the texts, in order; symbol s is symbols[s]
     tokens   the arrays of a search, in host memory
     """
@@ -33,13 +33,13 @@ class Alphabet(NamedTuple):
 
 
 def read_labels(labels: Sequence[str]) -> Alphabet:
-    """Return the alphabet of labels, which are read as pyctcdecode 0.5.0 does.
+    """Return the alphabet of labels, by the rules of pyctcdecode 0.5.0.
 
     Labels that begin with "▁" or "##" are pieces of words: those with "▁" begin a word, those with "##" do not. Other
     labels are characters, and " " ends a word. The blank is "", <pad>, [PAD] or, for characters, "_"; if there is none,
-    it is a label behind the others. "|" stands for " " where there is no " ".
+    a blank is added after the last label. "|" stands for " " if no label is " ".
 
-    Raises InputError for labels that are no strings, for two equal ones, two blanks and no characters.
+    Raises InputError for labels that are not strings, for equal labels, for two blanks, and if no label has characters.
     """
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise InputError(f"labels are {labels!r:.60} but must be a list of strings, one for each token")

@@ -26,7 +26,7 @@ POSITIONS = {"cpu": 0, "gpu": 64 * 2048}
 
 
 def sentences_at_once(device: str, beam_size: int) -> int:
-    """Return the sentences that are searched at once on a device, if nothing else is asked for."""
+    """Return the default number of sentences that are searched at once on a device."""
     return max(1, min(MAX_SENTENCES[device], MAX_HYPOTHESES[device] // beam_size))
 
 
@@ -34,9 +34,9 @@ def sentences_at_once(device: str, beam_size: int) -> int:
 class Batching:
     """How sentences share a device.
 
-    sentences  searched at once
-    words      0, or the most source words searched at once, ends and padding included
-    pool       sentences that are sorted by length together; 0: all
+    sentences  number of sentences that are searched at once
+    words      greatest number of source words that are searched at once, with ends and padding; 0: no limit
+    pool       number of sentences that are sorted by length together; 0: all
     kind       "refill": new sentences enter when a quarter of the places is free; "drain": a batch shrinks until all
                its sentences are done; "naive": it does not shrink
     """
@@ -50,21 +50,21 @@ class Batching:
         if self.sentences < 1:
             raise InputError(f"a batch has {self.sentences} sentences but must have 1 or more")
         if self.words < 0 or self.pool < 0:
-            raise InputError(f"words and pool are {self.words} and {self.pool} but must be 0 or more")
+            raise InputError(f"words is {self.words} and pool is {self.pool} but both must be 0 or more")
         if self.kind not in BATCHINGS:
             raise InputError(f"the batching is {self.kind!r} but must be one of {', '.join(BATCHINGS)}")
 
     def most(self, length: int) -> int:
-        """Return the sentences of `length` source words that are searched at once, at least one."""
+        """Return the number of sentences of `length` source words that are searched at once, at least 1."""
         return min(self.sentences, max(1, self.words // length)) if self.words else self.sentences
 
 
 @dataclass(frozen=True)
 class Forced:
-    """Words that results must have.
+    """Words that are forced in the results.
 
-    prefixes  first words of each sentence's results; None: none
-    targets   whole results, without their ends, to be scored; None: none
+    prefixes  first words of the results of each sentence; None: no prefixes
+    targets   whole results to score, without their ends; None: no targets
     """
 
     prefixes: Sequence[Sequence[int]] | None = None
@@ -96,14 +96,14 @@ def decode(
     forced: Forced | None = None,
     first: int = 0,
 ) -> list[list[Hypothesis]]:
-    """Return the results of each sentence, best first: at most `n_best`; none for an empty sentence.
+    """Return up to `n_best` results of each sentence, best first; no results for an empty sentence.
 
-    models    of an ensemble; each on NumPy or CuPy arrays, or any step function. An `Ensemble` has its weights and lm
-    sources   what the models read of each sentence; of a translation model its ids, the end of the sentence included:
+    models    models of an ensemble on NumPy or CuPy arrays, or step functions. An `Ensemble` has its own weights and lm
+    sources   the source of each sentence; for a translation model its ids, with the end of the sentence:
               (T,), or (T, factors)
-    weights   of the models, 1 each if left out
+    weights   weights of the models, 1 each by default
     lm        n-gram model whose rows are added
-    first     number of the first sentence, for samples and errors
+    first     number of the first sentence, for samples and error messages
     """
     options, batching, forced = options or SearchOptions(), batching or Batching(), forced or Forced()
     forced.check(len(sources))
@@ -146,7 +146,8 @@ def search_all(
 def paused_collector() -> Iterator[None]:
     """Keep Python's garbage collector from running.
 
-    It would visit all results, which are in no cycles, again and again. That takes three times as long as making them.
+    It would visit all results again and again, although they are in no cycles. That takes three times as long as making
+    them.
     """
     was_enabled = gc.isenabled()
     gc.disable()

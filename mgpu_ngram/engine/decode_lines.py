@@ -1,4 +1,4 @@
-"""Decode lines of text: what one worker does with consecutive sentences of a run."""
+"""Decode consecutive lines of text on one worker."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TEXT_ERRORS = "surrogateescape"  # bytes that are not UTF-8 pass through
 
 @dataclass(frozen=True)
 class LineFormat:
-    """How results are written.
+    """The format of the results.
 
-    n_best     whether each sentence has a list of its results; else the best one alone
-    scores     whether the score stands alone, without the words
+    n_best     write a list of the results of each sentence; else only the best one
+    scores     write only scores, without words
     alignment  "", "hard", "soft" or "nematus"
-    wipo       lists with their sizes, each line after "OUT: "
+    wipo       write lists with their sizes; each line begins with "OUT: "
     join_bpe   join split words
-    names      of the sums in lists
+    names      names of the sums in lists
     """
 
     n_best: bool = False
@@ -40,12 +40,12 @@ class LineFormat:
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How lines are decoded; the same for every task of a run. Picklable.
+    """Options for decoding lines; the same for all tasks of a run. Picklable.
 
-    files       of the translation system, absolute
-    identity    of these files; those of a worker must have the same
-    weights     of the models; () for 1 each
-    max_length  words of a column that are read; 0: all
+    files       absolute paths of the files of the translation system
+    identity    identity of these files; the files of a worker must have the same one
+    weights     weights of the models; () for 1 each
+    max_length  number of words of a column to read; 0: all
     """
 
     files: TranslationFiles
@@ -63,10 +63,10 @@ class DecodeOptions:
 
 
 class DecodeCounts(NamedTuple):
-    """What was decoded.
+    """Numbers of decoded words and sentences.
 
-    source_words  that the models read, without the ends of sentences; of the first column
-    words         of the best results, without the ends of sentences
+    source_words  words of the first column that the models read, without the ends of sentences
+    words         words of the best results, without the ends of sentences
     cut           sentences with more words than the models read
     """
 
@@ -82,7 +82,7 @@ class DecodeCounts(NamedTuple):
 
 @dataclass
 class DecodedLines:
-    """Results of consecutive sentences; `text` is as it is written, every line with its newline."""
+    """Results of consecutive sentences; `text` has the lines to write, each with its newline."""
 
     text: bytes
     counts: DecodeCounts
@@ -94,7 +94,7 @@ _loading = threading.Lock()
 
 
 def translation_of(options: DecodeOptions) -> Translation:
-    """Return this process's replica of a translation system, loaded at its first use; another one is dropped."""
+    """Return this process's replica of a translation system, loaded at first use; others are dropped."""
     key = options.device, options.dtype, options.table_bytes
     with _loading:
         held = _held.get(key)
@@ -105,7 +105,8 @@ def translation_of(options: DecodeOptions) -> Translation:
         changed = next((path for path, value in found.items() if options.identity.get(path) != value), None)
         if changed is not None:
             raise RunError(
-                f"{changed} is {found[changed]} here but was {options.identity.get(changed)}; run again with one file"
+                f"{changed} is {found[changed]} on this worker but was {options.identity.get(changed)} at the start; "
+                "run again with the same file on all workers"
             )
         translation = open_translation(
             options.files, options.device, options.dtype, options.threads, table_bytes=options.table_bytes
@@ -121,7 +122,7 @@ def decode_lines(
     targets: Sequence[bytes] | None,
     options: DecodeOptions,
 ) -> DecodedLines:
-    """Decode lines of text without their newlines; `first` is the number of the first one in the run.
+    """Decode lines of text without their newlines; `first` is the number of the first line in the run.
 
     prefixes  first words of the results of each line, or None
     targets   a result to score for each line, or None
@@ -165,7 +166,7 @@ def find_results(
     options: DecodeOptions,
     translation: Translation | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the results of lines, best first; none for an empty line. The arguments are those of `decode_lines`.
+    """Return the results of lines, best first; no results for an empty line. Arguments are those of `decode_lines`.
 
     translation  None: this process's replica of the system in the options' files
     """

@@ -56,7 +56,7 @@ def n_best_lines(
 ) -> list[str]:
     """Return a line for each result: number, text, alignment, sum of each model, score.
 
-    names      of the models; results of several need `parts`
+    names      names of the models; with several models, results need `parts`
     alignment  "hard", "soft", or "" for none
     """
     lines = []

@@ -34,16 +34,19 @@ def synchronize(device: str) -> None:
 
 
 def refuse_capture(what: str, device: str) -> None:
-    """Raise InputError if a CUDA graph captures CuPy's current stream; `what` is made now and kept."""
+    """Raise InputError if a CUDA graph captures CuPy's current stream, because `what` is made now and kept."""
     if device == "gpu":
         import cupy
 
         if cupy.cuda.get_current_stream().is_capturing():
-            raise InputError(f"{what} are made at first use, which a CUDA graph cannot capture; call once before")
+            raise InputError(
+                f"{what} are made at first use, which a CUDA graph cannot capture; "
+                "call the function once before the capture"
+            )
 
 
 def check_gpu(name: str, array: Any, beside: Any = None) -> None:
-    """Raise InputError for an array on another GPU than the array `beside`, or than the current one."""
+    """Raise InputError unless an array is on the GPU of the array `beside`, or else on the current GPU."""
     if on_gpu(array):
         there, here = array.data.device_id, _current_gpu() if beside is None else beside.data.device_id
         if there != here:
@@ -102,7 +105,7 @@ def move_to(array: Any, device: str) -> Any:
 
 
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
-    """Return what `to_device_fast` returns for each array, in one copy: many small copies take longer."""
+    """Return the arrays as `to_device_fast` does, with one copy: many small copies take longer."""
     here = [a for a in arrays if isinstance(a, np.ndarray)]
     if device == "cpu" or not here:
         return list(arrays)
@@ -148,7 +151,7 @@ def _pack(first_P, address_P, size_P, first, last, out):
 def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int = 1) -> None:
     """Call use(first, bytes) for slices of a contiguous array; bytes are in host memory, from byte `first` on.
 
-    `threads` threads call it, or a few more if a GPU copies. For a CuPy array, the bytes are in a buffer that is
+    `threads` threads call it, and a few more if a GPU copies. For a CuPy array, the bytes are in a buffer that is
     valid only during the call.
     """
     flat = array.reshape(-1).view(np.uint8)
@@ -248,7 +251,7 @@ def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int =
 def free_bytes(device: str) -> int:
     """Return the memory that a task may use now: free device memory plus cached blocks, or free host memory.
 
-    If the pool has a limit, as within `device_limited`, no more than the limit leaves.
+    A limit of the pool, as within `device_limited`, applies.
     """
     if device == "gpu":
         import cupy

@@ -59,15 +59,15 @@ class ModelFile:
 class DistributeOptions:
     """How the chunks of a run become files. Picklable; the same for all chunks.
 
-    rows       which rows to make; not used by compact blocks
+    rows       options of the rows; not used for compact blocks
     format     "npy", "zarr", "compact" or "parquet"
     positions  "every" or "last", as in `Encoder.text`
     bos        whether <s> precedes each line, as in `Encoder.text`
-    folder     of the files
+    folder     folder of the files
     arrays     descriptions of the array files (`array_files`); empty for compact blocks and Parquet
-    part       histories per file of compact blocks and Parquet (the last file may have fewer); 1 for arrays
+    part       histories per file of compact blocks or Parquet (the last file may have fewer); 1 for arrays
     group      histories per row group of Parquet
-    tasks_per_host    tasks that share a host
+    tasks_per_host    number of tasks that share a host
     """
 
     model: ModelFile
@@ -95,7 +95,7 @@ class ModelFacts:
 class WrittenRows:
     """The result of a task.
 
-    files  the files that it wrote to
+    files  the files to which the task wrote
     """
 
     histories: int
@@ -172,7 +172,7 @@ def write_distributions(
 ) -> WrittenRows:
     """Write the rows of histories `first` to `last` - 1. A second call writes the same bytes to the same places.
 
-    following  the next chunks, if they contain any of these histories, because parts end between chunks' boundaries
+    following  the next chunks, if they contain some of these histories, because parts do not end with chunks
     starts     number of the first history of each of these chunks, and the end of the last one
     """
     device = options.model.device
@@ -230,7 +230,7 @@ def _find(
                 return
         if row != stop:
             now = f"has {counted + row - stop:,} histories but had {counted:,} at first"
-            raise RunError(f"{chunk} {now}: it was changed; run again")
+            raise RunError(f"{chunk} {now}: the file has changed; run again")
 
 
 def _in_parts(found: Iterator[tuple[int, FoundHistories]], part: int) -> Iterator[tuple[int, FoundHistories]]:

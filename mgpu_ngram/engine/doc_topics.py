@@ -43,7 +43,7 @@ class DocTopics:
 class Representatives(NamedTuple):
     """The n documents with the largest share of each topic, largest first.
 
-    Equal shares by weight, largest first, then by document. A topic with fewer documents has -1 and zeros at the end.
+    Ties in order of falling weight, then by document. A topic with fewer documents has -1 and zeros at the end.
 
     documents_Zn  (Z, n) int64
     shares_Zn     (Z, n) float64, the topic's weight / all weights of the document
@@ -55,7 +55,7 @@ class Representatives(NamedTuple):
     weights_Zn: np.ndarray
 
     def merged(self, other: Representatives) -> Representatives:
-        """Return the best of both. Any order of merging gives the same documents."""
+        """Return the best documents of both. Any order of merging gives the same documents."""
         documents, shares, weights = (np.concatenate(pair, axis=1) for pair in zip(self, other, strict=True))
         n = self.documents_Zn.shape[1]
         order = np.lexsort((documents, -weights, -shares), axis=1)[:, :n]
@@ -84,10 +84,10 @@ class GroupShares:
 def representative_documents(doc_topics: DocTopics, n: int, first_document: int = 0) -> Representatives:
     """Return the n documents with the largest share of each topic.
 
-    first_document  the number of the first document, when these are a part of a corpus; merge the parts
+    first_document  number of the first document if these are part of a corpus; then merge the results of the parts
     """
     if n < 0:
-        raise InputError(f"{n} documents a topic were asked for; give 0 or more")
+        raise InputError(f"{n} documents a topic were requested but the number must be 0 or more")
     shape = doc_topics.num_topics, n
     found = Representatives(np.full(shape, NO_DOCUMENT, np.int64), np.zeros(shape), np.zeros(shape))
     if n:

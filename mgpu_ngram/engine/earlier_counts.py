@@ -30,12 +30,12 @@ from mgpu_ngram.kernels.dispatch import array_module
 class EarlierCounts:
     """Word counts of earlier text. Picklable.
 
-    folder        that count wrote
-    tokens        words of the text, without sentence markers
-    lines         of the text
+    folder        output folder of count
+    tokens        number of words of the text, without sentence markers
+    lines         number of lines of the text
     markers       whether the counts have sentence markers
-    first_source  the number of inputs before those of this text
-    columns       "text" or "ids", how the files hold n-grams
+    first_source  number of inputs before the inputs of this text
+    columns       "text" or "ids": the form of n-grams in the files
     """
 
     folder: str
@@ -48,7 +48,7 @@ class EarlierCounts:
 
 @dataclass(frozen=True)
 class EarlierShard:
-    """One shard of earlier counts: the number that it has among all chunks, its files by order, and their bytes."""
+    """One shard of earlier counts: its number among all chunks, its files by order, and their size in bytes."""
 
     index: int
     counts: EarlierCounts
@@ -57,7 +57,7 @@ class EarlierShard:
 
 
 class Earlier(NamedTuple):
-    """Counts to which a run adds those of its text, and their shards."""
+    """Counts to which a run adds the counts of its text, and their shards."""
 
     counts: Sequence[EarlierCounts]
     shards: Sequence[EarlierShard]
@@ -67,11 +67,11 @@ NONE_EARLIER = Earlier((), ())
 
 
 def earlier_vocabulary(counts: EarlierCounts, seed: int) -> LocalVocabulary:
-    """Return the words of earlier counts as of a chunk, in host memory.
+    """Return the words of earlier counts in the form of a chunk's vocabulary, in host memory.
 
-    seed  of the word hash
+    seed  seed of the word hash
 
-    <unk>, <s> and </s> are words of a text only where it holds them besides its sentence markers.
+    <unk>, <s> and </s> count as words of a text only where they are not its sentence markers.
     """
     found = read_vocabulary(Path(counts.folder) / "vocabulary.parquet", "word")
     counts_V = found.counts_V.copy()
@@ -104,7 +104,7 @@ def count_earlier(
 ) -> SortedRun:  # fmt: skip
     """Read a shard of earlier counts, give its words their new ids, and cut its tables into the shards of this run.
 
-    words      of the new vocabulary
+    words      number of words of the new vocabulary
     unknown    whether the text holds <unk> as a word
     new_ids_V  the result of `new_ids`
     """
@@ -134,7 +134,7 @@ def _sorted(table: ShardedTable, lexicon: Lexicon, device: str) -> ShardedTable:
 def earlier_shards(folders: Sequence[tuple[EarlierCounts, int]], order: int, first: int) -> list[EarlierShard]:
     """Return the shards of all earlier counts for orders 2 to `order`, numbered from `first` on.
 
-    folders  (counts, number of their shards)
+    folders  pairs of (counts, number of their shards)
 
     Raises InputError if a file is missing.
     """
@@ -144,7 +144,7 @@ def earlier_shards(folders: Sequence[tuple[EarlierCounts, int]], order: int, fir
             paths = {n: Path(counts.folder) / f"order={n}" / f"part-{s:05d}.parquet" for n in range(2, order + 1)}
             missing = next((path for path in paths.values() if not path.is_file()), None)
             if missing is not None:
-                raise InputError(f"{missing} is missing; the output of count is not whole, count again")
+                raise InputError(f"{missing} is missing, so the output of count is incomplete; count again")
             size_bytes = sum(path.stat().st_size for path in paths.values())
             pieces.append(EarlierShard(first + len(pieces), counts, paths, size_bytes))
     return pieces

@@ -16,10 +16,10 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 
 class HistoryModel(Protocol):
-    """A model of the words before, on the device of the models."""
+    """A model of the previous words, on the device of the models."""
 
     def start(self, rows: int) -> Any:
-        """Return the states of `rows` sentences that have not begun, a tree of arrays of rows."""
+        """Return the states of `rows` new sentences, as a tree of arrays of rows."""
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, NgramScores]:
         """Return (next states, scores of the next words) after words of the target.
@@ -29,16 +29,16 @@ class HistoryModel(Protocol):
 
 
 class WeightedModel(NamedTuple):
-    """A model of the words before and the weight of its rows."""
+    """A model of the previous words, and the weight of its rows."""
 
     model: HistoryModel
     weight: float
 
 
 class Ensemble:
-    """Models that score the same words, as one. The attention is that of the first model that has one.
+    """Models that score the same words, as one model. The attention is that of the first model with attention.
 
-    weights  of the logarithms of their probabilities
+    weights  weights of the logarithms of their probabilities
     threads  that choose words on a CPU
     """
 
@@ -69,13 +69,13 @@ class Ensemble:
 
     @property
     def version(self) -> Any:
-        """Those of the models; None if steps cannot be captured. See `StepFunction`."""
+        """The versions of the models; None if steps cannot be captured. See `StepFunction`."""
         versions = tuple(getattr(model, "version", None) for model in self.models)
         is_fixed = self.lm is None or getattr(self.lm.model, "is_fixed", False)
         return versions if is_fixed and None not in versions else None
 
     def prepare(self, sources: Sequence[Any]) -> None:
-        """Begin what `start` will do for these sources. See `StepFunction`."""
+        """Begin the work of `start` for these sources. See `StepFunction`."""
         for model in self.models:
             if hasattr(model, "prepare"):
                 model.prepare(sources)
@@ -117,7 +117,7 @@ def _logits_of(parts: Sequence[StepScores]) -> Any:
     logits = [part.logits_RV for part in parts]
     dtypes = {rows.dtype.name for rows in logits}
     if len(dtypes) > 1:
-        raise InputError(f"models of an ensemble have logits of {' and '.join(sorted(dtypes))}; give one dtype")
+        raise InputError(f"models of an ensemble have logits of {' and '.join(sorted(dtypes))}; use one dtype for all")
     logits_MRV = logits[0][None] if len(logits) == 1 else _stacked(logits)
     return logits_MRV.astype(np.float32) if logits_MRV.dtype == np.float64 else logits_MRV
 

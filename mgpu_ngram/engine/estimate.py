@@ -54,9 +54,9 @@ def estimate_part(
     """Return probabilities and backoffs of a part.
 
     rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
-    prob_V   (V,) float32, of single words
-    split_L  (H * V,) float32, of split bigrams
-    threads  as of `side_by_side`, one order each
+    prob_V   (V,) float32, probabilities of single words
+    split_L  (H * V,) float32, probabilities of split bigrams
+    threads  as for `side_by_side`, one order each
     """
     backoffs, nodes = dict[int, Weights](), dict[int, OrderNodes]()
 

@@ -16,11 +16,11 @@ LESS_TO_SORT = "take the percentiles of a sample (--sample 1000000)"
 def find_cutoffs(
     paths: Sequence[str], percentiles: Sequence[float], by: str, has_languages: bool, device: str
 ) -> dict[str | None, tuple[float, ...]]:
-    """Return the percentiles of the documents of some shards, by language; the key None is that of all of them.
+    """Return the percentiles of the documents of several shards, by language; the key None stands for all documents.
 
-    paths          of what `score_shard` saved
+    paths          paths of the entries that `score_shard` saved
     by             "perplexity" or "difference"
-    has_languages  whether each language has its own; documents without one are left out then
+    has_languages  whether each language has percentiles of its own; then documents without a language are left out
     """
     parts: dict[str | None, list[np.ndarray]] = {}
     with memory_guard("finding percentiles", device, LESS_TO_SORT):

@@ -41,7 +41,7 @@ LINES_FIELD = "lines"  # field with the perplexity of each sentence
 class Reject:
     """A record that could not be read, and the reason.
 
-    at  its line, from 1; in a WET file the offset of its first byte in the decompressed text
+    at  its line number, from 1; in a WET file the offset of its first byte in the decompressed file
     """
 
     at: int
@@ -63,7 +63,7 @@ class JsonDocuments:
     odd: dict[int, tuple[bytes, dict[str, Any]]]
 
     def column(self, name: str) -> list[Any]:
-        """Return the value of a field of each document; of the tag only if it is a text; None where it is missing."""
+        """Return the value of a field of each document, or None; a value of the tag counts only if it is a string."""
         if name != self.tag:
             texts = (self.odd[d][0] if d in self.odd else self.lines.line(d) for d in range(len(self.lines.table_DC)))
             return [parse_record(text, name)[0].get(name) for text in texts]
@@ -75,11 +75,11 @@ class JsonDocuments:
 
 @dataclass
 class DocumentBlock:
-    """Some documents of a shard, D of them.
+    """D documents of a shard.
 
-    texts    of the documents
-    records  JSON lines, or (line, object) of each; for Parquet the table of a row group
-    lines    lines of the file, with those that are no documents; 0 for other formats
+    texts    texts of the documents
+    records  JSON lines, or (line, object) of each document; for Parquet the table of a row group
+    lines    number of lines of the file, including lines that are not documents; 0 for other formats
     """
 
     texts: Sequence[str]
@@ -88,7 +88,7 @@ class DocumentBlock:
     lines: int = 0
 
     def column(self, name: str) -> Sequence[Any]:
-        """Return the value of a field for each document; None where it is missing, and for no name."""
+        """Return the value of a field for each document; None if it is missing, or if `name` is empty."""
         if not name:
             return [None] * len(self.texts)
         if isinstance(self.records, JsonDocuments):
@@ -99,24 +99,24 @@ class DocumentBlock:
 
 
 class Writer(Protocol):
-    """Writes the documents that are kept. Any thread may call `render`; its results are written in order."""
+    """Writes the kept documents. Any thread may call `render`; its results are written in order."""
 
     def render(self, block: DocumentBlock, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
-        """Return what to write: the documents of a block that are kept, with their new fields."""
+        """Return the kept documents of a block, with their new fields, in the form to write."""
 
     def write(self, rendered: Any) -> None:
         """Write it."""
 
 
 def open_shards(paths: list[str], text_column: str, language_column: str = "") -> Corpus:
-    """Return the corpus of some files of documents, a shard each; `read_shard` reads them.
+    """Return the corpus of files of documents; each file is a shard, which `read_shard` reads.
 
     paths            files, globs, directories or URLs: JSON lines and WET files, plain or compressed, and Parquet
     text_column      key or column of the text
-    language_column  column of the language; "": none. In JSON lines any record may lack it
+    language_column  column of the language; "": none. Records of JSON lines may lack it
 
-    Raises InputError for files of another format, for a key that the first lines lack, and for Parquet without a column
-    or with two columns of one name.
+    Raises InputError for files of another format, for a key that the first lines lack, and for Parquet without the
+    column or with two columns of one name.
     """
     files = find_files(paths)
     return Corpus(tuple(_shard(name, location, text_column, language_column) for name, location in files), "word")
@@ -135,7 +135,9 @@ def _shard(name: str, location: str, text_column: str, language_column: str) -> 
     lines = head.removeprefix(BOM).split(b"\n")
     if head.strip() and not any(line.lstrip().startswith(b"{") for line in lines):
         what = what_begins(head[:HEAD_BYTES]) or "text"
-        raise InputError(f"{name!r} is {what}, no JSON lines; give a JSON object with the key {text_column!r} a line")
+        raise InputError(
+            f"{name!r} is {what}, not JSON lines; give one JSON object with the key {text_column!r} a line"
+        )
     keys = json_keys(head.removeprefix(BOM))
     if keys and not any(text_column in json_keys(line) for line in lines):
         raise InputError(f"{name!r} lacks the key {text_column!r}; name one with text_column: {', '.join(keys)}")
@@ -158,12 +160,12 @@ def _check_names(source: Source, language_column: str) -> None:
 def read_shard(
     source: Source, block_bytes: int, tag: str = "", new_fields: Sequence[str] = ()
 ) -> Iterator[Callable[[], DocumentBlock]]:
-    """Yield functions that return the documents of a file in order, a block each; any thread may call them.
+    """Yield functions, each of which returns a block of the documents of a file, in order; any thread may call them.
 
-    tag         field that `DocumentBlock.column` is asked for
+    tag         field that `DocumentBlock.column` reads
     new_fields  fields that documents get
 
-    Empty lines of JSON lines, and other records of WET files, are passed over. Raises InputError for a damaged file,
+    Skips empty lines of JSON lines, and other records of WET files. Raises InputError for a damaged file,
     but damaged records of a WET file are rejects.
     """
     if source.format == "parquet":
@@ -243,7 +245,7 @@ def _wet_blocks(source: Source, block_bytes: int) -> Iterator[DocumentBlock]:
 
 
 def output_name(source: Source) -> str:
-    """Return the name of the file that replaces a shard: its own; that of a WET file tells that it is JSON lines."""
+    """Return the name of the output file of a shard: the name of the shard, or for a WET file a name for JSON lines."""
     name = source.name.rpartition("/")[2]
     if not source.warc:
         return name
@@ -263,7 +265,7 @@ def open_writer(sink: Sink, source: Source, fields: Sequence[str], threads: int)
     """Return a context that yields a writer in the format and compression of the source.
 
     fields   the new fields
-    threads  that compress JSON lines
+    threads  threads that compress JSON lines
     """
     if source.format == "parquet":
         return _ParquetWriter.open(sink, source, fields)

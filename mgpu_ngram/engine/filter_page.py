@@ -30,9 +30,9 @@ def filter_page(
 ) -> str:
     """Return the page as HTML: sizes of buckets, a histogram of perplexities, and samples of each bucket.
 
-    buckets  names of the buckets below each cut-off, in their order
-    cutoffs  perplexities by language; the key "" is that of all languages
-    by       "difference": cut-offs are cross-entropy differences
+    buckets  names of the buckets below each cut-off, in the order of the cut-offs
+    cutoffs  perplexities by language; the key "" stands for all languages
+    by       "difference" if cut-offs are cross-entropy differences
     """
     ordered = [name for name in (*buckets, LAST, NO_BUCKET) if name in stats.buckets]
     head = html.escape(shown(title))

@@ -50,7 +50,7 @@ GPU_THREADS = 6  # of the blocks: with more, all blocks are parsed, then all wai
 
 @dataclass(frozen=True)
 class DocumentModel:
-    """A model, the path of its tokeniser's file ("": words stand between white space), and its contrast model."""
+    """A model, the path of its tokeniser's file ("": white space separates words), and its contrast model."""
 
     scoring: ScoreOptions
     tokenizer: str
@@ -61,11 +61,11 @@ class DocumentModel:
 class FilterOptions:
     """How documents are read, scored and written. Picklable; the same for every shard of a run.
 
-    models       by language; the key "" is that of all documents, whatever their language
+    models       models by language; the key "" is for all documents, whatever their language
     language     field with the language of a document; "": none
     fields       new fields
-    block_bytes  of a file that are read and scored at once
-    threads      that share the blocks of a shard, on a GPU GPU_THREADS of them; all compress its JSON lines
+    block_bytes  bytes of a file that are read and scored at once
+    threads      threads that share the blocks of a shard (on a GPU GPU_THREADS of them) and compress its JSON lines
     """
 
     models: dict[str, DocumentModel]
@@ -108,8 +108,8 @@ def rejects_name(number: int) -> str:
 def score_shard(number: int, source: Source, options: FilterOptions, folder: str, most: int | None) -> ShardScores:
     """Score a shard, and save its scores and the languages of its documents as an entry of a checkpoint.
 
-    folder  of the entries
-    most    documents to score, the first ones; None: all
+    folder  folder of the entries
+    most    number of first documents to score; None: all
     """
     watch = Stopwatch(options.device)
     scorer = Scorers(options)
@@ -150,9 +150,9 @@ def load_scores(path: str) -> tuple[DocumentScores, list[str | None]]:
 def write_shard(
     number: int, source: Source, options: FilterOptions, rules: Rules, folder: str, scores: str | None
 ) -> WrittenShard:
-    """Write the documents of a shard that stay, and its rejects, and save the totals as an entry of a checkpoint.
+    """Write the kept documents of a shard and its rejects, and save the totals as an entry of a checkpoint.
 
-    folder  of the entries; the files are beside them
+    folder  folder of the entries, and of the files
     scores  the path of `score_shard`; None: documents are scored now
     """
     watch = Stopwatch("cpu")
@@ -234,7 +234,7 @@ class _Blocks:
 
 
 class Scorers:
-    """Scores documents, each with the model of its language; one without a model has no words."""
+    """Scores each document with the model of its language. A document without a model counts as without words."""
 
     def __init__(self, options: FilterOptions):
         self._options = options
@@ -243,7 +243,7 @@ class Scorers:
         self._device = threading.BoundedSemaphore(GPU_BLOCKS) if options.device == "gpu" else nullcontext()
 
     def score(self, texts: Sequence[str], languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
-        """Return the scores of some texts. `watch` gets the seconds to wait for a GPU, to load models and to score."""
+        """Return the scores of texts. `watch` gets the seconds of waiting for a GPU, loading models and scoring."""
         column = texts if isinstance(texts, TextColumn) else TextColumn.of(texts)
         with self._device:
             if self._options.device == "gpu":
@@ -285,7 +285,7 @@ class Scorers:
 
 @dataclass
 class Judged:
-    """The figures of D documents, the numbers in `buckets` of their buckets, and which of them are kept."""
+    """The figures of D documents, the indexes of their buckets in `buckets`, and whether each document is kept."""
 
     totals: DocumentTotals
     buckets: tuple[str, ...]
@@ -294,7 +294,7 @@ class Judged:
 
 
 def judge(scores: DocumentScores, languages: Sequence[Any], rules: Rules) -> Judged:
-    """Return the figures of some documents, their buckets, and which of them are kept."""
+    """Return the figures of documents, their buckets, and which documents are kept."""
     totals = scores.totals()
     figures = totals.perplexity_D, totals.cross_entropy_difference_D
     bucket_D = rules.bucket_of(*figures, languages)
@@ -302,8 +302,8 @@ def judge(scores: DocumentScores, languages: Sequence[Any], rules: Rules) -> Jud
 
 
 def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -> dict[str, NewField]:
-    """Return the values of each new field. Only `bucket` is known of a document without words; one with a word of
-    probability 0 has no figure that would be infinite.
+    """Return the values of each new field. A document without words has only the field `bucket`; a document with a
+    word of probability 0 lacks the figures that would be infinite.
     """
     has_D = judged.totals.words_D > 0
     columns: dict[str, NewField] = {}

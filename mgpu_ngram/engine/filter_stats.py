@@ -18,7 +18,7 @@ BINS_PER_DECADE = 20  # of the histogram of perplexities
 
 @dataclass
 class BucketStats:
-    """Documents of a bucket.
+    """Statistics of the documents of a bucket.
 
     histogram  documents by floor(BINS_PER_DECADE * log10(perplexity))
     samples    (rank, perplexity, beginning of the text) of the SAMPLES documents of lowest rank
@@ -44,9 +44,9 @@ class BucketStats:
 
 @dataclass
 class FilterStats:
-    """What happened to some documents. Their files have `size_bytes`, those of the rejects `rejects_bytes`.
+    """Statistics of documents. Their files have `size_bytes` bytes, the files of the rejects `rejects_bytes`.
 
-    languages  documents with a text in the field of the language
+    languages  number of documents with a string in the field of the language
     """
 
     documents: int = 0
@@ -61,7 +61,7 @@ class FilterStats:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> FilterStats:
-        """Return the stats that `asdict` made, from JSON."""
+        """Return the statistics from the JSON of their `asdict`."""
         buckets = {name: BucketStats(**bucket) for name, bucket in values["buckets"].items()}
         return cls(**values | {"buckets": buckets})
 
@@ -97,7 +97,7 @@ def _bins(perplexities):
 
 
 def sample_ranks(shard: int, first: int, documents: int) -> np.ndarray:
-    """Return numbers that look random (SplitMix64), uint64, the same in every run; the lowest ones are samples.
+    """Return pseudorandom ranks (SplitMix64), uint64, the same in every run; the documents of lowest rank are samples.
 
     first  the number of the first document in its shard
     """

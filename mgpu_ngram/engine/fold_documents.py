@@ -33,7 +33,7 @@ def cpu_seconds(tokens: float, num_topics: int) -> float:
 class TopicFinder:
     """A topic model on a device, for any documents.
 
-    threads  of a CPU, each with documents of its own
+    threads  threads of a CPU, which share the documents
     """
 
     def __init__(self, model: TopicModel, device: str, threads: int = 1):
@@ -47,7 +47,7 @@ class TopicFinder:
     def shares(self, bags: Bags, max_iter: int = 100, tol: float = 1e-3) -> Iterator[Any]:
         """Yield the shares of topics in consecutive documents, (d, Z) float32 on the device; each row sums to 1.
 
-        max_iter, tol  as of `fold_in`
+        max_iter, tol  as for `fold_in`
 
         Documents are folded in (see `fold_in`). A row depends on its document alone, not on the cut into blocks; a
         document without words has the shares of the topics' priors.
@@ -66,7 +66,7 @@ class TopicFinder:
 
         seed   of the random numbers that make each token observed or a target
         first  number of document 0
-        max_iter, tol  as of `fold_in`
+        max_iter, tol  as for `fold_in`
         """
 
         def sums(start: int, part: Bags) -> tuple[int, int]:
@@ -90,13 +90,13 @@ class TopicFinder:
 
 
 class SparseWords(NamedTuple):
-    """Topics of words, without those that a word does not have.
+    """The topics of each word, without topics that have no tokens of the word.
 
     starts_V1  (V + 1,) int64: word v has the entries starts_V1[v] to starts_V1[v + 1] - 1
     topics_N   (N,) uint16, rising within a word
-    weights_N  (N,) uint32 or float32: tokens of the word with the topic, and what its own prior is above beta
+    weights_N  (N,) uint32 or float32: tokens of the word with the topic, plus the excess of its own prior over beta
     inverse_Z  (Z,) float32: 1 / (tokens of a topic + sum of its word priors)
-    floor_Z    (Z,) float64, the probability of a word that the topic does not have
+    floor_Z    (Z,) float64, the probability of a word without tokens of the topic
     """
 
     starts_V1: Any

@@ -1,4 +1,4 @@
-"""A user's step function, step(tokens, state) -> logits, state, as the search calls it."""
+"""Adapt a user's step function, step(tokens, state) -> logits, state, to the interface of the search."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ GivenStep = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class GivenSteps:
-    """A step function of a user. A source is the number of a row of `state`.
+    """A user's step function as a `StepFunction`. A source is the number of a row of `state`.
 
-    state  any tree of arrays whose first axis is the sentence; tokens are of the kind of its first array
-    bos    token that stands before the first one
+    state  any tree of arrays whose first axis is the sentence; tokens have the type of its first array
+    bos    token before the first one
     """
 
     start_word = -1
@@ -72,7 +72,7 @@ class GivenSteps:
         logits_RV = as_array(logits)
         if on_gpu(logits_RV) != on_gpu(words_R) or not hasattr(logits_RV, "astype"):
             raise InputError(
-                f"step returns logits as {_kind(logits)} but the state is {_kind(self._first)}; keep to one"
+                f"step returns logits as {_kind(logits)} but the state is {_kind(self._first)}; use one kind of arrays"
             )
         return new, StepScores(logits_RV if logits_RV.dtype in LOGIT_DTYPES else logits_RV.astype(np.float32))
 

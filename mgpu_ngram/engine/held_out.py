@@ -12,7 +12,7 @@ from mgpu_ngram.kernels.common.philox import HELD_OUT, random_numbers
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Two halves of the same documents, which take no part in the training."""
+    """The two halves of the documents that are held out of the training."""
 
     observed: Bags
     target: Bags
@@ -23,7 +23,7 @@ class HeldOut:
 
 
 def keep_training(bags: Bags, first: int, share: float, seed: int) -> Bags:
-    """Return the bags with the documents emptied that `hold_out` returns for the same arguments."""
+    """Return the bags without the words of the documents that `hold_out` returns for the same arguments."""
     if not share:
         return bags
     held_P = np.repeat(_held(bags, first, share, seed), np.diff(bags.starts_D1))
@@ -34,8 +34,8 @@ def hold_out(bags: Bags, first: int, share: float, seed: int) -> HeldOut:
     """Return the documents that are held out.
 
     first  number of document 0 in the corpus
-    share  of documents that are held out; each by a random number of its own, so any cut of the corpus holds out the
-           same ones. Each token of theirs is observed with probability 1/2, else a target
+    share  share of documents that are held out. Each has a random number of its own, so any cut of the corpus holds out
+           the same documents. Each token of these is observed with probability 1/2, else a target
     """
     lengths_D, numbers_D = np.diff(bags.starts_D1), first + np.arange(bags.documents)
     held_D = _held(bags, first, share, seed)

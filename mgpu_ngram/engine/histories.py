@@ -21,8 +21,8 @@ MAX_HISTORIES_BYTES = (1 << 32) - 1  # bytes of histories that are encoded toget
 class Encoder:
     """Encodes histories as codes and positions for `find_histories`.
 
-    words  of the model
-    order  of the model; the last order - 1 words of a history are kept
+    words  words of the model
+    order  order of the model; the last order - 1 words of a history are kept
     """
 
     def __init__(self, words: Words, order: int, device: str):
@@ -33,7 +33,7 @@ class Encoder:
     def text(self, text_B: Any, bos: bool, positions: str = "every") -> tuple[Any, Any]:
         """Return (codes_T, positions_H) of lines of text.
 
-        text_B     (B,) uint8 on the device, words between the white space of C's isspace; a newline ends every line
+        text_B     (B,) uint8 on the device, words separated by the white space of C's isspace; a newline ends each line
         positions  "every": the words before each word and, with bos, before the end of its line; "last": whole lines
         """
         codes_T = find_codes(text_B, find_tokens(text_B, isspace=True), *self._table)

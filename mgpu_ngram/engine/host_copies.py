@@ -16,9 +16,9 @@ SIZES_PER_OCTAVE = 4  # of pinned buffers, which are kept by size
 
 
 class HostCopies:
-    """Arrays of one device, on their way to the host as the current stream has them now.
+    """Copies to the host, under way, of arrays of one device as the current stream has them now.
 
-    arrays  None stays None. Arrays of the host are not copied
+    arrays  arrays or None; arrays of the host are not copied
     """
 
     def __init__(self, arrays: Sequence[Any]):

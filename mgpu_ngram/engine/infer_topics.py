@@ -34,7 +34,7 @@ LESS_MEMORY = "use fewer workers, or a device with more memory"
 
 @dataclass(frozen=True)
 class Grouping:
-    """How documents are grouped: by the values of a column, or by the periods of its dates."""
+    """The grouping of documents: by the values of a column, or by the periods of its dates."""
 
     column: str
     period: Period | None = None
@@ -46,14 +46,14 @@ class Grouping:
 
 @dataclass(frozen=True)
 class InferOptions:
-    """How the topics of documents are found; the same for every chunk of a run. Picklable.
+    """Options for finding the topics of documents; the same for all chunks of a run. Picklable.
 
     model      path of the model file
-    identity   of that file, by `identify_topic_model`; a worker's file must have the same
-    text       how documents become bags of words
-    threshold  shares below it are left out of sparse rows
+    identity   identity of that file, from `identify_topic_model`; the file of a worker must have the same one
+    text       options for making bags of words
+    threshold  shares below the threshold are left out of sparse rows
     dense      return all shares
-    examples   representative documents of each topic
+    examples   number of representative documents of each topic
     snippets   return the beginnings of these documents
     grouping   add up the shares of groups; None: no groups
     """
@@ -73,18 +73,19 @@ class InferOptions:
 class Inferred:
     """The topics of D documents.
 
-    tokens_D     (D,) int64, tokens of words that the model knows
-    unknown_D    (D,) int64, other tokens, without stop words
+    tokens_D     (D,) int64, number of tokens of words that the model knows
+    unknown_D    (D,) int64, number of other tokens, without stop words
     starts_D1    (D + 1,) int64, where the entries of each document start. The largest share of a document comes first,
-                 equal ones by topic
+                 ties by topic
     topics_N     (N,) int32
     shares_N     (N,) float32. All shares of a document sum to 1; those below the threshold are left out
     shares_DZ    (D, Z) float32 if they were requested, else (0, Z)
-    documents_Z  (Z,) int64, documents whose largest topic it is; documents without a known word belong to none
-    examples     numbered from 0 in the chunk
+    documents_Z  (Z,) int64, number of documents whose largest topic is each topic; those without known words count
+                 nowhere
+    examples     representative documents, numbered from 0 in the chunk
     snippets     beginnings of the examples, by document
-    groups       documents of each group, and (Z,) float64 the sum of their shares. Documents without a known word add
-                 no shares
+    groups       number of documents of each group, and (Z,) float64 the sum of their shares. Documents without known
+                 words add no shares
     """
 
     tokens_D: np.ndarray
@@ -123,7 +124,7 @@ _loading = threading.Lock()
 
 
 def topic_replica_of(options: InferOptions) -> TopicReplica:
-    """Return this process's replica of a model, loaded at its first use; another model's is dropped."""
+    """Return this process's replica of a model, loaded at first use; a replica of another model is dropped."""
     key = options.identity, options.device
     with _loading:
         if key in _replicas and _replicas[key][0] == options.text:
@@ -132,7 +133,10 @@ def topic_replica_of(options: InferOptions) -> TopicReplica:
         model = load_topic_model(options.model)
         found = identify_topic_model(options.model)
         if found != options.identity:
-            raise RunError(f"{options.model} is {found} here but was {options.identity}; run again with one file")
+            raise RunError(
+                f"{options.model} is {found} on this worker but was {options.identity} at the start; "
+                "use the same file on all workers"
+            )
         with memory_guard("loading a topic model", options.device, LESS_MEMORY):
             replica = TopicReplica(model, options.text, options.device)
         _replicas[key] = options.text, replica
@@ -140,7 +144,7 @@ def topic_replica_of(options: InferOptions) -> TopicReplica:
 
 
 def text_options_of(settings: dict[str, Any]) -> TextOptions:
-    """Return how a model's training turned text into bags of words, from its settings; else the defaults.
+    """Return the text options of a model's training from its settings; options that it lacks have their defaults.
 
     A missing file of stop words is left out, with a warning: the vocabulary of the model lacks these words, so
     only the number of unknown words changes.

@@ -49,9 +49,9 @@ class TrieOrder:
     """The n-grams of one order of a trie, in its order.
 
     first_G    (G,) uint32, the first word
-    suffix_G   (G,) int64, the suffix, counted within the order before
+    suffix_G   (G,) int64, the suffix, numbered within the order below
     prob_G     (G,) float32, with a set sign
-    backoff_G  (G,) float32, -0 for n-grams that are no history; None for the highest order
+    backoff_G  (G,) float32, -0 for n-grams that are not a history; None for the highest order
     """
 
     first_G: np.ndarray
@@ -71,9 +71,9 @@ def write_kenlm(
 ) -> int:
     """Write a KenLM binary model; return its size in bytes.
 
-    multiplier  slots for each n-gram of a probing model, over 1
-    with_words  False: it holds the hashes of its words alone
-    packing     of a trie
+    multiplier  slots for each n-gram of a probing model, above 1
+    with_words  False: store only the hashes of the words
+    packing     packing of a trie
     lower       models of orders 1 to N - 1, whose probabilities become the rest costs of a probing model
 
     Raises InputError for a model of order 1 or without backoffs and for `lower` models of other orders or words, and
@@ -81,7 +81,9 @@ def write_kenlm(
     """
     model.check_scores()
     if model.trie.order < 2:
-        raise InputError("the model has order 1, but KenLM's binary models have order 2 or more; write an ARPA file")
+        raise InputError(
+            "the model has order 1, but KenLM's binary models have order 2 or more; write an ARPA file instead"
+        )
     trie = model.trie.decoded()
     counts = tuple(int(count) for count in np.diff(trie.starts))
     probing, costs = format == "kenlm-probing", RestCosts(model, lower) if lower else None
@@ -185,7 +187,7 @@ class RestCosts:
         self._words_Gn = np.empty((0, 0), np.uint32)
 
     def of(self, order: TrieOrder) -> np.ndarray:
-        """Return (G,) float32, the rest costs of an order below N. Orders come from 1 up."""
+        """Return (G,) float32, the rest costs of an order below N. Call it for orders 1, 2, ... in turn."""
         first_G1 = order.first_G[:, None]
         n = self._words_Gn.shape[1] + 1
         self._words_Gn = first_G1 if n == 1 else np.concatenate([first_G1, self._words_Gn[order.suffix_G]], axis=1)
@@ -229,7 +231,7 @@ def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, p
 
 @dataclass(frozen=True)
 class Centers:
-    """The values of an order's codes. The first two of backoffs are -0 and 0 (lm/quantize.cc, Train).
+    """The values of an order's codes. The first two centers of backoffs are -0 and 0 (lm/quantize.cc, Train).
 
     prob     (2**prob_bits,) float32
     backoff  (2**backoff_bits,) float32; None for the highest order
@@ -260,7 +262,7 @@ class Sorted:
     """An order of KenLM's trie.
 
     word_G   (G,) uint64, KenLM's ids of the first words
-    centers  of codes, or None: values are written
+    centers  centers of the codes; None: values are written
     """
 
     symbols: int

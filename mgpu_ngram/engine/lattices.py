@@ -36,12 +36,12 @@ MAX_ARCS = 50_000_000  # composed arcs of a task, about 2 GB
 class LatticeOptions:
     """How lattices are composed and searched. Picklable; the same for every task of a run.
 
-    models         replicas to load: path, identity, device, threads
-    model_weights  of the logarithms of the models' probabilities
-    names          of the lattice's scores
-    weights        of their sum, then of each
+    models         the replicas to load: path, identity, device, threads
+    model_weights  weights of the logarithms of the models' probabilities
+    names          names of the lattice's scores
+    weights        weight of the sum of these scores, then of each score
     format         "kaldi" or "slf"
-    n_best         texts of a lattice, at most
+    n_best         greatest number of texts of a lattice
     """
 
     models: tuple[ScoreOptions, ...]
@@ -84,9 +84,9 @@ def best_texts(
 ) -> tuple[list[tuple[str, str]], bytes]:
     """Return (place and id of each lattice, n-best lists as lines: id ||| text ||| features ||| sum of the features).
 
-    texts  (place for messages, id if the lattice names none, lines) of each lattice
+    texts  (place for messages, id if the lattice has none, lines) of each lattice
 
-    A list has the texts of the greatest weighted sums of scores, each with the scores of its best path.
+    A list has the texts with the greatest weighted sums of scores, each with the scores of its best path.
     """
     lattices = []
     for place, default_id, lines in texts:
@@ -132,7 +132,7 @@ class Composed:
     score_C    float64, its weighted score
     rest_S     float64, the greatest score from a state to the end of its lattice
     start_L    int64, the first state of each lattice
-    end_L      int64, the last state of each
+    end_L      int64, the last state of each lattice
     """
 
     first_S1: np.ndarray

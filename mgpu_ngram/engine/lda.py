@@ -59,9 +59,9 @@ def word_topics(counts_VZ: Any, priors: Priors) -> WordTopics:
 class Sampler:
     """The documents of one device, and the counts of the whole corpus.
 
-    counts_VZ  (V, Z) uint32: tokens of each word with each topic, over all devices
-    local_VZ   (V, Z) uint32: the same, of this device's documents
-    sweep      sweeps done
+    counts_VZ  (V, Z) uint32: number of tokens of each word with each topic, over all devices
+    local_VZ   (V, Z) uint32: the same for the documents of this device
+    sweep      number of finished sweeps
     """
 
     blocks: Blocks
@@ -102,9 +102,9 @@ def start_topics(
 ) -> None:
     """Give every token a topic and count them, over all devices.
 
-    seed     of random topics
+    seed     seed of random topics
     topics   topics of each part of the corpus, as `Block.topics` returns them; None: random topics
-    earlier  model of earlier documents, whose counts stay; one device of the group has it
+    earlier  model of earlier documents, whose counts are added and never change; only one device of the group has it
     """
     if topics is not None:
         for block in sampler.blocks.stored():
@@ -122,7 +122,10 @@ def start_topics(
 
 
 def sweep(sampler: Sampler, group: Group, priors: Priors, seed: int, exclude_self: bool = True) -> int:
-    """Draw a new topic for every token of all devices. Return how many of this device's tokens changed their topic."""
+    """Draw a new topic for every token of all devices.
+
+    Return the number of this device's tokens whose topic changed.
+    """
     words = word_topics(sampler.counts_VZ, priors)
     changed = []
     for block in sampler.blocks.loaded(changes=True):
@@ -158,9 +161,9 @@ def document_counts(block: Block, num_topics: int) -> Iterator[tuple[Any, Any, A
 
 
 def numbers_of_counts(counts_VZ: Any, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (counts, numbers) in host memory: how often each count occurs in the rows of words, by rising count.
+    """Return (counts, numbers) in host memory: the number of times that each count occurs in the rows of words, rising.
 
-    Sorting takes several times the bytes of its input, so it takes a part of the rows at a time.
+    Sorting needs several times the bytes of its input, so it sorts a part of the rows at a time.
     """
     xp = array_module(counts_VZ)
     step = max(1, SORTED // max(1, counts_VZ.shape[1]))
@@ -173,7 +176,7 @@ def numbers_of_counts(counts_VZ: Any, words: np.ndarray) -> tuple[np.ndarray, np
 
 
 def merged(values: Sequence[np.ndarray], numbers: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each value of all parts once, rising, and the sum of its numbers."""
+    """Return the distinct values of all parts, rising, and the sum of the numbers of each."""
     values_N, place_of = np.unique(np.concatenate(values), return_inverse=True)
     numbers_N = np.zeros(len(values_N), np.int64)
     np.add.at(numbers_N, place_of, np.concatenate(numbers))

@@ -36,10 +36,10 @@ T = TypeVar("T")
 class CorpusPart:
     """Consecutive documents of the corpus: the devices of a run divide the parts, and snapshots name them.
 
-    number     of the part
+    number     number of the part
     first      number of its first document in the corpus
     bags       the documents, or the path of the file that holds them
-    documents, tokens, pairs  numbers of them
+    documents, tokens, pairs  numbers of documents, tokens and pairs
     held_out   share of the documents that are held out, and the seed that selects them
     """
 
@@ -53,7 +53,7 @@ class CorpusPart:
 
     @classmethod
     def of(cls, number: int, first: int, bags: Bags, path: str | None = None) -> CorpusPart:
-        """Return the part that has these documents, which `path` holds if it is given."""
+        """Return the part of these documents; `path` is a file that holds them, if any."""
         return cls(number, first, path or bags, bags.documents, bags.tokens, bags.pairs)
 
     def load(self) -> Bags:
@@ -67,11 +67,11 @@ class CorpusPart:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some consecutive documents of the corpus on a device.
+    """Consecutive documents of the corpus on a device.
 
-    tokens   of each part of the corpus in this block, by the number of the part
+    tokens   number of tokens of each part of the corpus in this block, by the number of the part
     first    number of its first document
-    threads  all pairs, divided for threads: no word is in two of them
+    threads  all pairs, divided among threads so that each word belongs to one thread
     """
 
     tokens: dict[int, int]
@@ -89,7 +89,7 @@ class Block:
         return dict(zip(self.tokens, np.split(topics, np.cumsum([*self.tokens.values()])[:-1]), strict=True))
 
     def set_topics(self, topics: dict[int, np.ndarray]) -> None:
-        """Set the topics of all tokens to the result of `topics`, which may have further parts."""
+        """Set the topics of all tokens to the result of `topics`, which may include other parts."""
         xp, at = array_module(self.documents.topics_T), 0
         given = np.concatenate([topics[n] for n in self.tokens])
         for _, _, places_T in places(self.documents.rows_D2, self.documents.lengths_D):
@@ -100,10 +100,10 @@ class Block:
 def places(rows_D2: Any, sizes_D: Any) -> Iterator[tuple[int, int, Any]]:
     """Yield (first, end, places_N) of consecutive documents: the places of their tokens, or of their entries.
 
-    rows_D2  of `Documents`
-    sizes_D  (D,) tokens, or entries, of each document
+    rows_D2  rows of `Documents`
+    sizes_D  (D,) number of tokens, or entries, of each document
 
-    An index takes several times the bytes of a topic, so each part has about PLACES_AT_ONCE places, on the device.
+    An index takes several times the bytes of a topic, so each yield has about PLACES_AT_ONCE places, on the device.
     """
     xp, sizes_D = array_module(rows_D2), sizes_D.astype(np.int64)
     for first, end in strips(sizes_D):
@@ -139,9 +139,9 @@ def make_block(parts: Sequence[CorpusPart], num_topics: int, device: str, thread
 class Room:
     """The memory that blocks may take.
 
-    device_bytes  of the device; None: all blocks fit
-    host_bytes    of the host, for the blocks of a CPU, or blocks that do not fit a GPU; None: all blocks fit
-    folder        for blocks that do not fit the host
+    device_bytes  bytes of the device; None: all blocks fit
+    host_bytes    bytes of the host, for blocks of a CPU, or blocks that do not fit a GPU; None: all blocks fit
+    folder        folder for blocks that do not fit the host
     """
 
     device_bytes: int | None = None
@@ -157,7 +157,7 @@ class Blocks(Protocol):
     def loaded(self, changes: bool = False) -> Iterator[Block]:
         """Yield each block on the device, with entries that fit its topics.
 
-        changes  the caller changes topics, between drawing this block and the next
+        changes  whether the caller changes the topics of a block before it takes the next one
         """
 
     def stored(self) -> Iterator[Block]:
@@ -187,8 +187,8 @@ class ResidentBlocks:
 class StreamedBlocks:
     """Blocks in host memory, or in files, that are copied to the device one after the other.
 
-    One block is copied while the device works on the one before, and the topics of a third one are copied back. While
-    the device works on the last block, the first one is copied for the next time.
+    While the device works on a block, the next one is copied there, and the topics of the previous one are copied back.
+    While the device works on the last block, the first one is copied for the next time.
     """
 
     def __init__(self, blocks: Sequence[Block], num_topics: int, device: str):

@@ -108,11 +108,11 @@ def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut, threads: int =
 def complete(
     shares: Callable[[Any], Any], topics: FixedTopics, held_out: HeldOut, max_iter: int = 100, tol: float = 1e-3
 ) -> tuple[int, int]:
-    """Return the same as `completion`, at once for all documents.
+    """Return the same as `completion`, for all documents at once.
 
     shares         shares(word_P) returns (P, Z) float64, the probability of words in each topic
-    topics         the same, rounded, for `fold_in`
-    max_iter, tol  as of `fold_in`
+    topics         the same probabilities, rounded, for `fold_in`
+    max_iter, tol  as for `fold_in`
     """
     target, xp = held_out.target, array_module(topics.floor_Z)
     theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), topics, max_iter, tol)
@@ -146,7 +146,7 @@ def held_out_perplexity(sampler: Sampler, group: Group, priors: Priors, held_out
 def coherences(sampler: Sampler, group: Group, n: int = TOP_WORDS) -> dict[str, float]:
     """Return the mean over topics of each measure of `engine.coherence`, over the documents of all devices.
 
-    n  top words of each topic: those with most tokens, ties by lower id
+    n  number of top words of each topic: the words with most tokens, ties by lower id
     """
     words_Zn = most_frequent_words(sampler.counts_VZ, n)
     pairs = WordPairs.of(words_Zn, len(sampler.counts_VZ))

@@ -26,7 +26,7 @@ MAX_BITS = 32  # of counts
 def optimised(sampler: Sampler, group: Group, priors: Priors) -> Priors:
     """Return priors that fit the topics of all devices better: asymmetric alpha_Z, symmetric beta.
 
-    Minka, "Estimating a Dirichlet distribution" (2000), equation 55. Words with priors of their own keep them and do
+    Minka, "Estimating a Dirichlet distribution" (2000), equation 55. Words with special priors keep them and do
     not count for beta. Histograms are sums of integers, so the result is the same for any number of devices.
     """
     counts_ZB, lengths_B = _document_histograms(sampler, group)

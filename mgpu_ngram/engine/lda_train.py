@@ -43,15 +43,15 @@ _done: dict[str, tuple[int, dict[str, float]]] = {}  # sweeps and last metrics o
 
 @dataclass(frozen=True)
 class Training:
-    """How to train; the same on every device.
+    """Options of the training; the same on every device.
 
     run               name of the run, for `progress_of`
-    seed ... coherence  the settings AS_CONFIGURED
+    seed ... coherence  the settings in AS_CONFIGURED
     last              the sweep to stop after
-    folder            where snapshots go; "" for none
-    snapshot_seconds  between two snapshots
-    memory            limits of each device and host
-    threads           of a device that is a CPU
+    folder            folder of the snapshots; "" for no snapshots
+    snapshot_seconds  seconds between snapshots
+    memory            memory limits of each device and host
+    threads           threads of a device that is a CPU
     """
 
     run: str
@@ -172,9 +172,9 @@ def train_rank(
     topics: dict[int, str] | None = None,
     earlier: TopicModel | None = None,
 ) -> Rank:
-    """Sweep until `training.last`, or until the perplexity stays; return the rank.
+    """Sweep until `training.last`, or until the perplexity stops improving; return the rank.
 
-    rank                    the result of the call before; or the parts of this device, with the other values
+    rank                    the result of the previous call; or the parts of this device, with the other arguments
     state, topics, earlier  as in `open_rank`
     """
     if not isinstance(rank, Rank):
@@ -184,7 +184,7 @@ def train_rank(
     sampler = rank.sampler
     tokens = total(sampler, group, sampler.tokens)
     if not tokens:
-        raise InputError(f"held_out is {training.held_out:g}, which leaves no token to train on; lower it")
+        raise InputError(f"held_out is {training.held_out:g}, which leaves no tokens to train on; lower it")
     while sampler.sweep < training.last and not rank.state.stopped:
         changed = sweep(sampler, group, rank.state.priors, training.seed, training.exclude_self)
         state = replace(rank.state, sweep=sampler.sweep)
@@ -235,7 +235,7 @@ def _stays(history: Sequence[dict[str, float]], tolerance: float) -> bool:
 
 
 def progress_of(run: str) -> tuple[int, dict[str, float]]:
-    """Return (sweeps done, last metrics) of a run in this process; (0, {}) for none."""
+    """Return (sweeps done, last metrics) of a run in this process; (0, {}) if no such run is known."""
     return _done.get(run, (0, {}))
 
 
@@ -255,7 +255,7 @@ def _save_in_time(rank: Rank, group: Group, training: Training) -> None:
 
 
 def save_snapshot(rank: Rank, group: Group, folder: str) -> None:
-    """Write the topics of all devices to the entries of a checkpoint; delete older ones when all are written."""
+    """Write the topics of all devices to the entries of a checkpoint; delete older entries when all are written."""
     state = rank.state.as_json()
     for block in rank.sampler.blocks.stored():
         topics = {str(number): topics for number, topics in block.topics().items()}

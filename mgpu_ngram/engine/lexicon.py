@@ -23,10 +23,10 @@ class Lexicon:
 
     unit        "word", "byte" or "id"
     symbols     V, the number of ids
-    tokens      symbols in the corpus, including sentence markers
+    tokens      number of tokens of the corpus, including sentence markers
     hash_H      (H,) uint64, ascending: the symbols; for bytes, their values
     ids_H       (H,) int32
-    num_shards  shards of the corpus
+    num_shards  number of shards of the corpus
     shard_V     (V,) uint16, the shard of n-grams with this last context word
     split       words too heavy for a shard (core.shards.split_words)
     """
@@ -42,7 +42,7 @@ class Lexicon:
     _copies: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def place(self, budget: Budget) -> str:
-        """Return the device where tokens get their codes: "cpu" when the lexicon would crowd a GPU."""
+        """Return the device that computes the codes of tokens: "cpu" if the lexicon would take too much of a GPU."""
         crowds = sum(a.nbytes for a in self.arrays().values()) > LEXICON_SHARE * budget.device_bytes
         return "cpu" if crowds else budget.device
 
@@ -88,7 +88,7 @@ class Lexicon:
 
 
 def place_lexicon(lexicon: Lexicon, budget: Budget, folder: str) -> Lexicon:
-    """Return the lexicon where it is, or in host memory when it would crowd a GPU, or in a file of `folder` when host
+    """Return the lexicon where it is; in host memory if it would fill too much of a GPU; in a file of `folder` if host
     memory has no room.
     """
     if lexicon.place(budget) == "gpu":

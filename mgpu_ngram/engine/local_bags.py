@@ -1,6 +1,6 @@
 """Convert bags of words with local vocabularies to bags of one vocabulary.
 
-A worker makes `LocalBags` of some documents. Their `Terms` are merged, `choose_words` makes the vocabulary, and every
+A worker makes `LocalBags` of its documents. Their `Terms` are merged, `choose_words` makes the vocabulary, and each
 worker renumbers its bags.
 """
 
@@ -31,11 +31,11 @@ else:
 
 @dataclass(frozen=True)
 class Terms:
-    """The words of some documents, in the order of their bytes, which is that of their code points.
+    """The words of documents, sorted by bytes, which is also the order of their code points.
 
     words        V words
-    documents_V  (V,) int64, documents that have the word
-    counts_V     (V,) int64, its tokens
+    documents_V  (V,) int64, number of documents that have the word
+    counts_V     (V,) int64, number of its tokens
     documents    number of documents
     """
 
@@ -47,7 +47,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class LocalBags:
-    """Bags of words, and the words: bags.num_words words, in any order, each once."""
+    """Bags of words, and their bags.num_words words, in any order, each once."""
 
     bags: Bags
     words: Words
@@ -75,7 +75,7 @@ class LocalBags:
 
 
 class WordIndex:
-    """Finds the ids of words in a vocabulary. Raises InputError if it has a word twice."""
+    """Finds the ids of words in a vocabulary. Raises InputError if a word occurs twice."""
 
     def __init__(self, words: Words, ignored: Iterable[str] = (), name: str = "the vocabulary"):
         """`ignored` words are not found."""
@@ -120,7 +120,7 @@ def join_local(parts: Sequence[LocalBags]) -> LocalBags:
 
 
 def choose_words(terms: Terms, options: TextOptions, name: str = "the corpus") -> Words:
-    """Return the vocabulary, in the order of its words, as CountVectorizer chooses it; ties by the alphabet.
+    """Return the vocabulary that CountVectorizer would choose, sorted; ties in alphabetical order.
 
     Raises InputError if max_df is below min_df, and if no word is left.
     """

@@ -38,10 +38,10 @@ def import_package(metric: Metric) -> Any:
 def measure_texts(metric: Metric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
     """Return a row of integers, (N, K) int64, for each text and its references.
 
-    BLEU: matches of 1 to 4 words, n-grams of these lengths, words of the text, and words of the reference nearest in
-    length, after sacrebleu's tokenisation 13a. WER and CER: the fewest words or characters to insert, delete or
-    replace, and the words or characters of that reference; of equal ones the first. Words are split at white space;
-    characters are those of the words, with a space between two.
+    BLEU: numbers of matches of 1 to 4 words, of n-grams of these lengths, of words of the text, and of the reference
+    nearest in length, after sacrebleu's tokenisation 13a. WER and CER: the fewest words or characters to insert, delete
+    or replace, and the words or characters of that reference; of equally near references the first. White space splits
+    words; characters are those of the words joined with single spaces.
     """
     row = _bleu_row() if metric == "bleu" else _error_row(metric)
     rows = [row(text, several) for text, several in zip(texts, references, strict=True)]
@@ -75,7 +75,7 @@ def _error_row(metric: Metric) -> Callable[[str, Sequence[str]], list[int]]:
 
 
 def quality(metric: Metric, sum_SK: np.ndarray) -> np.ndarray:
-    """Return the quality, (S,) float64, of S sets of texts from the sums of their rows: greater is better.
+    """Return the quality, (S,) float64, of S sets of texts from the sums of their rows; greater is better.
 
     BLEU in percent, 0 if there is no match of some length; or the negated error rate in percent, -inf for empty
     references. Papineni et al. 2002, BLEU, equations 2 and 3.

@@ -1,4 +1,4 @@
-"""Mix backoff models by linear or log-linear interpolation, and find linear weights for a text."""
+"""Mix backoff models by linear or log-linear interpolation, and tune linear weights on a text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_EM_ITERATIONS = 1000
 
 @dataclass
 class Component:
-    """A model of the mixture, and the nodes of the mixture that its nodes are."""
+    """A model of the mixture, and the nodes of the mixture that correspond to its nodes."""
 
     nodes: BackoffNodes
     place_G: Any
@@ -40,8 +40,8 @@ def mix(
              the history) ** bayes_scale in each model (`posteriors`)
 
     The n-grams are those of all models. The probability of each is the weighted sum of P(word | history) in the models,
-    where a model without the n-gram backs off, and one without the word has probability 0. All backoffs are computed
-    anew (`Nodes.normalise`). `<s>` has the greatest of its values.
+    where a model without the n-gram backs off, and a model without the word has probability 0. All backoffs are
+    computed anew (`BackoffNodes.normalise`). `<s>` has the greatest of its values in the models.
     """
     words, parts, nodes = open_mixture(models)
     if bayes:
@@ -67,11 +67,11 @@ def posteriors(
     """Return the weights of each model after each history, (M,) float64 each, as SRILM's BayesMix weighs models.
 
     probs   (G,) float64 of each model: P(word | history) of every node
-    length  of a history, the last so many words count
+    length  number of the last words of a history that count
 
     A model's weight is proportional to its prior weight times P(words) ** scale. P(words) is the product of the model's
-    probabilities of the words, each after the words before it; P(<s>) is that of </s>. Where every product is 0, the
-    prior weights hold.
+    probabilities of the words, each after the previous words; P(<s>) is that of </s>. If all products are 0, the
+    prior weights are used.
     """
     xp, logs, begin, end = array_module(nodes.word_G), [], words.id("<s>"), words.id("</s>")
     M = len(nodes.backoff_M)
@@ -102,9 +102,9 @@ def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float
     models, weights  as for `mix`; weights need not sum to 1
 
     P(w | h) = S(w | h) / Z(h). S is the product of the models' probabilities to the power of their weights, Z(h) its
-    sum over all words but <s>. A model takes a word that it lacks for <unk>. N-grams as in `mix`. Let C(h) be the
-    product of the backoffs to the power of their weights. Then Z(h) is C(h) Z(h without its first word) + the sum over
-    the listed n-grams of S(w | h) - C(h) S(w | h without its first word).
+    sum over all words except <s>. To a model, a word that it lacks is <unk>. The n-grams are those of `mix`. Let C(h)
+    be the product of the backoffs to the power of their weights. Then Z(h) is C(h) Z(h without its first word) + the
+    sum over the listed n-grams of S(w | h) - C(h) S(w | h without its first word).
     """
     words, parts, nodes = open_mixture(models)
     xp = array_module(nodes.word_G)
@@ -202,7 +202,7 @@ def _union(parts: Sequence[Component], V: int) -> BackoffNodes:
 def spread(part: Component, nodes: BackoffNodes, lacks: int | None = None) -> tuple[Any, Any]:
     """Return a model's probabilities of all nodes of the mixture (G,), and its backoffs (M,), float64.
 
-    lacks  the model's word whose values the words have that it lacks; None: they have probability 0
+    lacks  the model's word whose values stand for missing words; None: missing words have probability 0
     """
     xp, mine = array_module(nodes.word_G), part.nodes
     backoff_M, prob_G = xp.ones(len(nodes.backoff_M)), xp.zeros(len(nodes.prob_G))
@@ -222,10 +222,10 @@ def spread(part: Component, nodes: BackoffNodes, lacks: int | None = None) -> tu
 
 @dataclass(frozen=True)
 class Tuned:
-    """The weights of the models after each iteration of EM, first equal ones; and perplexities of the text with them.
+    """The weights of the models after each iteration of EM, which starts with equal weights, and the perplexities.
 
-    tokens   words and sentence ends that count
-    skipped  words that no model has
+    tokens   number of words and sentence ends that count
+    skipped  number of words that no model has
     """
 
     weights: list[list[float]]
@@ -250,7 +250,7 @@ def tune_weights(codes_MT: Any, log10_MT: Any) -> Tuned:
     prob_MT = prob_MT[:, known_T]
     M, tokens = prob_MT.shape
     if not tokens:
-        raise InputError("no word of the text is in a model; give a text to tune on")
+        raise InputError("no word of the text is in a model; give another text to tune on")
     weights: list[list[float]] = [[1 / M] * M]
     perplexities: list[float] = []
     while True:

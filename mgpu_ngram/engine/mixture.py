@@ -17,7 +17,10 @@ DROPPED_BITS = {"counts": COUNTS, "words": WORDS}
 
 
 def tensor_sums(mixture: Mixture) -> tuple[Any, Any]:
-    """Return `mixture_sums` of tensors as tensors. Logits of float64, for tests of gradients, use PyTorch alone."""
+    """Return `mixture_sums` of tensors as tensors.
+
+    Logits of float64, for tests of gradients, are computed by PyTorch.
+    """
     torch = torch_of(mixture.logits_RX)
     if mixture.logits_RX.dtype == torch.float64:
         kept_RX, terms_RN1 = _terms(mixture)
@@ -51,7 +54,7 @@ def tensor_top(logits_RX: Any, words: int, k: int, models: Sequence[TokenStates]
 
     states_RN  (R, N) int32, states of the N models
 
-    Raises InputError for a k and for a number of models that do not fit.
+    Raises InputError if k or the number of models is out of range.
     """
     torch = torch_of(logits_RX)
     with on_stream_of(logits_RX):

@@ -40,7 +40,7 @@ MIN_PIECE_ROWS, MIN_PIECE_HISTORIES = 4, 4096  # least rows to make, or historie
 
 
 def replica_bytes(trie: Trie) -> int:
-    """Return the device bytes that a `NextWordModel` of a model takes, with its values in one more scale."""
+    """Return the device bytes of a `NextWordModel`, including its values in one more scale."""
     node = trie.first_child_M.dtype.itemsize
     filled = 0 if trie.filled_F is None else 12 * len(trie) + trie.filled_F.nbytes  # the stored n-grams alone
     return filled + 12 * len(trie) + (8 + node) * trie.histories + trie.samples.nbytes
@@ -68,17 +68,17 @@ class FoundHistories(NamedTuple):
         return FoundHistories(first_HK, end_HK, backoff_HK, self.scale)
 
     def arrays_in(self, scale: str) -> Children:
-        """Return the arrays with backoffs in another scale. They must be in that one, or in log10."""
+        """Return the arrays with backoffs in a scale. The backoffs must be in this scale, or in log10."""
         if self.scale == scale:
             return Children(*self.arrays)
         if self.scale != "log10":
-            raise ValueError(f"backoffs are in {self.scale} but are asked for in {scale}; find histories in that scale")
+            raise ValueError(f"backoffs are in {self.scale} but {scale} is requested; find histories in that scale")
         backoff_HK = scale_values(self.backoff_HK.reshape(-1), scale).reshape(self.backoff_HK.shape)
         return Children(self.first_HK, self.end_HK, backoff_HK)
 
 
 class Scaled(NamedTuple):
-    """Values in one scale; with the backoffs of a model, or None for rows alone."""
+    """Values in one scale, with the backoffs of a model; None if only rows are made."""
 
     scale: str
     value_G: Any
@@ -89,8 +89,8 @@ class Scaled(NamedTuple):
 class RowMaker:
     """Makes rows of found histories, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
 
-    backoff_M     log10 backoffs of the model that finds histories, which also need the scale of the rows
-    left_out      a word that is neither ranked nor sampled (<s>, which has probability 1 in lmplz); -1 for none
+    backoff_M     log10 backoffs of the model that finds histories, which are also converted to the scale of the rows
+    left_out      a word that is neither ranked nor sampled (<s>, which has probability 1 in lmplz); -1: no word
     has_backoffs  whether the model has backoffs, which smoothed rows need
     threads       threads that share histories on a CPU
     filled_F      rising: n-grams that count only in smoothed rows, because the model does not store them
@@ -116,7 +116,7 @@ class RowMaker:
         self._scaling = threading.Lock()
 
     def dense(self, found: FoundHistories, options: RowOptions, out: Any = None) -> Any:
-        """Return (H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
+        """Return (H, orders, V) of the dtype: the values of all words. bfloat16 is uint16, the upper half of a float32.
 
         out  array to fill, on the same device. Its rows may be longer than V values; the values after them become
              undefined. None: a new array, padded so that each row starts at a multiple of 128 bytes
@@ -178,7 +178,7 @@ class RowMaker:
         return WordValues(self.word_G, scaled.value_G, scaled.value_V)
 
     def check(self, options: RowOptions) -> None:
-        """Raise InputError for rows that a model without backoffs lacks."""
+        """Raise InputError for rows that need backoffs, if the model has none."""
         if options.mode == "smoothed" and not self.has_backoffs:
             raise InputError(
                 "the model has no backoffs, which smoothed rows need; make it again without --no-backoff, or ask for "
@@ -203,7 +203,10 @@ class RowMaker:
         return found._replace(first_HK=first_HK, end_HK=end_HK)
 
     def scaled(self, scale: str) -> Scaled:
-        """Return the values in a scale. They are kept: work of other streams, and CUDA graphs, may read them later."""
+        """Return the values in a scale.
+
+        They are never freed, because other streams and CUDA graphs may read them later.
+        """
         if scale == "log10":  # in which the model has them
             return Scaled(scale, self.prob_G, self.prob_V, self.backoff_M)
         with self._scaling:
@@ -216,7 +219,10 @@ class RowMaker:
             return self._scaled[scale]
 
     def ranked(self, scale: str) -> Any:
-        """Return (V,) uint32: single words by their values in a scale, greatest first, ties by id. Caches the last."""
+        """Return (V,) uint32: single words by their values in a scale, greatest first, ties by id.
+
+        Caches the last result.
+        """
         value_V = self.scaled(scale).value_V
         with self._scaling:
             if self._last_ranks is None or self._last_ranks[0] != scale:
@@ -243,7 +249,7 @@ def _joined(pieces: list[tuple]) -> tuple:
 class NextWordModel(RowMaker):
     """A model on a device that finds histories and makes rows. A quantised model is decoded there.
 
-    A model of an order above 33 has no rows: they raise InputError.
+    For a model of an order above 33, rows raise InputError.
 
     threads  threads that share histories on a CPU
     """
@@ -266,14 +272,15 @@ class NextWordModel(RowMaker):
         return self.trie.symbols
 
     def check(self, options: RowOptions) -> None:
-        """Raise InputError for rows that a model without backoffs, or of a high order, lacks."""
+        """Raise InputError for rows that need backoffs, if the model has none, and for a model of too high an order."""
         self._check_order()
         super().check(options)
 
     def _check_order(self) -> None:
         if self.order > MAX_BACKOFF_ORDERS + 1:
             raise InputError(
-                f"the model has order {self.order} but distributions go up to {MAX_BACKOFF_ORDERS + 1}; make one of a "
+                f"the model has order {self.order} but distributions support orders up to {MAX_BACKOFF_ORDERS + 1}; "
+                "make a model of a "
                 "lower order"
             )
 
@@ -281,7 +288,7 @@ class NextWordModel(RowMaker):
         """Find the histories before given positions of a stream of codes.
 
         bos    whether <s> precedes each sentence
-        scale  of the backoffs: the scale of the rows to make
+        scale  scale of the backoffs, which is the scale of the rows to make
         """
         self._check_order()
         t, backoff_M = self.trie, self.scaled(scale).backoff_M
@@ -313,7 +320,7 @@ class NextWordModel(RowMaker):
         return self.begin if bos else -1
 
     def compact(self, found: FoundHistories) -> CompactBlock:
-        """Return found histories in log10 as a block to send or store, with every range of children once.
+        """Return found histories in log10 as a block to send or store; each range of children is stored once.
 
         The caller adds `prob_V` if needed.
         """
@@ -347,7 +354,7 @@ def _among(filled_F: Any, first_R: Any, end_R: Any, offsets: Any) -> Any:
 
 
 def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[RowMaker, FoundHistories]:
-    """Return a block with `prob_V` on a device; its rows equal those of the replica that found it, bit for bit."""
+    """Return a row maker and the histories of a block with `prob_V`; rows are those of the replica, bit for bit."""
     move = partial(to_device_fast, device=device)
     found = FoundHistories(*map(move, (block.first_HK, block.end_HK, block.backoff_HK)))
     filled_F = None if block.filled_F is None else move(block.filled_F)
@@ -379,7 +386,7 @@ def use_block(
     options: RowOptions | None,
     fn: Callable[[Any], Any],
 ) -> Any:
-    """Return fn(rows) of some histories, computed where the task runs; without options, fn(compact block).
+    """Return fn(rows) of histories, computed on the worker of the task; without options, fn(compact block).
 
     model      arguments of `next_word_model_of`
     histories  (codes_T, positions_H) in host memory

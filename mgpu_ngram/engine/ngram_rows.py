@@ -20,10 +20,10 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 class NgramRows:
     """An n-gram model with the vocabulary of a translation model.
 
-    Its n-grams are sorted anew by the target's ids, once, so that a search reads them in the order of its logits.
+    Its n-grams are sorted once by the ids of the target, so that a search reads them in the order of its logits.
 
-    tokens  words of the target, by id; the n-gram model gives words that it lacks the probability of <unk>
-    eos     id of the end of a sentence, </s> of the n-gram model
+    tokens  words of the target, by id; words that the n-gram model lacks have the probability of <unk>
+    eos     id of the end of a sentence, which is </s> in the n-gram model
     """
 
     def __init__(self, model: NextWordModel, tokens: Sequence[str], eos: int):
@@ -49,7 +49,7 @@ class NgramRows:
         self.is_fixed = len(copies) == 0  # steps neither wait for a GPU nor copy from the host
 
     def start(self, rows: int) -> Any:
-        """Return the states of `rows` sentences that have not begun."""
+        """Return the states of `rows` new sentences."""
         return array_module(self._ids_V).full((rows, self._model.order - 1), -1, np.int64)
 
     def step(self, nodes_RK: Any, words_R: Any) -> tuple[Any, NgramScores]:

@@ -14,7 +14,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 
 def multiply(x_RX: Any, weight_XY: Any, bias_Y: Any = None) -> Any:
-    """Return x W + bias, (R, Y), for a matrix of a model that is ready."""
+    """Return x W + bias, (R, Y), for a matrix of a `ReadyModel`."""
     return (row_products if isinstance(weight_XY, Panels) else cublas_products)(x_RX, weight_XY, bias_Y)
 
 
@@ -58,11 +58,11 @@ def run(
     live_R: Any = None,
     out_RH: Any = None,
 ) -> tuple[Any, Any]:
-    """Return the next (state, memory cell) of a layer, its transitions included; GRUs leave the memory cell alone.
+    """Return the next (state, memory cell) of a layer with its transitions; GRUs do not change the memory cell.
 
-    inputs  layer[0].input(x), if the caller has it; of a GRU with `row_R`, its rows for each row of h
+    inputs  layer[0].input(x), if the caller has computed it; for a GRU with `row_R`, row_R selects its rows
     live_R  rows whose state changes; None: all
-    out_RH  where the next state is written; None: a new array
+    out_RH  array for the next state; None: a new array
     """
     old_h, old_c = h, c
     for i, cell in enumerate(layer):
@@ -86,7 +86,7 @@ def run(
 def encode(
     layer: tuple[Cell, ...], x_TBX: Any, live_TB: Any, backward: bool = False, inputs: Any = None, row_TB: Any = None
 ) -> Any:
-    """Return the states of a layer over sentences, (T, B, H); a position that is not live keeps the state before it.
+    """Return the states of a layer over sentences, (T, B, H); a position that is not live keeps the previous state.
 
     inputs, row_TB  layer[0].input of words, and the row of each position; x_TBX is not read. None: they are computed
     """
@@ -109,7 +109,7 @@ def encode(
 def encode_on(
     layers: tuple[tuple[Cell, ...], ...], states_TBH: Any, live_TB: Any, backward: bool, stacks: Stacks
 ) -> Any:
-    """Return the states of the last of `layers`, each on those of the layer before."""
+    """Return the states of the last of `layers`; each layer runs on the states of the previous one."""
     for i, layer in enumerate(layers):
         turned = stacks.alternating and i % 2 == 0
         states_TBH = with_skip(encode(layer, states_TBH, live_TB, backward != turned), states_TBH, stacks.skip)
@@ -117,5 +117,5 @@ def encode_on(
 
 
 def with_skip(states: Any, below: Any, skip: bool) -> Any:
-    """Return the states of a layer, with those of the layer below added if `skip`."""
+    """Return the states of a layer; `skip` adds the states of the layer below."""
     return stored(singles(states) + singles(below), states.dtype) if skip else states

@@ -26,8 +26,8 @@ POOLS_PER_OCTAVE = 4  # numbers of slots of pools, from one power of two to the 
 class NmtSteps:
     """A model as a step function with a pool of encoded sentences. A row's bits do not depend on other rows.
 
-    A state has rows of "hidden", "memory" (of LSTMs), "stack" (of layers on layers) and "slot", the sentence of the row
-    in the pool.
+    A state has rows of "hidden", "memory" (LSTMs only), "stack" (stacked layers only) and "slot", the place of the
+    sentence in the pool.
     """
 
     def __init__(self, model: NmtModel):
@@ -49,7 +49,7 @@ class NmtSteps:
     def start(self, state: Any, sources: Sequence[np.ndarray], slots: Sequence[int]) -> Any:
         """Return the state with a row for each new sentence after its own rows.
 
-        sources  ids of each sentence with the end of the sentence, (T,) or (T, factors)
+        sources  ids of each sentence and of its end, (T,) or (T, factors)
         slots    places in the pool: see `StepFunction`
         """
         if state is None:
@@ -67,7 +67,7 @@ class NmtSteps:
         return join_rows(state, new)
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
-        """Return (next state, scores) after a word for each row; word -1 stands for none."""
+        """Return (next state, scores) after a word for each row; word -1 stands for no word."""
         xp, m = self._xp, self.model
         previous_RE = row_R = None
         if m.word_inputs is not None:

@@ -26,7 +26,7 @@ class ReadyModel(NmtModel):
 
     word_inputs    (V + 1, 3H), inputs of the decoder's first cell for each target word, and for no word, in row V;
                    None: they are computed
-    word_hidden    (V + 1, E), the part of each word in the hidden layer; None as word_inputs, and without attention
+    word_hidden    (V + 1, E), the part of each word in the hidden layer; None: it is computed, or there is no attention
     source_inputs  (V, 3H) of each source word for each direction of the encoder; (): they are computed
     """
 
@@ -36,10 +36,10 @@ class ReadyModel(NmtModel):
 
 
 def ready(model: NmtModel, tf32: bool = False, table_bytes: int = MAX_TABLE_BYTES) -> ReadyModel:
-    """Return a model on its device, ready to be applied. A CPU computes in float32; uint16 are the bits of bfloat16.
+    """Return a model on its device, ready to be applied. A CPU computes in float32; uint16 holds the bits of bfloat16.
 
-    tf32         a GPU rounds the numbers of float32 products to TF32; else these have single precision
-    table_bytes  memory for tables of products of words: first of target words, then of source words, if they fit
+    tf32         a GPU rounds the factors of float32 products to TF32; False: products have single precision
+    table_bytes  memory for tables of products of words: first for target words, then for source words if these fit
 
     Raises InputError for a model with LSTM cells in bfloat16.
     """

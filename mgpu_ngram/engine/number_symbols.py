@@ -60,7 +60,7 @@ def number_symbols(
     """Give every symbol of the corpus its id: see `Vocabulary` for the order.
 
     merged  every symbol of the corpus once; it is moved to `device`, where the work runs
-    lmplz   set if the text was read as lmplz reads it; None: as a count reads it
+    lmplz   given if the text was read as lmplz reads it; None: it was read as a count reads it
 
     Returns (the lexicon for counting, on the device; the vocabulary for writing, in host memory). Raises
     HashCollision if a word has the hash of a special, SpecialInText if `lmplz` refuses a word, and RunError if
@@ -88,9 +88,9 @@ def _are_words(unit: str, lmplz: LmplzText | None) -> bool:
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols of a corpus, or of one of some ranges of hashes (`hash_range`).
+    """The symbols of a corpus, or of one range of hashes (`hash_range`).
 
-    unknown_V  (V,) bool, rows of words that have the id of <unk>; None: there are none
+    unknown_V  (V,) bool, rows of words that have the id of <unk>; None: no such words
     """
 
     merged: LocalVocabulary
@@ -106,7 +106,7 @@ class Symbols:
 
 @dataclass(frozen=True)
 class Totals:
-    """Some numbers of `Symbols`: unknown words in the text, hashes with those of all specials."""
+    """Totals of `Symbols`: unknown words in the text, and hashes including those of all specials."""
 
     specials: Specials
     unknown: int
@@ -144,7 +144,7 @@ class Ordered(NamedTuple):
         return len(self.words.counts_V if self.rows_I is None else self.rows_I)
 
     def rows(self) -> Iterator[Any]:
-        """Yield indices of consecutive rows, as many as are copied at once."""
+        """Yield indices of consecutive rows, in blocks that are copied at once."""
         step = rows_at_once(self.words.counts_V)
         for first in range(0, len(self), step):
             last = min(first + step, len(self))
@@ -171,9 +171,9 @@ def join_symbols(
 ) -> tuple[Lexicon, Vocabulary]:  # fmt: skip
     """Return the lexicon and the vocabulary of the symbols of all ranges of hashes.
 
-    totals      of each range
+    totals      totals of each range
     hashes      `ids_by_hash` of each range
-    ordered     all symbols in the order of their ids, without specials, in one piece or several
+    ordered     all symbols in the order of their ids, without specials, in one or more pieces
     new_arrays  makes arrays, on the device of the symbols, from the number of elements and the dtype of each name
     """
     specials = _joined_specials([t.specials for t in totals])
@@ -236,8 +236,8 @@ def _joined_hashes(
 def ids_by_hash(hash_R: Any, ids_R: Any, specials: Specials) -> tuple[Any, Any]:
     """Return the hashes of a range, rising, and their ids, with those of all its specials.
 
-    hash_R  of the rows of `Symbols`; merged vocabularies are in this order, that of one chunk is not
-    ids_R   of the same rows; overwritten. Those of specials have any value
+    hash_R  hashes of the rows of `Symbols`; merged vocabularies are in this order, the vocabulary of one chunk is not
+    ids_R   ids of the same rows; overwritten. The ids of specials are arbitrary
     """
     xp = array_module(hash_R)
     for k, row in specials.rows.items():
@@ -317,13 +317,13 @@ def _join_vocabulary(
 
 
 class Specials(NamedTuple):
-    """The K specials of a vocabulary, 0 or 3; a text may hold them as words, too.
+    """The K specials of a vocabulary, 0 or 3; they may also occur as words in a text.
 
     hash_K     (K,) uint64, in host memory
     places_K3  (K, 3) int64, in host memory: count, first source and first offset of each as a word of the text; 0, -1,
                -1 if the text does not contain it
-    rows       number of a special -> its row in the merged vocabulary, (1,); of those that the text contains
-    absent     numbers of those that the text does not contain; of a range of hashes, those that belong there
+    rows       {number of a special: its row in the merged vocabulary, (1,)}, for specials that the text contains
+    absent     numbers of specials that the text does not contain; for a range of hashes, only specials of this range
     """
 
     hash_K: np.ndarray

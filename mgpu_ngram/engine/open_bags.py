@@ -42,14 +42,15 @@ def open_bags(
 
     inputs       files, globs, directories or fsspec URLs. UCI docword files, sparse matrices of scipy.sparse.save_npz,
                  files of save_bags; or documents: plain text, a document a line; JSON lines; Parquet. Text, JSON lines
-                 and docword files may be compressed. First bytes tell the format, not names
-    vocabulary   see `as_words`. Bags need none; of docword.NAME.txt the file vocab.NAME.txt beside it is used. For
-                 documents it is found, which reads all of them
-    options      how text becomes bags of words; other files obey none
+                 and docword files may be compressed. The first bytes determine the format, not the name
+    vocabulary   see `as_words`. Optional for bags; for docword.NAME.txt, the default is vocab.NAME.txt beside it. For
+                 documents, the default is made from all documents, which are read for it
+    options      options for making bags of words from text; not for other files
     text_column  column of Parquet files, or key of JSON lines, with a text or a list of tokens
-    device       "cpu" or "gpu", where text becomes bags of words
-    spread       spread(fn, chunks) returns fn of each chunk in order, such as by the workers of a cluster; both are
-                 picklable. None: threads of this process, or one for a token_pattern, which holds the GIL
+    device       "cpu" or "gpu", the device that makes bags of words from text
+    spread       spread(fn, chunks) returns fn of each chunk in order, for example from the workers of a cluster; both
+                 are picklable. None: use threads of this process, or one thread for a token_pattern, which holds the
+                 GIL
 
     Raises InputError for files that cannot be used, such as docword.NAME that ends in its header and NAME.json with a
     JSON array, which would be read as text; for a mix of documents and of bags; for options or a text column of bags;
@@ -80,7 +81,7 @@ def open_texts(inputs: Sequence[str | os.PathLike], text_column: str = "text") -
 
 
 def refuse_column(text_column: str | None, matrix: str) -> None:
-    """Raise InputError if a text column is named: `matrix` is a file of bags of words."""
+    """Raise InputError if a text column is given, because `matrix` is a file of bags of words."""
     if text_column not in (None, "text"):
         raise InputError(
             f"text_column is {text_column!r} but {matrix!r} is a matrix of counts, not text; leave text_column out"
@@ -88,7 +89,7 @@ def refuse_column(text_column: str | None, matrix: str) -> None:
 
 
 def columns_of(inputs: Sequence[str]) -> int | None:
-    """Return the number of words of files of bags, from their heads; None for documents, which must be read for it."""
+    """Return the number of words of files of bags, from their headers; None for documents, which are not read."""
     _, sources, formats = _look(inputs)
     return None if formats[0] == "documents" else _num_words(sources[0], formats[0])
 
@@ -110,7 +111,7 @@ def _look(
 
 
 def states_of_inputs(inputs: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the files of inputs as checkpoints describe them; reads none."""
+    """Return the files of inputs as checkpoints describe them, without reading them."""
     sources = tuple(stored_source(name, location) for name, location in find_files(list(inputs)))
     return list(Corpus(sources, "byte").states)
 
@@ -123,7 +124,10 @@ def _format(source: Source) -> str:
         return "csr"
     if source.format == "plain" and is_bag_file(head):
         if not source.is_local:
-            raise InputError(f"{source.name!r} is a file of bags of words, which is mapped into memory; download it")
+            raise InputError(
+                f"{source.name!r} is a file of bags of words, which must be a local file, because it is memory-mapped; "
+                "download it"
+            )
         return "bags"
     return "uci" if is_uci(head) or (_is_named_docword(source) and is_cut_header(head)) else "documents"
 

@@ -1,4 +1,4 @@
-"""Open a model from any kind of file that holds one."""
+"""Open a model from a file of any supported format."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def open_model(
 
     The model is in host memory. A KenLM binary model must be a local file and hold its words.
 
-    device   where to build the trie of another file than a model file
+    device   device that builds the trie, for files other than model files
     threads  threads that parse an ARPA file, and find the n-grams of a probing model
-    fanout   of the trie of another file; a model file has its own
+    fanout   fanout of the trie, for files other than model files, which have their own
     verify   compare the checksums of a model file
     watch    records the seconds to `read` a file and to `build` a trie
-    read     `read_arpa`, or it with options
+    read     `read_arpa`, or a partial of it with options
 
     Raises InputError for another kind of file, a damaged file or an inconsistent model; for an ARPA file with the line.
     """
@@ -91,11 +91,11 @@ def _open_kenlm(path: str | Path, device: str, threads: int, fanout: int, watch:
 
 @dataclass(frozen=True)
 class KeyedModel:
-    """A probing model as it lies in KenLM's file: it scores text, but the words of its n-grams are unknown.
+    """A probing model in the form of KenLM's file: it scores text, but the words of its n-grams are unknown.
 
     tables  views of the file, which is memory-mapped
     words   V words
-    ngrams  number of n-grams, without those that KenLM filled in
+    ngrams  number of n-grams, without n-grams that KenLM filled in
     """
 
     path: str | Path

@@ -43,8 +43,8 @@ class TranslationFiles:
     source_vocabs  for each column of the input, the vocabularies of the factors of its words
     target_vocab   vocabulary of the output
     bpe            byte pair codes of each column; () for none
-    columns        column of the input that each model reads, from 0; () for the first
-    lm             n-gram model or ARPA file; "" for none
+    columns        column of the input that each model reads, from 0; () for the first column
+    lm             file of an n-gram model; "" for none
     shortlist      file of translation probabilities; "" for none. See `load_shortlist` for the other two
     """
 
@@ -61,7 +61,7 @@ class TranslationFiles:
     def __post_init__(self) -> None:
         M, columns = len(self.models), len(self.source_vocabs)
         if not M:
-            raise InputError("there is no model; give the .npz file of one")
+            raise InputError("the list of models is empty; give the .npz file of a model")
         if not columns:
             raise InputError("there is no source vocabulary; give --source-vocab (in Python source_vocab=FILE)")
         if self.columns and len(self.columns) != M:
@@ -87,20 +87,20 @@ class TranslationFiles:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return all paths but that of the n-gram model."""
+        """Return all paths except the path of the n-gram model."""
         vocabs = [path for factors in self.source_vocabs for path in factors]
         return tuple(path for path in (*self.models, *vocabs, self.target_vocab, *self.bpe, self.shortlist) if path)
 
     def identity(self) -> dict[str, str]:
-        """Return what identifies the contents of each file, by its path."""
+        """Return the identity of the contents of each file, by path."""
         return {path: crc_of(path) for path in self.paths} | ({self.lm: identify(self.lm)} if self.lm else {})
 
 
 class Translation:
     """A translation system on a device, ready to decode; threads may share it.
 
-    models   on the device, in the order of their files
-    columns  of the input
+    models   models on the device, in the order of their files
+    columns  columns of the input
     target   vocabulary of the output
     """
 
@@ -129,11 +129,14 @@ class Translation:
 
     @property
     def has_attention(self) -> bool:
-        """Whether any of the models has."""
+        """Whether any of the models has attention."""
         return any(model.attention is not None for model in self.models)
 
     def pieces(self, line: str) -> list[list[str]]:
-        """Return the words that models read of each column of a line. Raises InputError for too few or many columns."""
+        """Return the words of each column of a line as models read them.
+
+        Raises InputError for a wrong number of columns.
+        """
         texts = line.split("\t") if "\t" in line or len(self.columns) > 1 else [line]
         if len(texts) != len(self.columns):
             raise InputError(
@@ -152,7 +155,7 @@ class Translation:
         return self.target.encode(line, self.vocab_size)[:-1]
 
     def steps(self) -> list[StepFunction]:
-        """Return the models as step functions with pools of their own, for one search."""
+        """Return the models as step functions with their own pools, for one search."""
         found: list[StepFunction] = []
         for model, part in zip(self.models, self._part_of, strict=True):
             steps: StepFunction = NmtSteps(model)
@@ -173,8 +176,8 @@ class Translation:
     ) -> list[list[Hypothesis]]:
         """Return the results of each source from `encode`, best first; `first` is the number of the first sentence.
 
-        weights    of the models, 1 each if left out
-        lm_weight  of the n-gram model
+        weights    weights of the models, 1 each by default
+        lm_weight  weight of the n-gram model
         """
         lm = None if self._lm is None else WeightedModel(self._lm, lm_weight)
         with memory_guard("decoding", self._device, LESS_MEMORY):
@@ -196,14 +199,14 @@ def open_translation(
 ) -> Translation:
     """Return the system in files, on a device.
 
-    dtype        "float32"; "tf32": a GPU rounds the numbers of products to TF32 (10 bits); "float16", on a GPU also
-                 that of states and products; "bfloat16": weights are rounded to it, and products are those of "tf32".
-                 Else all products and states are float32
-    threads      threads that parse an ARPA file, and that choose words on a CPU
-    lm           the n-gram model, if it is loaded already
+    dtype        "float32"; "tf32": a GPU rounds the factors of products to TF32 (10 bits); "float16", on a GPU also
+                 for states and products; "bfloat16": weights are rounded to it, and products are those of "tf32".
+                 Other products and states are float32
+    threads      threads that parse an ARPA file, and choose words on a CPU
+    lm           the n-gram model, if it is already loaded
     table_bytes  memory for each model's tables of products of words; see `ready`
 
-    Raises InputError, one line, for files that are damaged or do not fit each other.
+    Raises InputError for files that are damaged or do not fit each other.
     """
     if dtype not in COMPUTE_DTYPES:
         raise InputError(f"dtype is {dtype!r} but must be one of {', '.join(COMPUTE_DTYPES)}")

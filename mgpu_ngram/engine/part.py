@@ -1,7 +1,7 @@
 """One part of a model: its n-grams with adjusted counts, and with estimated values.
 
 A part holds all n-grams of orders 2 to N whose last context word belongs to it. So all continuations of a context are
-in one part, and so are an n-gram and the same n-gram without its first word. Parts exchange only vectors over the
+in one part, and so are an n-gram and its suffix. Parts exchange only vectors over the
 vocabulary, counts of counts and the finished model. Every part has all words of order 1.
 
 If a word is split (core.shards.split_words), the word before it selects the part of its trigrams and longer n-grams.
@@ -26,13 +26,14 @@ from mgpu_ngram.kernels.estimate.link_histories import Links
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """Settings of a model, besides its counts. Picklable.
+    """Settings of an estimate. Picklable.
 
     order                highest order, N
     thresholds           (N,) raw counts: n-grams of order n with count thresholds[n - 1] or less are pruned
     vocab_pad            least number of words of the uniform distribution
-    interpolate_unigrams  whether words get a share of the uniform distribution; else <unk> gets all that order 1 leaves
-    smoothing            of plain counts; None: modified Kneser-Ney
+    interpolate_unigrams  whether words get a share of the uniform distribution; else <unk> gets all remaining mass of
+                          order 1
+    smoothing            smoothing of plain counts; None: modified Kneser-Ney
     """
 
     order: int
@@ -44,14 +45,14 @@ class EstimateOptions:
 
 @dataclass
 class Order:
-    """The n-grams of one order n, 2 or more, of a part; uint32 becomes int64 for values from 2**32 on.
+    """The n-grams of one order n, at least 2, of a part. Arrays of uint32 are int64 if values reach 2**32.
 
-    keys      (C, R) uint64 of words of `bits` bits, rising; None in a part that is the whole model
+    keys      (C, R) uint64, rising keys with `bits` bits a word; None in a part that is the whole model
     raw_R     (R,) uint32, count of each n-gram in the text; count_R itself after `Part.drop_raw_counts`
-    suffix_R  (R,) uint32: the row in the order below of each n-gram without its first word. Order 2: a word id. Order
-              3: may be a number past all rows, the place of a split bigram. None: not found yet
+    suffix_R  (R,) uint32: the row of the suffix of each n-gram in the order below. Order 2: a word id. Order
+              3: may exceed all rows, for the place of a split bigram. None: not found yet
     count_R   (R,) uint32, adjusted counts; raw_R itself in the highest order
-    marked_R  (R,) bool, whether it is pruned; None if no n-gram of this order is
+    marked_R  (R,) bool, whether the n-gram is pruned; None if no n-gram of this order is pruned
     links     `Links`, in a part that is the whole model; else None
     """
 
@@ -68,7 +69,7 @@ class Order:
         return len(self.raw_R)
 
     def sizes(self) -> tuple[int, int]:
-        """Return (n-grams that are kept, all n-grams)."""
+        """Return (number of kept n-grams, number of all n-grams)."""
         pruned = 0 if self.marked_R is None else int(self.marked_R.sum())
         return len(self) - pruned, len(self)
 
@@ -81,11 +82,11 @@ class Order:
 class Part:
     """A part with its adjusted counts.
 
-    orders            of 2 to N
+    orders            orders 2 to N
     left_V            (V,) int64: the number of distinct words before each word, from the bigrams of this part
     split_left_L      (H * V,) int64: the same for split bigrams, from the trigrams of this part
-    counts_of_counts  order -> number of its n-grams with adjusted count 1, 2, 3, 4
-    sizes             order -> (n-grams that are kept, all n-grams)
+    counts_of_counts  {order: number of its n-grams with adjusted count 1, 2, 3, 4}
+    sizes             {order: (number of kept n-grams, number of all n-grams)}
     """
 
     orders: dict[int, Order]
@@ -132,7 +133,7 @@ class Unigrams:
 
     prob_V   (V,) float32, P(word)
     kept_V   (V,) bool, False for pruned words
-    finite   whether a model has -99 as log10 of 0 (-100 of <unk>), as in SRILM; else -inf, as in lmplz
+    finite   whether the log10 of 0 is -99 (-100 for <unk>), as in SRILM; else -inf, as in lmplz
     """
 
     prob_V: Any
@@ -144,7 +145,7 @@ class Unigrams:
 class Weights:
     """Values of the kept n-grams of one order, of one part or of all parts.
 
-    columns  (C, G) uint64, rising keys; None in the whole model, whose values are those of all rows of `Order`
+    columns  (C, G) uint64, rising keys; None in the whole model, which has values for all rows of `Order`
     values   (G,) float32, log10 probabilities, or backoffs
     """
 
@@ -168,10 +169,10 @@ class OrderNodes(NamedTuple):
 class Estimated:
     """The estimated values of a part.
 
-    probabilities  order -> values of its kept n-grams of orders 2 to N
-    backoffs       order -> values of its contexts, which are n-grams of orders 1 to N - 1; these may be in another
+    probabilities  {order: values of its kept n-grams}, orders 2 to N
+    backoffs       {order: values of its contexts}, which are n-grams of orders 1 to N - 1; these may be in another
                    part, or pruned
-    nodes          order -> nodes of orders 2 to N, only of a part that is the whole model
+    nodes          {order: nodes}, orders 2 to N, only for a part that is the whole model
     """
 
     probabilities: dict[int, Weights]

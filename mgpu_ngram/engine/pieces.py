@@ -8,7 +8,7 @@ from typing import Any
 
 
 def in_pieces(fn: Callable[[int, int], Any], rows: int, threads: int, least: int) -> list[Any]:
-    """Return fn(begin, end) for all rows, in order; threads share them, at least `least` rows each."""
+    """Return fn(begin, end) for all rows, in order; threads share the rows, at least `least` each."""
     size = max(least, -(-rows // threads))
     if size >= rows:
         return [fn(0, rows)]

@@ -37,7 +37,7 @@ RATES_NS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class OrderPlan:
-    """How one order is counted, why, and the device bytes that `tokens` tokens need."""
+    """The strategy of one order, its reason, and the device bytes that `tokens` tokens need."""
 
     order: int
     strategy: str
@@ -66,7 +66,7 @@ class TextFacts(NamedTuple):
     """The facts about a text on which the choice of a strategy depends.
 
     symbols            size of the alphabet or vocabulary
-    tokens             tokens of the largest part counted at once
+    tokens             number of tokens of the largest part that is counted at once
     symbols_are_known  False if `symbols` is a guess
     """
 

@@ -22,13 +22,13 @@ def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: i
 
     trie        not quantised, with backoffs
     begin, end  the words <s> and </s>
-    entropy     the threshold: n-grams go that change the perplexity by a smaller ratio
-    max_ngrams  instead of a threshold: how many n-grams of all orders may stay. The threshold is the least for that;
-                n-grams of equal changes go together
+    entropy     the threshold: n-grams that change the perplexity by a smaller ratio are pruned
+    max_ngrams  greatest number of n-grams of all orders, instead of a threshold. The least sufficient threshold is
+                used; n-grams with equal changes are pruned together
 
-    Words stay; so does a context of a longer n-gram that stays, with its suffixes. Kept probabilities do not change,
-    except after a history with all words (`Nodes.normalise`). All backoffs are computed anew. Raises InputError when
-    there are more than max_ngrams words.
+    Words are kept, and so are the contexts of kept n-grams, with their suffixes. Kept probabilities do not change,
+    except after a history with all words (`BackoffNodes.normalise`). All backoffs are computed anew. Raises InputError
+    when there are more than max_ngrams words.
     """
     nodes = nodes_of(trie)
     keeps_G = thresholds(nodes, begin, end)
@@ -39,12 +39,13 @@ def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: i
         allowed = max_ngrams - trie.symbols
         if allowed < 0:
             raise InputError(
-                f"max_ngrams is {max_ngrams:,} but the model has {trie.symbols:,} words, which all stay; give more"
+                f"max_ngrams is {max_ngrams:,} but the model has {trie.symbols:,} words, which are never pruned; "
+                "raise max_ngrams"
             )
         limit = _least_threshold(longer[nodes.listed_G[trie.symbols :]], allowed)
         if limit == np.inf:
             fixed = trie.symbols + int((longer[nodes.listed_G[trie.symbols :]] == np.inf).sum())
-            raise InputError(f"max_ngrams is {max_ngrams:,} but {fixed:,} n-grams have to stay; give more")
+            raise InputError(f"max_ngrams is {max_ngrams:,} but {fixed:,} n-grams cannot be pruned; raise it")
     nodes.listed_G[trie.symbols :] &= longer >= limit
     del keeps_G, longer
     return *_renormalised(nodes, trie), limit
@@ -53,7 +54,7 @@ def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: i
 def prune_rare(trie: Trie, rare_G: Any) -> tuple[Trie, int]:
     """Return as `prune` does, without a threshold: (the trie without n-grams that `rare_G` (G,) bool marks, histories).
 
-    Words, contexts of n-grams that stay, and suffixes of these contexts stay, too.
+    Words, contexts of kept n-grams, and suffixes of these contexts are kept, too.
     """
     nodes = nodes_of(trie)
     keeps_G = _with_needs(nodes, lambda n: 1.0 - rare_G[nodes.level(n)])
@@ -68,12 +69,12 @@ def _renormalised(nodes: BackoffNodes, trie: Trie) -> tuple[Trie, int]:
 
 
 def thresholds(nodes: BackoffNodes, begin: int, end: int) -> Any:
-    """Return (G,) float64: the highest threshold at which each n-gram stays; infinity for words.
+    """Return (G,) float64: the highest threshold at which each n-gram is kept; infinity for words.
 
-    That is the relative change of the perplexity without the n-gram, or a longer n-gram's that needs it as a context
-    or as the suffix of a context. The changes depend on the model before pruning alone: an n-gram's takes
-    probabilities of lower orders, which are pruned after it, and those of its own context, which are kept until all
-    have been computed.
+    The threshold is the relative change of the perplexity without the n-gram, or, if greater, that of a longer n-gram
+    that needs it as a context or as the suffix of a context. The changes depend only on the model before pruning: the
+    change of an n-gram uses probabilities of lower orders, which are pruned later, and of its own context, which are
+    kept until all changes have been computed.
     """
     history_M = _history_probs(nodes, begin, end) if nodes.order > 1 else None
     return _with_needs(nodes, lambda n: _changes(nodes, n, history_M))

@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.trie.find_children import find_children
 
 
 def check_rare_counts(counts: Counts, least: Sequence[int]) -> None:
-    """Raise InputError unless counts can tell which n-grams occur less often than `least`, by order from 2 on."""
+    """Raise InputError unless counts are complete enough to find n-grams that occur less often than `least`."""
     path, options = counts.path, counts.manifest.get("options", {})
     if counts.unit != "word" or not options.get("sentence_markers"):
         raise InputError(f"{path} must have counts of words with sentence markers; count again with --sentence-markers")
@@ -34,13 +34,13 @@ def check_rare_counts(counts: Counts, least: Sequence[int]) -> None:
     missing = int(options.get("min_count", 1))
     low = [k for k in least if 1 < k < missing]
     if low:
-        raise InputError(f"{path} lacks counts below {missing}, so min_count cannot be {low[0]}; give more")
+        raise InputError(f"{path} lacks counts below {missing}, so min_count cannot be {low[0]}; raise it")
 
 
 def rare_ngrams(trie: Trie, words: Words, counts: Counts, least: Sequence[int]) -> Any:
     """Return (G,) bool, whether an n-gram of the model occurs less often than the threshold of its order.
 
-    least  by order from 2 on; 0 and 1 keep all n-grams of an order
+    least  thresholds by order, from 2 on; 0 and 1 keep all n-grams of an order
     """
     xp, device = array_module(trie.word_G), device_of(trie.word_G)
     rare_G = xp.zeros(len(trie), bool)

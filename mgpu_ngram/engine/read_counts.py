@@ -37,9 +37,9 @@ def read_tables(
 
     words    the symbols of the vocabulary
     columns  "text" or "ids", as `PartWriter` wrote the files
-    threads  threads that read; each holds one row group at a time
+    threads  threads that read; each one holds one row group at a time
     unknown  whether the text holds <unk> as a word
-    new_ids_V  of columns "ids": (V,) uint32, what the ids of the files become; None: they are those of `words`
+    new_ids_V  for columns "ids": (V,) uint32, the new id of each id in the files; None: these are the ids of `words`
 
     Raises InputError if a file is missing, damaged, or has a word that is not in the vocabulary.
     """

@@ -26,7 +26,7 @@ ALL_ORDERS = "a model needs the counts of all orders: ngram-count -order N -writ
 class SrilmTables:
     """The n-grams of a counts file.
 
-    tables  order -> its n-grams, orders 2 to N, in shards of the word before the last
+    tables  {order: its n-grams}, orders 2 to N, in shards by the word before the last
     """
 
     vocabulary: Vocabulary
@@ -41,10 +41,10 @@ def read_srilm(path: str, order: int, inside: Words | None, limits: PartLimits) 
     """Return the n-grams of a counts file, up to an order.
 
     inside  <unk> and the words of a given vocabulary; other words count as <unk>. None: the words of the 1-grams
-    limits  of a shard
+    limits  limits of the size of a shard
 
     N-grams with <s> after the first word, or with </s> before the last one, are left out. Raises InputError for wrong
-    lines, and if the file lacks an n-gram's first or last words, or says that these occur less often.
+    lines, and if the file lacks the history or the suffix of an n-gram, or gives one of them a smaller count.
     """
     lines = read_srilm_counts(path)
     if order > lines.max_order:

@@ -41,7 +41,7 @@ def held_replica(
     verify: bool,
     way_out: str = LESS_MEMORY,
 ) -> R:
-    """As `held_object`, of what `make` returns for the model of a file.
+    """As `held_object`, with the object that `make` returns for the model of a file.
 
     threads   threads that parse an ARPA file
     """
@@ -61,10 +61,10 @@ def held_object(
     verify: bool,
     way_out: str = LESS_MEMORY,
 ) -> R:
-    """Return this process's replica of a model file, which `load` returns at its first use.
+    """Return this process's replica of a model file; `load` makes it at first use.
 
-    kind      names the objects that `load` returns
-    identity  the result of `identify` for the file; RunError if the file is a different one now
+    kind      name of the kind of objects that `load` returns
+    identity  the result of `identify` for the file; RunError if the file has changed
     verify    compare the checksums of a model file
     way_out   advice for the error if memory is too small
 
@@ -79,7 +79,10 @@ def held_object(
             return held.replica
         found = identify(path)
         if found != identity:
-            raise RunError(f"{path} is {found} here but was {identity}; run again with one file")
+            raise RunError(
+                f"{path} is {found} on this worker but was {identity} at the start; "
+                "run again with the same file on all workers"
+            )
         _held.pop(key, None)
         for other in [k for k, h in _held.items() if k[1] == path and h.identity != identity]:
             del _held[other]

@@ -34,10 +34,10 @@ class RescoreOptions:
     """How a chunk is rescored. Picklable; the same for every chunk of a run.
 
     models   replicas to load: path, identity, index, device, threads
-    names    of the models' features
-    weights  of the total and of features of the lists, in this order: one for each of their values
-    model_weights  of the models' features
-    format   how lines are read and written
+    names    names of the models' features
+    weights  weights of the total and of the values of the features of the lists, in this order
+    model_weights  weights of the models' features
+    format   format of the lines that are read and written
     """
 
     models: tuple[ScoreOptions, ...]
@@ -54,10 +54,10 @@ class RescoreOptions:
 class RescoreCounts:
     """Counts of a part of the lists.
 
-    lines  hypotheses
-    words  of all texts, each with its end
-    oovs   (M,) int64, unknown words by model
-    found  features with weights that a line has
+    lines  number of hypotheses
+    words  number of words of all texts, each with its end
+    oovs   (M,) int64, number of unknown words by model
+    found  weighted features that occur in a line
     """
 
     lines: int
@@ -90,9 +90,9 @@ class RescoredChunk:
 class ScoredLists:
     """N hypotheses of neighbouring lists, in their order.
 
-    ids        of the L lists; the first and the last one may continue in neighbouring chunks
-    lengths_L  int64, hypotheses of each list
-    values_NC  float32: the total, the values of features with weights, the scores of the models
+    ids        ids of the L lists; the first and the last list may continue in neighbouring chunks
+    lengths_L  int64, number of hypotheses of each list
+    values_NC  float32: the total, the values of weighted features, the scores of the models
     texts      the texts
     """
 
@@ -119,7 +119,7 @@ class ScoredPiece:
 
 
 def rescore_chunk(chunk: Chunk, options: RescoreOptions) -> RescoredChunk:
-    """Read a chunk and rescore its lines. First loads the worker's replicas of the models if it has none."""
+    """Read a chunk and rescore its lines. Loads the worker's replicas of the models at first use."""
     watch, parts, counts = Stopwatch(options.device), list[ListsPart](), RescoreCounts.none(len(options.models))
     weights = [weight for values in options.weights.values() for weight in values]
     with _guard(chunk, options):

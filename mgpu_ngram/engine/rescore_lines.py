@@ -18,11 +18,11 @@ from mgpu_ngram.kernels.compile import njit, read_only
 
 @dataclass(frozen=True)
 class NBestFormat:
-    """How lines are written.
+    """The format of the lines.
 
     json   lines are JSON objects
-    best   the text of the best line of each list alone
-    ids    with best: the id before the text, as Kaldi writes texts
+    best   write only the text of the best line of each list
+    ids    with best: write the id before the text, as Kaldi does
     """
 
     json: bool = False
@@ -41,11 +41,11 @@ class SortedLines:
 
 @dataclass
 class ListsPart:
-    """The lists of a part of a text. The first and the last list may continue in neighbouring parts.
+    """The lists of a part of the input. The first and the last list may continue in neighbouring parts.
 
-    ids     of all lists
+    ids     ids of all lists
     first   the lines of the first list
-    middle  uint8, the lines of all other lists but the last
+    middle  uint8, the lines of all lists between the first and the last
     last    the lines of the last list; None if the part has one list
     """
 
@@ -60,7 +60,7 @@ def sort_part(
 ) -> ListsPart:
     """Return the lists of N lines, 1 or more, each in order of total; equal totals keep their order.
 
-    names     of the M new features
+    names     names of the M new features
     score_NM  float32, their values
     total_N   float32, new totals
     """
@@ -111,7 +111,10 @@ class ListJoiner:
         return len(self._seen)
 
     def add(self, part: ListsPart) -> Iterator[np.ndarray]:
-        """Yield the lines of all lists that cannot continue. Raises InputError for an id that comes again."""
+        """Yield the lines of all lists that cannot continue.
+
+        Raises InputError if an id occurs again after other lists.
+        """
         continues = bool(self._open) and part.ids[0] == self._id
         check_once(part.ids[continues:], self._seen)
         if not continues:
@@ -139,12 +142,12 @@ class ListJoiner:
 
 
 def check_once(ids: Sequence[bytes], seen: set[bytes] | None = None) -> None:
-    """Raise InputError for an id that comes twice, or that was seen before; adds all ids to those seen."""
+    """Raise InputError for an id that occurs twice or is in `seen`; add all ids to `seen`."""
     seen = set() if seen is None else seen
     for name in ids:
         if name in seen:
             shown = name.decode("utf-8", "replace")
-            raise InputError(f"list {shown!r} comes again after other lists; put the lines of each id together")
+            raise InputError(f"list {shown!r} occurs again after other lists; put the lines of each id together")
         seen.add(name)
 
 

@@ -30,7 +30,7 @@ class AllowedWords:
     pairs_P2  (P, 2) int64: line, word id; sorted, each pair once
     always_V  (V,) bool: words in angle brackets, such as <s>, belong to every line
     lines     number of lines
-    phrases   of each line, if they count; else None
+    phrases   phrases of each line; None: n-grams need not fit into phrases
     end       the word </s>
     """
 
@@ -41,7 +41,7 @@ class AllowedWords:
     end: int = 2
 
     def some(self, first: int, last: int) -> AllowedWords:
-        """Return those of lines `first` to `last` - 1, numbered from 0."""
+        """Return the words of lines `first` to `last` - 1, numbered from 0."""
         begin, end = np.searchsorted(self.pairs_P2[:, 0], [first, last])
         pairs_P2 = self.pairs_P2[begin:end] - np.array([first, 0])
         phrases = None if self.phrases is None else self.phrases[first:last]
@@ -49,7 +49,7 @@ class AllowedWords:
 
 
 def read_allowed(path: str, words: Words, phrases: bool = False) -> AllowedWords:
-    """Return the words of a text file, plain or compressed, between the white space of C's isspace.
+    """Return the words of a text file, plain or compressed, separated by the white space of C's isspace.
 
     phrases  each line holds phrases, separated by tabs
     """
@@ -78,9 +78,9 @@ def restrict(trie: Trie, words: Words, allowed: AllowedWords, mode: str, context
 
     trie     not quantised, with backoffs
     mode     "single": all words of an n-gram are in the text; "union": in one line of it
-    context  the last word of an n-gram may be any
+    context  the last word of an n-gram may be any word
 
-    After a history, the probabilities of the words that stay may sum to less than 1, as with KenLM's `filter`.
+    After a history, the probabilities of the kept words may sum to less than 1, as with KenLM's `filter`.
     """
     return restricted(nodes_of(trie), trie, words, allowed, mode, context)
 
@@ -88,7 +88,7 @@ def restrict(trie: Trie, words: Words, allowed: AllowedWords, mode: str, context
 def restricted(
     nodes: BackoffNodes, trie: Trie, words: Words, allowed: AllowedWords, mode: str, context: bool = False
 ) -> tuple[Trie, Words]:
-    """As `restrict`, with the nodes of the trie, which stay as they are."""
+    """As `restrict`, from the nodes of the trie, which are not changed."""
     passes_G = _in_text(nodes, allowed) if mode == "single" else _in_one_line(nodes, allowed)
     if context:
         passes_G[nodes.starts[1] :] = passes_G[nodes.parent_G[nodes.starts[1] :]]

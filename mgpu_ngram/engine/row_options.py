@@ -28,11 +28,11 @@ FOUND_BYTES = 64  # approximate bytes per found history, with copies
 
 @dataclass(frozen=True)
 class RowOptions:
-    """Which rows to make, and how. Picklable.
+    """Options of rows. Picklable.
 
-    orders  rising, 1 to the order of the model
+    orders  orders of the rows, rising, 1 to the order of the model
     mode    "smoothed": with backoff; "stored": the probabilities of stored n-grams only
-    scale   "prob"; or "log10" or "ln" of it, where a missing n-gram is -inf
+    scale   "prob", or "log10" or "ln" of the probability, where a missing n-gram is -inf
     dtype   "float32", "float16" or "bfloat16"
     top_k   only the k most probable words of each row, most probable first; None: all words
     """
@@ -55,7 +55,7 @@ class RowOptions:
     ) -> RowOptions:
         """Return options for a model of order `order`. Raises InputError for unknown or contradictory options.
 
-        orders  "all", "max" (the highest alone), a number, several, or a string of numbers with commas
+        orders  "all", "max" (only the highest), a number, several numbers, or a string of numbers with commas
         """
         check_option("mode", mode, MODES)
         check_option("scale", scale, SCALES)
@@ -99,12 +99,12 @@ def _parsed(orders: Any, order: int) -> tuple[int, ...]:
     except (TypeError, ValueError):
         raise InputError(f"orders is {orders!r} but must be all, max or numbers such as 1,2,{order}") from None
     if not numbers or numbers[0] < 1 or numbers[-1] > order:
-        raise InputError(f"orders is {orders!r} but the model has orders 1 to {order}; give some of those, all or max")
+        raise InputError(f"orders is {orders!r} but the model has orders 1 to {order}; give some of these, all or max")
     return tuple(numbers)
 
 
 def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) -> int:
-    """Return how many histories a block of rows may hold: as many as fit a share of the free memory, at least 1."""
+    """Return the number of histories in a block of rows: as many as fit a share of the free memory, at least 1."""
     room = min(int(BLOCK_SHARE * free_bytes), MAX_BLOCK_BYTES[device])
     one = options.row_bytes(symbols)
     if not options.top_k:  # rows are padded to the alignment

@@ -40,12 +40,13 @@ class ScoreOptions:
     """How a chunk is scored. Picklable; the same for every chunk of a run.
 
     model     the path of the model's file
-    identity  the result of `identify` for that file; a worker's file must have the same
-    index     "edge": the edge table, faster; "btree": the trie alone, smaller; "keys": a KenLM probing file
-    words     "": only sentences; "lines": also every word, as KenLM's query prints it; "columns": as arrays;
-              "numbers": the same without the words' bytes
+    identity  the result of `identify` for that file; the file of a worker must have the same identity
+    index     "edge": the edge table, faster; "btree": only the trie, smaller; "keys": a KenLM probing file
+    words     "": only sentences; "lines": also all words, as KenLM's query prints them; "columns": as arrays;
+              "numbers": as arrays without the words' bytes
     totals    whether a line of words ends with the total of its sentence
-    block_bytes  text on the device at once, less if memory is short; `tasks_per_host` tasks share a CPU's memory
+    block_bytes  bytes of text on the device at once, fewer if memory is short; `tasks_per_host` tasks share a CPU's
+                 memory
     """
 
     model: str
@@ -128,7 +129,7 @@ class Replica:
         if self.order > MAX_SCORED_ORDER:
             raise InputError(
                 f"the model has order {self.order} but text is scored up to order {MAX_SCORED_ORDER}; "
-                "make it of a lower order, or use mgpu_ngram.kenlm, which takes any"
+                "make a model of a lower order, or use mgpu_ngram.kenlm, which scores any order"
             )
         self.words, self.device, self.threads = model.words, device, threads
         self.begin, self.end = model.words.id("<s>"), model.words.id("</s>")
@@ -146,7 +147,7 @@ class Replica:
             self._score = partial(score_by_edges, self.edges, self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True, ends_S: Any = None) -> BlockScores:
-        """Score sentences of word codes, each ended by a 0. Codes after the last 0 are no sentence.
+        """Score sentences of word codes, each ended by a 0. Codes after the last 0 are ignored.
 
         bos, eos  whether <s> precedes each sentence, and </s> follows it
         ends_S    (S,) int64, the position after each 0; None: they are searched, and on a GPU the host waits
@@ -172,7 +173,9 @@ class Replica:
         ids_T, offsets_S = move_to(ids_T, self.device), move_to(offsets_S, self.device).astype(np.int64, copy=False)
         V = len(self.words)
         if ids_T.ndim != 1 or offsets_S.ndim != 1 or (len(ids_T) and ids_T.dtype.kind not in "iu"):
-            raise InputError(f"ids are {ids_T.dtype} of shape {ids_T.shape} but must be a row of integers, offsets too")
+            raise InputError(
+                f"ids are {ids_T.dtype} of shape {ids_T.shape} but ids and offsets must be integers in one dimension"
+            )
         T, status = len(ids_T), BAD_OFFSETS
         if len(offsets_S):
             if ids_T.dtype not in ID_TYPES:
@@ -191,7 +194,7 @@ class Replica:
     ) -> tuple[BlockScores, Any]:
         """Score lines of text; also return positions_T (T,) uint32, where tokens start.
 
-        text_B       (B,) uint8 on the device, words between the white space of C's isspace; every line ends with a
+        text_B       (B,) uint8 on the device, words separated by the white space of C's isspace; each line ends with a
                      newline
         positions_T  None: they are searched
         """
@@ -201,7 +204,7 @@ class Replica:
 
 
 def score_chunk(chunk: Chunk, options: ScoreOptions) -> ChunkScores:
-    """Read a chunk and score its lines. First loads the worker's replica of the model if it has none."""
+    """Read a chunk and score its lines. Loads the worker's replica of the model at first use."""
     watch = Stopwatch(options.device)
     try:
         replica = replica_of(options)

@@ -1,4 +1,4 @@
-"""Score documents: many texts at once, each of one or several sentences."""
+"""Score documents: many texts at once, each with one or more sentences."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DocumentTotals:
     """The figures of D documents.
 
     log10_D       (D,) float64, sum of the log10 probabilities of all words
-    words_D       (D,) int64, with a </s> for each sentence
-    oovs_D        (D,) int64
+    words_D       (D,) int64, number of words, with a </s> for each sentence
+    oovs_D        (D,) int64, number of unknown words
     perplexity_D  (D,) float64, rounded; NaN without words
     contrast_perplexity_D  the same under the contrast model; NaN without one
     cross_entropy_difference_D  (D,) float64, in bits per word (Moore and Lewis 2010): the cross-entropy under the model
@@ -100,7 +100,7 @@ class DocumentScores:
         return cls._of((np.empty(0, kind) for kind in SENTENCE_DTYPES), np.zeros(documents, np.int64))
 
     def without_empty_sentences(self) -> DocumentScores:
-        """Return the scores of the sentences that have more than their </s>."""
+        """Return the scores of the sentences that have words besides their </s>."""
         kept_S = self.words_S > 1
         before_S1 = np.concatenate([[0], np.cumsum(kept_S)]).astype(np.int64)
         return self._of((values[kept_S] for values in self._sentences), before_S1[self.ends_D])
@@ -146,11 +146,11 @@ def perplexities(log10: np.ndarray, words: np.ndarray) -> np.ndarray:
 class DocumentScorer:
     """Scores texts with a model.
 
-    codes      None: words stand between white space
-    sentences  "line": each line of a text is a sentence, also an empty one, as for KenLM. "document": a text is one
-               sentence, and none if it has no words. So CCNet's classes do it
-    threads    that a tokeniser may use
-    contrast   replica of a second model and its codes, by which documents get their cross-entropy difference
+    codes      codes of a tokeniser; None: white space separates words
+    sentences  "line": each line of a text is a sentence, even an empty line, as in KenLM. "document": a text is one
+               sentence, or no sentence if it has no words, as in CCNet's classes
+    threads    threads that a tokeniser may use
+    contrast   replica and codes of a second model, for the cross-entropy difference of documents
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class DocumentScorer:
         self._characters = CharacterMap(*(move_to(array, replica.device) for array in characters))
 
     def score(self, texts: TextColumn, watch: Stopwatch) -> DocumentScores:
-        """Return the scores of some texts. `watch` gets the seconds to normalise, tokenise and score them."""
+        """Return the scores of texts. `watch` gets the seconds of normalisation, tokenisation and scoring."""
         found, left = self._score_column(texts, watch)
         if left:  # texts that the kernel leaves to Python
             lines, ends_D = self._lines([texts[d] for d in left])

@@ -22,7 +22,7 @@ class TextScores:
     text_B                         (B,) uint8
     positions_T                    uint32, the start of each word, or its newline
     codes_T, order_T, prob_T       as in `engine.score.BlockScores`
-    end                            the id of </s> if newlines are scored as </s>; -1 if newlines are no words
+    end                            the id of </s> if newlines are scored as </s>; -1 if newlines are not scored
     """
 
     text_B: np.ndarray

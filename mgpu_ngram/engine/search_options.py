@@ -18,18 +18,18 @@ MAX_LENGTH_PENALTY = 10.0  # lengths to a greater power overflow
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search. The defaults are Amun's.
+    """Options of a beam search. The defaults are Amun's.
 
-    beam_size            hypotheses of each sentence, at most 64, or samples; each finished one leaves one place less
-    n_best               results of each sentence, at most beam_size
+    beam_size            number of hypotheses (at most 64) or samples of each sentence; each finished one takes a place
+    n_best               number of results of each sentence, at most beam_size
     length_penalty       exponent a of score = (cost - word_penalty * length) / length^a; 1 is Amun's --normalize
-    word_penalty         for each word, the end of the sentence included
-    max_length_multiple  most words of a result for each word of the source, ends included
-    max_steps            most words of any result; 0: no limit
+    word_penalty         penalty of each word, including the end of the sentence
+    max_length_multiple  greatest length of a result divided by the length of the source, including their ends
+    max_steps            greatest number of words of a result; 0: no limit
     allow_unk            whether <unk> may be chosen
-    early_stopping       "amun": when all places are used up or the sentence is at its greatest length; "first": when
-                         one hypothesis is finished; "bound": when no other can be among the n best any more
-    sampling             None: the best words
+    early_stopping       "amun": stop when no place is left or the sentence has its greatest length; "first": when
+                         one hypothesis is finished; "bound": when no other hypothesis can be among the n best
+    sampling             options for drawing words; None: choose the best words
     alignments           whether to keep attention weights
     breakdown            whether to keep the sums of each model
     """
@@ -70,7 +70,7 @@ class SearchOptions:
         return replace(self, beam_size=1, n_best=1, allow_unk=True, sampling=None)
 
     def score(self, cost: float, length: int) -> float:
-        """Return the score of a finished hypothesis of `length` words, its end included."""
+        """Return the score of a finished hypothesis of `length` words, including its end."""
         return (cost - self.word_penalty * length) / length**self.length_penalty
 
     def bound(self, cost: float, least: int, most: int) -> float:
@@ -82,10 +82,10 @@ class SearchOptions:
 class Request(NamedTuple):
     """A sentence to search for.
 
-    number   of the sentence; with the seed, it determines samples
-    length   of the source, its end included
+    number   number of the sentence; number and seed determine the samples
+    length   length of the source, including its end
     prefix   first words of all results
-    whole    whether the prefix is the whole result, its end included
+    whole    whether the prefix is the whole result, including its end
     """
 
     number: int
@@ -110,12 +110,12 @@ class Request(NamedTuple):
 class Hypothesis(NamedTuple):
     """One result.
 
-    words         ids; the last is the end of the sentence unless the result is at its greatest length
-    score         by which results are ranked
+    words         ids; the last one is the end of the sentence, unless the result has its greatest length
+    score         the score that ranks the results
     cost          sum of the logarithms of the probabilities
-    word_scores   each word's part of the cost
+    word_scores   contribution of each word to the cost
     alignment_LT  attention weights of the source positions for each word, or None
-    parts         sum of each model of an ensemble, or ()
+    parts         sum of the scores of each model of an ensemble, or ()
     """
 
     words: tuple[int, ...]
@@ -127,7 +127,7 @@ class Hypothesis(NamedTuple):
 
     @classmethod
     def impossible(cls, words: Sequence[int], models: int = 0) -> Hypothesis:
-        """Return the result of words, one of which has probability 0."""
+        """Return the result for given words, one of which has probability 0."""
         return cls(tuple(words), -math.inf, -math.inf, (-math.inf,) * len(words), None, (-math.inf,) * models)
 
 

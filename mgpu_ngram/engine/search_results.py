@@ -15,7 +15,7 @@ from mgpu_ngram.kernels.decode.advance_beams import Ending
 
 
 class Traces(NamedTuple):
-    """Hypotheses of all steps of D sentences, on the host; as in `Beams`.
+    """Hypotheses of all steps of D sentences, on the host; arrays as in `Beams`.
 
     attention_DLKT  weights of the source positions, or None
     parts_DLKM      scores of each model's words, or None
@@ -31,10 +31,10 @@ class Traces(NamedTuple):
 
 
 def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_best: int) -> list[NBestList]:
-    """Return the n best finished hypotheses of each sentence; of equal ones, the one that ended first comes first.
+    """Return the n best finished hypotheses of each sentence; ties in the order in which they ended.
 
-    requests  of the sentences
-    ending    with lengths_L1 on the host
+    requests  requests of the sentences
+    ending    ends of the hypotheses, with lengths_L1 on the host
 
     Raises RunError if the scores of a sentence are NaN.
     """

@@ -19,15 +19,15 @@ def seed_priors(
 ) -> dict[int, np.ndarray]:
     """Return the priors of seed words in all topics, (Z,) float32, by word id, ascending.
 
-    seeds  word, or word id -> its topic, an iterable of topics, or a dict from topic to weight. A weight is a number of
-           tokens of the word that the topic has from the start, SEED_WEIGHT where none is given; `beta` is added
+    seeds  {word or word id: its topic, an iterable of topics, or a dict from topic to weight}. A weight is a number of
+           tokens of the word that the topic has from the start, by default SEED_WEIGHT; `beta` is added
     words  the vocabulary; None: only ids are known
 
     Raises InputError for words that are not in the vocabulary, topics that do not exist, and weights that are not
-    above 0 or above MAX_WEIGHT.
+    above 0 or exceed MAX_WEIGHT.
     """
     if not isinstance(seeds, Mapping):
-        raise InputError(f"seeds is a {type(seeds).__name__}; give a dict from word to topic")
+        raise InputError(f"seeds is a {type(seeds).__name__} but must be a dict from word to topic")
     priors: dict[int, np.ndarray] = {}
     index = None if words is None else WordIndex(words)
     for word, wanted in seeds.items():

@@ -23,7 +23,7 @@ GRAPHS, SIZES_PER_OCTAVE = 2, 8  # graphs that are kept; sizes of theirs from on
 class Encoded(NamedTuple):
     """Encoded sentences.
 
-    sentences  None without attention
+    sentences  encoded sources for the attention; None without attention
     hidden_BH  first states
     """
 
@@ -31,7 +31,7 @@ class Encoded(NamedTuple):
     hidden_BH: Any
 
     def part(self, some: slice, positions: int | None = None) -> Encoded:
-        """Return some of the sentences, and of these the first positions."""
+        """Return some of the sentences, with only their first positions."""
         found = self.sentences
         if found is not None:
             T = slice(positions)
@@ -48,7 +48,7 @@ class _Begun(NamedTuple):
 
 
 class SentenceEncoder:
-    """Encodes sentences; on a GPU on a stream of its own, beside the steps of sentences that are searched.
+    """Encodes sentences; on a GPU on a separate stream, beside the steps of the search.
 
     in_graphs  on a GPU, encode few sentences by CUDA graphs: the host would take longer than the device
     """
@@ -76,7 +76,7 @@ class SentenceEncoder:
         return self._begun
 
     def take(self, sources: Sequence[np.ndarray]) -> Encoded:
-        """Return encoded sentences: the next of those that `begin` has begun, or others, which begin now.
+        """Return encoded sentences: the next ones that `begin` has begun, or other ones, which begin now.
 
         See `release`.
         """
@@ -93,9 +93,9 @@ class SentenceEncoder:
         return begun.encoded.part(slice(B), T)
 
     def release(self) -> None:
-        """Say that what the current stream has begun is the last to read the results of `take` so far.
+        """Declare that only work already begun on the current stream reads the results of `take` so far.
 
-        Their memory may next be used by another encoder of this thread, so its stream waits, too.
+        Another encoder of this thread may use their memory next, so its stream waits, too.
         """
         if self._xp is not np:
             import cupy

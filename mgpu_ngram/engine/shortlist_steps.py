@@ -14,7 +14,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 
 class ShortlistSteps:
-    """A step function whose probabilities are those among the allowed words of each sentence.
+    """A step function whose probabilities are normalised over the allowed words of each sentence.
 
     Amun allows all words of the sentences that share a batch; here, other sentences do not change a result.
     """

@@ -25,7 +25,7 @@ from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
 def plain_counts_of_counts(tables: dict[int, Table], smoothing: Smoothing) -> dict[int, list[int]]:
     """Return the counts of counts of each order. In a closed vocabulary, drop n-grams with <unk> from `tables`.
 
-    tables  of orders 2 to N; counts of marked text
+    tables  tables of orders 2 to N, of text with sentence markers
 
     Counts of counts include n-grams whose context has <unk>, as in SRILM.
     """
@@ -46,8 +46,8 @@ def _known(smoothing: Smoothing, table: Table) -> tuple[list[int], Table]:
 def plain_counts(part: Part, counts_of_counts: dict[int, list[int]]) -> Part:
     """Return a part with plain counts.
 
-    part              of `part_of` or `with_suffixes`
-    counts_of_counts  of `plain_counts_of_counts`
+    part              a result of `part_of` or `with_suffixes`
+    counts_of_counts  the result of `plain_counts_of_counts`
     """
     orders = {n: replace(order, count_R=order.raw_R) for n, order in part.orders.items()}
     sizes = {n: order.sizes() for n, order in orders.items()}
@@ -67,7 +67,7 @@ def _without_unknowns(table: Table) -> Table:
 
 
 def plain_unigrams(counts_V: Any, closed: bool) -> tuple[Any, Any]:
-    """Return (counts (V,) int64, kept (V,) bool) of single words. All words stay in the model, also unseen ones."""
+    """Return (counts (V,) int64, kept (V,) bool) of single words. The model keeps all words, even unseen ones."""
     count_V = counts_V.copy()
     count_V[START_ID] = 0
     if closed:
@@ -78,9 +78,9 @@ def plain_unigrams(counts_V: Any, closed: bool) -> tuple[Any, Any]:
 def smooth_unigrams(count_V: Any, rule: Rule, threshold: int, closed: bool) -> Unigrams:
     """Return probabilities of single words, which interpolate with the uniform distribution.
 
-    threshold  words that occur at most that often count as unseen
+    threshold  words with this count or less count as unseen
 
-    Unseen words share the mass that is left; without unseen words, all words do. <s> gets 0, and so does <unk> if the
+    Unseen words share the remaining mass; if there are none, all words share it. <s> gets 0, and so does <unk> if the
     vocabulary is closed. Sums are sums of whole numbers, so every device gives the same bits.
     """
     xp, K = array_module(count_V), len(rule.masses)

@@ -1,4 +1,4 @@
-"""Sorted runs: the sorted tables of one or more chunks, in memory or in files until they are merged."""
+"""Sorted runs: the sorted tables of one or more chunks, kept in memory or in files until they are merged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of each row while it is merged and writte
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A sorted run in a file that every worker sees."""
+    """A sorted run in a file that all workers can read."""
 
     path: str
     chunks: tuple[int, ...]
@@ -43,11 +43,11 @@ class StoredRun:
 
 @dataclass
 class SortedRun:
-    """The counts of one or more chunks. Every chunk of a corpus is in exactly one run when the result is made.
+    """The counts of one or more chunks. When the result is made, each chunk of the corpus is in exactly one run.
 
-    tables   order -> tables cut into shards, all with S shards, to be summed
-    bins     order -> dense histogram, not yet a table
-    stored   runs in files
+    tables   {order: tables to sum, each cut into the same S shards}
+    bins     {order: dense histogram that is not yet a table}
+    stored   stored runs
     chunks   numbers of the chunks in `tables` and `bins`
     seconds  by step of the work
     """
@@ -69,7 +69,7 @@ class SortedRun:
         return sum(t.nbytes for tables in self.tables.values() for t in tables if not on_gpu(t.counts))
 
     def take_tables(self) -> SortedRun:
-        """Return the run with its tables. This one is left without them, so that the caller can free them."""
+        """Return a run with the tables of this one, which loses them, so that the caller can free them."""
         tables, self.tables = self.tables, {}
         return replace(self, tables=tables)
 
@@ -88,7 +88,7 @@ class SortedRun:
 
 
 def spill_run(run: SortedRun, budget: Budget, folder: str) -> SortedRun:
-    """Spill a run, see `spill`: a file holds its sorted tables, and every worker sees the file."""
+    """Spill a run, see `spill`: a file holds its sorted tables, and all workers can read the file."""
     return spill(
         run, budget, folder, lambda run, folder: store_run(result_to_device(run, "cpu"), folder, durable=False)
     )
@@ -97,7 +97,7 @@ def spill_run(run: SortedRun, budget: Budget, folder: str) -> SortedRun:
 def store_run(run: SortedRun, folder: str, durable: bool = True) -> SortedRun:
     """Sum the tables of a run, write them to a file of `folder`, and return the run without them.
 
-    durable  wait until the disk has the file: needed to resume from the file, not to spill to it
+    durable  wait until the file is on disk, to resume from it; not needed for spilled runs
     """
     if not run.tables and not run.bins:
         return run
@@ -131,7 +131,7 @@ def open_run(stored: StoredRun) -> SortedRun:
 
 
 def bundle_runs(*runs: SortedRun) -> SortedRun:
-    """Return several runs as one; only dense histograms and seconds are summed."""
+    """Return several runs as one. Tables are kept side by side; dense histograms and seconds are summed."""
     return SortedRun(
         {n: [t for r in runs for t in r.tables.get(n, [])] for n in _orders(r.tables for r in runs)},
         {n: add_bins(*[r.bins[n] for r in runs if n in r.bins]) for n in _orders(r.bins for r in runs)},
@@ -173,7 +173,7 @@ def _merge(*tables: ShardedTable) -> ShardedTable:
 def sort_together(tables: Sequence[ShardedTable]) -> ShardedTable:
     """Sum tables of one order and one number of shards by sorting all rows of a shard.
 
-    For many small tables: starting a kernel for each pair of them would take longer than the work.
+    For many small tables: kernel launches for each pair of tables would take longer than the work.
     """
     first, xp = tables[0], array_module(tables[0].counts)
     summed = []
@@ -193,7 +193,7 @@ def _orders(found: Iterable[dict[int, Any]]) -> list[int]:
 
 
 def add_bins(*histograms: Any) -> Any:
-    """Sum dense histograms of one order, on the GPU when one of them is there."""
+    """Sum dense histograms of one order, on the GPU if one of them is there."""
     device = "gpu" if any(map(on_gpu, histograms)) else "cpu"
     total = to_device(histograms[0], device)
     for bins in histograms[1:]:
@@ -202,7 +202,7 @@ def add_bins(*histograms: Any) -> Any:
 
 
 def where_it_fits(fn: Callable, *tables: Any, make_room: Callable[[], None] | None = None) -> Any:
-    """Return fn(*tables) on the device of all tables; in host memory when one is there or the device is full.
+    """Return fn(*tables) on the device of the tables; in host memory if one of them is there or the device is full.
 
     make_room  see `on_device_or_host`
     """
@@ -239,7 +239,7 @@ def take_shards(run: SortedRun, first: int, last: int) -> SortedRun:
 
 
 def take_shards_to_gpu(run: SortedRun, first: int, last: int) -> SortedRun:
-    """As `take_shards`, on the GPU if it has room: peers read GPU memory directly, host memory goes by TCP."""
+    """As `take_shards`, on the GPU if it has room: peers read GPU memory directly, but host memory by TCP."""
     part = take_shards(run, first, last)
 
     def take(device: str) -> SortedRun:

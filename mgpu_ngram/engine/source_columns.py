@@ -17,8 +17,8 @@ from mgpu_ngram.engine.step_function import StepFunction, StepScores
 class SourceColumn:
     """A column of the input.
 
-    vocabularies  of each factor of its words
-    bpe           splits words; None: they are split already, or whole
+    vocabularies  vocabulary of each factor of its words
+    bpe           splits words; None: words are not split here
     """
 
     vocabularies: tuple[NmtVocabulary, ...]
@@ -33,7 +33,7 @@ class SourceColumn:
     def encode(self, pieces: Sequence[str], rows: Sequence[int]) -> np.ndarray:
         """Return the ids of words and of the end of the sentence, (T,) int64, or (T, F) of several factors.
 
-        rows  of the embeddings of each factor
+        rows  number of rows of the embeddings of each factor
         """
         if len(self.vocabularies) == 1:
             return self.vocabularies[0].encode_words(pieces, rows[0])
@@ -41,9 +41,9 @@ class SourceColumn:
 
 
 class ColumnSources:
-    """The source of a sentence for models that read different columns, or with other numbers of embeddings.
+    """The source of a sentence for models that read different columns or have different numbers of embeddings.
 
-    Its length is that of the first one.
+    Its length is that of the first model's source.
     """
 
     def __init__(self, parts: Sequence[np.ndarray]):

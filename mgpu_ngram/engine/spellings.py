@@ -21,14 +21,14 @@ EncodedTexts = tuple[Any, Any]  # offsets_T (T + 1,) int64 and data uint8, on a 
 
 
 class Spellings:
-    """A trie of the W words of a model without <unk>, <s> and </s>, with a node for each beginning; node 0 is empty.
+    """A trie of the W words of a model without <unk>, <s> and </s>, with a node for each prefix; node 0 is empty.
 
-    Node M, of M, stands for all texts with which no word begins.
+    The nodes are 0 to M - 1; node M stands for all texts that are not a prefix of a word.
 
     ids_W     (W,) int64, words by rising bytes
-    first_M   (M + 1,) int32: words first_M[m] to end_M[m] - 1 of that order begin as node m
+    first_M   (M + 1,) int32: words first_M[m] to end_M[m] - 1 in this order begin with node m
     end_M     (M + 1,) int32
-    word_M    (M + 1,) int32, the word that is node m; 0, <unk>, if none is
+    word_M    (M + 1,) int32, the word that equals node m; 0, <unk>, if no word does
     """
 
     def __init__(self, words: Words, device: str):
@@ -60,7 +60,7 @@ class Spellings:
         return last_words(self._trie, pieces, tokens_BT, lengths_B, words)
 
     def texts(self, texts: Sequence[bytes]) -> EncodedTexts:
-        """Return texts as `walk` takes them."""
+        """Return texts in the form that `walk` takes."""
         offsets_T = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         data = np.frombuffer(bytearray().join(texts), np.uint8)  # writable, or Numba would compile the walk again
         return to_device(offsets_T, self.device), to_device(data, self.device)

@@ -23,7 +23,7 @@ FILE_ALIGNMENT_BYTES = 64  # bytes: where arrays of a new file begin
 
 
 class HasArrays(Protocol):
-    """A result whose memory is in named arrays."""
+    """A result that consists of named arrays."""
 
     def arrays(self) -> dict[str, Any]: ...
 
@@ -41,9 +41,9 @@ class _InHostMemory:
 
 
 def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] | None = None) -> A:
-    """Return the result, moved to where the budget has room: its device, else host memory, else a file.
+    """Return the result, kept on its device or moved to host memory or a file, depending on the budget.
 
-    folder  where the file is written
+    folder  folder of the file
     store   store(result, folder) writes the file and returns the result without its arrays; the default is `to_file`
     """
     arrays = result.arrays()
@@ -60,7 +60,7 @@ def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] |
 
 
 def to_file(result: A, folder: str) -> A:
-    """Return the result as memory-mapped views of a file without a name; the last view frees the disk space."""
+    """Return the result as memory-mapped views of an unlinked file; the disk space is freed with the last view."""
     arrays = result_to_device(result, "cpu").arrays()
     path = save_entry(folder, SPILLED, [], arrays, {}, durable=False)
     views = load_arrays(path, verify=False)[0]
@@ -73,12 +73,12 @@ def _is_in_file(array: Any) -> bool:
 
 
 def new_arrays(rows: Mapping[str, tuple[int, Any]], budget: Budget, folder: str) -> dict[str, np.ndarray]:
-    """Return new arrays in host memory, or in a file without a name when the budget has no room there.
+    """Return new arrays in host memory, or in an unlinked file if the budget has no room there.
 
     rows    number of elements and dtype of each array, by name
-    folder  where the file is
+    folder  folder of the file
 
-    Raises RunError when the disk has no room.
+    Raises RunError when the disk is full.
     """
     sizes = {name: n * np.dtype(dtype).itemsize for name, (n, dtype) in rows.items()}
     rooms = [-(-size // FILE_ALIGNMENT_BYTES) * FILE_ALIGNMENT_BYTES for size in sizes.values()]

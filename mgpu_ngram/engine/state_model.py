@@ -28,11 +28,11 @@ SCALE_UNITS = {"log10": 1.0, "ln": LN_10}
 class StateModel:
     """A model whose states advance on a device. See `StateTable` for what a state is.
 
-    model    its trie gives the suffixes
-    replica  scores words; it has an edge table
-    rows     makes rows
+    model    the model, whose trie has the suffixes
+    replica  a replica of the model with an edge table, which scores words
+    rows     the row maker
 
-    Raises InputError for a replica without an edge table, and for a model of too many histories.
+    Raises InputError for a replica without an edge table, and for a model with too many histories.
     """
 
     def __init__(self, model: BackoffModel, replica: Replica, rows: NextWordModel):
@@ -71,7 +71,7 @@ class StateModel:
         """Return the smoothed rows of the highest order after states, (B, V), and the state after every word, (B, V)
         int32; None without `next_states`.
 
-        rows, following  arrays to fill, both or none; without them, new ones, padded so that rows start at multiples of
+        rows, following  arrays to fill, both or neither; by default new ones, padded so that rows start at multiples of
                          128 bytes
         """
         model, state_rows = self._rows, self._state_rows(options.scale)

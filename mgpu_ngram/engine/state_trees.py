@@ -49,7 +49,7 @@ def join_rows(state: Any, new: Any) -> Any:
 
 
 def leaves(state: Any, name: str = "state") -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of all values of a tree, such as ("state['hidden'][0]", array); None is none."""
+    """Yield (name, value) of all values of a tree, such as ("state['hidden'][0]", array); skips None."""
     if isinstance(state, dict):
         for key, value in state.items():
             yield from leaves(value, f"{name}[{key!r}]")
@@ -61,5 +61,5 @@ def leaves(state: Any, name: str = "state") -> Iterator[tuple[str, Any]]:
 
 
 def state_module(state: Any) -> Any:
-    """Return NumPy or CuPy, whichever has the memory of the first array of a state; None without arrays."""
+    """Return the module, NumPy or CuPy, of the memory of the first array of a state; None without arrays."""
     return next((memory_module(array) for _, array in leaves(state)), None)

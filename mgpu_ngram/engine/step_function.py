@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol
 
 
 class StepScores(NamedTuple):
-    """What a step returns.
+    """The scores that a step returns.
 
     logits_RV     float32, float16, or uint16: the bits of bfloat16; float64 is rounded to float32
     attention_RT  weights of the source positions, or None
-    bias_V        (V,) float32, added to all logits, or None
+    bias_V        (V,) float32, added to the logits of each row, or None
     """
 
     logits_RV: Any
@@ -20,14 +20,15 @@ class StepScores(NamedTuple):
 
 
 class StepFunction(Protocol):
-    """What a search needs of a model.
+    """The methods and attributes that a search needs of a model.
 
-    start_word  word before the first one; -1 for none
-    unk         -1 for none
-    version     optional: counts how often the arrays that steps read have been replaced, on a GPU. Such steps neither
-                wait for the GPU nor copy from the host, so that a search captures them. None or absent: it does not
-    prepare     optional: prepare(sources) begins what `start` will do for these sources, which come next, in this order
-                and perhaps some at a time. It does not wait
+    start_word  previous word of the first word; -1 for none
+    unk         id of unknown words; -1 for none
+    version     optional: number of times that the arrays that steps read on a GPU have been replaced. Such steps
+                neither wait for the GPU nor copy from the host, so that a search can capture them. None or absent: no
+                capture
+    prepare     optional: prepare(sources) begins the work of `start` for these sources, which come next, in this order
+                and perhaps a few at a time. It does not wait
     """
 
     vocab_size: int
@@ -38,8 +39,8 @@ class StepFunction(Protocol):
     def start(self, state: Any, sources: Sequence[Any], slots: Sequence[int]) -> Any:
         """Return the state (None: no rows) with a row for each new source after its rows.
 
-        slots  numbers of all sentences that are searched, those of `sources` last; no two have the same. They are below
-               the most sentences that are searched at once
+        slots  distinct numbers of all sentences that are searched, those of `sources` last. They are below
+               the greatest number of sentences that are searched at once
         """
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:

@@ -1,4 +1,4 @@
-"""Steps of a search on a GPU as CUDA graphs: the host launches one graph in place of a hundred kernels."""
+"""Steps of a search on a GPU as CUDA graphs: the host launches one graph instead of a hundred kernels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ S = TypeVar("S", bound=Hashable)
 
 
 def rounded_up(number: int, sizes_per_octave: int = SIZES_PER_OCTAVE) -> int:
-    """Return a number, of rows for example, that is computed in place of another, so that few graphs do for all."""
+    """Return a number rounded up, such as the number of rows to compute, so that few graphs serve all numbers."""
     granule = max(1, 2 ** (number.bit_length() - 1) // sizes_per_octave)
     return -(-number // granule) * granule
 
 
 class StepGraphs:
-    """Graphs of steps by their sizes, such as the number of rows.
+    """The graphs of a step by size, such as the number of rows.
 
     A graph reads and writes the same memory whenever it is launched, so steps must work in place. Temporary arrays lie
     in a pool of their own. All graphs share it, because they run one after the other.
@@ -36,13 +36,13 @@ class StepGraphs:
         self._graphs: dict[Hashable, tuple[Any, Any]] = {}
 
     def clear(self) -> None:
-        """Forget all graphs, because arrays that steps read are others now."""
+        """Forget all graphs, because arrays that steps read have been replaced."""
         self._graphs.clear()
 
     def close(self) -> None:
-        """Forget all graphs and free their memory; their results must be dropped before.
+        """Forget all graphs and free their memory; drop their results first.
 
-        CuPy 14 never frees the blocks that a pool still has when it is dropped.
+        CuPy 14 never frees the blocks of a pool that is dropped.
         """
         self._graphs.clear()
         self._pool.free_all_blocks()
@@ -51,9 +51,10 @@ class StepGraphs:
         self.close()
 
     def run(self, size: S, step: Callable[[S], Any]) -> Any:
-        """Do step(size) and return its result, which has the same arrays each time.
+        """Run step(size) and return its result, which has the same arrays each time.
 
-        The first step of a size runs as usual: it compiles kernels, and others may not follow. The second is captured.
+        The first step of a size runs without capture, because it compiles kernels, and may be the only one. The second
+        one is captured.
         A step must not wait for the device or copy from the host.
         """
         import cupy
@@ -91,7 +92,7 @@ class StepGraphs:
 
 @contextmanager
 def capture_stream() -> Iterator[None]:
-    """Work on a stream that can be captured, after what the current one has begun, which then waits for it."""
+    """Work on a stream that can be captured. It waits for the current stream, which then waits for it."""
     import cupy
 
     before, stream = cupy.cuda.get_current_stream(), _stream("steps", cupy.cuda.Device().id, threading.get_ident())

@@ -1,4 +1,4 @@
-"""A trie of strings of symbols, which are bytes or numbers: a node for each beginning of a string."""
+"""A trie of strings of symbols, which are bytes or numbers: a node for each prefix of a string."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 
 class StringTrie(NamedTuple):
-    """G nodes in breadth-first order: those of one symbol, of two, and so on, each level in the order of the strings.
+    """G nodes in breadth-first order: prefixes of one symbol, of two, and so on; each level in order of the strings.
 
-    symbol_G  (G,) the last symbol of each node, of the type of the strings
+    symbol_G  (G,) the last symbol of each node, in the dtype of the strings
     parent_G  (G,) int64, not falling; -1 for single symbols
-    depth_G   (G,) int64: symbols
+    depth_G   (G,) int64, number of symbols of each node
     first_G   (G,) int64: strings first_G[g] to end_G[g] - 1 begin with node g
     end_G     (G,) int64
     node_S    (S,) int64: the node of each string
@@ -26,7 +26,7 @@ class StringTrie(NamedTuple):
     node_S: np.ndarray
 
     def least(self, value_S: np.ndarray, without: int) -> np.ndarray:
-        """Return the least value of the strings that begin with each node, (G,) int64; `without` any, that number."""
+        """Return the least value of the strings that begin with each node, (G,) int64; `without` if there are none."""
         least_G = np.full(len(self.symbol_G), without)
         has_G = self.first_G < self.end_G
         bounds = np.stack([self.first_G[has_G], self.end_G[has_G]], axis=1).reshape(-1)
@@ -36,10 +36,10 @@ class StringTrie(NamedTuple):
 
 
 def make_string_trie(data: np.ndarray, starts_S: np.ndarray, lengths_S: np.ndarray, singles: int = 0) -> StringTrie:
-    """Return the trie of sorted, different strings.
+    """Return the trie of sorted, distinct strings.
 
     data       unsigned integers: string s is data[starts_S[s]:starts_S[s] + lengths_S[s]], one symbol or more
-    singles    symbols 0 to singles - 1 are the first nodes, whether strings begin with them or not; 0: only those with
+    singles    symbols 0 to singles - 1 are the first nodes, even if no string begins with them; 0: only symbols with
                which strings begin
     """
     node_S, at_S, above_S = np.empty(len(starts_S), np.int64), np.arange(len(starts_S)), np.full(len(starts_S), -1)

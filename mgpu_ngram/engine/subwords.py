@@ -43,8 +43,8 @@ _making = threading.Lock()
 class Subwords(Protocol):
     """A tokeniser.
 
-    pieces   the text of each id; None: it differs from text to text
-    unigram  a SentencePiece model whose texts `UnigramCodes` cuts as the library does; None for another tokeniser
+    pieces   the text of each id; None: the text of an id varies
+    unigram  a SentencePiece model that `UnigramCodes` applies as the library does; None for another tokeniser
     """
 
     pieces: list[str | None]
@@ -54,7 +54,7 @@ class Subwords(Protocol):
         """Return the ids of the pieces of each text."""
 
     def spell(self, texts: list[str], threads: int) -> list[list[str]]:
-        """Return the pieces of each text, as many as it has ids."""
+        """Return the pieces of each text, one for each id."""
 
 
 class _SentencePiece:
@@ -135,13 +135,13 @@ def _opened(path: str, identity: str) -> Subwords:
 def open_subwords(path: str) -> Subwords:
     """Return the tokeniser of a file: a SentencePiece model, or tokenizer.json of Hugging Face by its suffix.
 
-    Raises InputError without the library that reads it, or for another file.
+    Raises InputError if the library that reads the file is missing, or for another file.
     """
     return _opened(path, identify_subwords(path))
 
 
 def replica_codes(replica: Replica, path: str) -> SubwordCodes:
-    """Return the codes that a replica's words have for a tokeniser's file; kept as long as the replica."""
+    """Return the `SubwordCodes` of a replica's words and a tokeniser's file; cached as long as the replica."""
     with _making:
         known = _codes.setdefault(replica, {})
         key = path, identify_subwords(path)
@@ -151,7 +151,7 @@ def replica_codes(replica: Replica, path: str) -> SubwordCodes:
 
 
 def identify_subwords(path: str) -> str:
-    """Return what identifies a tokeniser's file: its size and modification time. Raises InputError without one."""
+    """Return the identity of a tokeniser's file: its size and modification time. Raises InputError if it is missing."""
     try:
         found = Path(path).stat()
     except OSError as error:
@@ -161,7 +161,7 @@ def identify_subwords(path: str) -> str:
 
 
 class SubwordCodes:
-    """Texts to codes of an n-gram model's words: id + 1, 1 for an unknown word, 0 after each text."""
+    """Converts texts to codes of an n-gram model's words: id + 1, 1 for an unknown word, 0 after each text."""
 
     def __init__(self, subwords: Subwords, words: Words, device: str = "cpu"):
         self._subwords, self._words, self._device = subwords, words, device
@@ -199,7 +199,7 @@ class SubwordCodes:
     def of_sentences(self, text_B: Any, ends_S: Any, threads: int = 1) -> Any:
         """Return the codes of all sentences, on the device of text_B or in host memory.
 
-        text_B  (B,) uint8, sentences in UTF-8 with a newline after each, which ends at ends_S (S,) int64
+        text_B  (B,) uint8, sentences in UTF-8, each with a newline, which ends at ends_S (S,) int64
         """
         if not self._unigram:
             return self(to_host(text_B).tobytes().decode().split("\n")[:-1], threads)
@@ -215,11 +215,11 @@ class SubwordCodes:
         return np.concatenate(parts)
 
     def table_for(self, other: SubwordCodes) -> Any:
-        """Return (W + 1,) uint32, on the device: the code that `other` has for the text of each code here.
+        """Return (W + 1,) uint32, on the device: the code in `other` for the text of each code of this model.
 
         other  codes of another model's words for the same tokeniser
 
-        None if `other` knows a word that is unknown here, so that code 1 here stands for several codes there.
+        None if `other` knows a word that is unknown to this model, so that code 1 would need several codes in `other`.
         """
         if other not in self._tables:
             ids_V = self._words.ids(other._words.offsets_V, other._words.data).astype(np.int64)
@@ -235,7 +235,7 @@ class SubwordCodes:
 
 
 class UnigramCodes:
-    """Sentences to the codes that `SubwordCodes` gives them, by kernels, for the models of `Subwords.unigram`."""
+    """Converts sentences to the codes of `SubwordCodes` with kernels, for the models of `Subwords.unigram`."""
 
     def __init__(self, model: SentencePieceModel, words: Words, device: str):
         scores, kinds = np.array(model.scores, np.float32), np.array(model.kinds)

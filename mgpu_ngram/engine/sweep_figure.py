@@ -22,8 +22,8 @@ def draw_sweeps(history: Sequence[Mapping[str, float]], path: str | Path, title:
     """Draw the metrics of a history over sweeps, as PNG; one panel for each kind of metric that it has.
 
     history  one mapping for each measured sweep: "sweep", and any of "perplexity", "held_out_perplexity", "plugin" and
-             "joint" (log-likelihoods per token); other names are left out, and so are values that are None or missing
-    path     of the file, which appears when it is complete
+             "joint" (log-likelihoods per token); other names and missing values are ignored
+    path     path of the file, which appears when it is complete
 
     Raises InputError without Matplotlib, or if the history has none of these metrics.
     """
@@ -31,11 +31,13 @@ def draw_sweeps(history: Sequence[Mapping[str, float]], path: str | Path, title:
     panels = {axis: curves for axis, curves in panels.items() if curves}
     if not panels:
         known = ", ".join(name for names in PANELS.values() for name in names)
-        raise InputError(f"the history has no metric to draw; measure one of {known}")
+        raise InputError(f"the history has no metrics to draw; measure one of {known}")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InputError("a picture of the sweeps needs Matplotlib; pip install matplotlib, or draw none") from error
+        raise InputError(
+            "a figure of the sweeps needs Matplotlib; pip install matplotlib, or leave the figure out"
+        ) from error
     width = 6.5 * len(panels)
     figure = Figure(figsize=(width, 4.5))
     for place, (axis, curves) in enumerate(panels.items(), 1):

@@ -35,15 +35,15 @@ NO_BAGS = LocalBags(Bags(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty
 def read_local_bags(
     chunk: Chunk, options: TextOptions, device: str = "cpu", block_bytes: int = BLOCK_BYTES
 ) -> LocalBags:
-    """Return the documents of a chunk of `open_documents`, with the words of the chunk."""
+    """Return the documents of a chunk of `open_documents` as bags over the words of the chunk."""
     blocks = read_documents(chunk, block_bytes, not options.has_default_pattern)
     return join_local([NO_BAGS, *(local_bags(documents, options, device) for documents in blocks)])
 
 
 def local_bags(documents: TextDocuments, options: TextOptions, device: str = "cpu") -> LocalBags:
-    """Return some documents as bags of words, with their own words.
+    """Return documents as bags of words with a local vocabulary.
 
-    documents  a list of str needs a pattern other than the default one, `Texts` the default one
+    documents  a list of str if the pattern is not the default one, else `Texts`
 
     Stop words and limits do not apply yet: `choose_words` applies them.
     """

@@ -45,7 +45,7 @@ class TextReader:
         """Return the ends of texts.
 
         tokens_BT  (B, T) int64
-        lengths_B  (B,) int64: of each text, on the right of its row
+        lengths_B  (B,) int64: length of each text, which is at the right end of its row
         """
         model, K, xp = self._model, self._model.order - 1, array_module(tokens_BT)
         nodes_BK = self._spellings.last_words(self._pieces, tokens_BT, lengths_B, K)

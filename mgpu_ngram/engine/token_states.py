@@ -23,8 +23,9 @@ from mgpu_ngram.kernels.score.step_states import StateTable
 class TokenStates:
     """The n-grams of a model that end with tokens, sorted by token.
 
-    tokens   words by token; those that the model lacks have the probability of <unk>
-    share    whether these share it: then all tokens together have the probability that the model gives to their words
+    tokens   the word of each token; words that the model lacks have the probability of <unk>
+    share    whether these words share it; then the sum over all tokens is the probability that the model gives their
+             words
     ids_V    word of each token, 0 for <unk>
 
     Raises InputError if two tokens are the same word, no token is a word of the model, or the model has no rows.
@@ -37,10 +38,14 @@ class TokenStates:
         known = np.flatnonzero(ids_V)
         words, first, sizes = np.unique(ids_V[known], return_index=True, return_counts=True)
         if not len(known):
-            raise InputError(f"none of the {V:,} tokens is a word of the model; check how its words name tokens")
+            raise InputError(
+                f"none of the {V:,} tokens is a word of the model; check how the words of the model name tokens"
+            )
         if sizes.max() > 1:
             twice = np.flatnonzero(ids_V == words[sizes.argmax()])[:2]
-            raise InputError(f"tokens {twice[0]} and {twice[1]} are one word of the model, {tokens[twice[0]]!r}")
+            raise InputError(
+                f"tokens {twice[0]} and {twice[1]} are the same word of the model, {tokens[twice[0]]!r}; rename one"
+            )
         token_of = np.full(rows.symbols, -1)
         token_of[words] = known[first]
         first_M, nodes_C, words_C = children_among(trie, xp.asarray(token_of), V)

@@ -45,7 +45,7 @@ class TokeniseOptions:
 class Stream:
     """Tokens in text order: uint8 raw bytes, or uint32 local numbers + 1 with 0 where windows end.
 
-    In a chunk with V symbols, token V + 1 ends a line that gets no </s>, see `LmplzText`. Windows start in the
+    In a chunk with V symbols, token V + 1 ends a line that gets no </s> (see `LmplzText`). Windows start in the
     first `owned` tokens; the tokens after them belong to the next chunk.
     """
 
@@ -71,7 +71,7 @@ class TokenisedChunk:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of host memory that pass 2 needs: streams and symbol hashes."""
+        """Bytes of host memory of the arrays that pass 2 needs: streams and symbol hashes."""
         needed = [*(s.tokens_T for s in self.streams or []), self.vocabulary.hash_V]
         return sum(a.nbytes for a in needed if not on_gpu(a))
 
@@ -85,7 +85,7 @@ def blocks_of(
 
 
 def segments_of(block: TextBlock, data: Any) -> Iterator[tuple[list[int], Any]]:
-    """Yield (segment numbers, their bytes) in text order: neighbouring small files together, other segments singly."""
+    """Yield (segment numbers, their bytes) in text order: neighbouring small files together, others one by one."""
     small_S = (block.owned_S == block.lengths_S) & (block.lengths_S < SMALL_BYTES)
     for small, group in itertools.groupby(range(len(small_S)), small_S.__getitem__):
         segments = list(group)
@@ -155,7 +155,7 @@ class ChunkSymbols:
             first.extend(np.full(3, -1))
 
     def add_counts(self, tokens_T: Any, V: int) -> None:
-        """Add a stream's counts; V symbols are known so far."""
+        """Add the counts of a stream; the chunk has V symbols so far."""
         if V:
             counts_V = histogram_private(tokens_T, 1, V).astype(np.int64)
             counts_V[: len(self.counts_V)] += self.counts_V

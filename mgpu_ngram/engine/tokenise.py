@@ -40,7 +40,7 @@ def _spilled(tokenised: TokenisedChunk, budget: Budget, folder: str) -> Tokenise
 
 
 def without_words(tokenised: TokenisedChunk) -> TokenisedChunk | None:
-    """Return what pass 2 needs of a chunk, its streams and symbol hashes; None if no streams were kept."""
+    """Return the arrays of a chunk that pass 2 needs, its streams and symbol hashes; None if no streams were kept."""
     if tokenised.streams is None:
         return None
     words = tokenised.vocabulary

@@ -40,8 +40,8 @@ def topic_distances(rows: TopicRows, metric: DistanceMetric = "jensen-shannon", 
     Z = rows.num_topics
     if Z > MAX_COMPARED_TOPICS:
         raise InputError(
-            f"distances of {Z:,} topics were asked for, but {MAX_COMPARED_TOPICS:,} is the limit; take the "
-            "largest topics alone (--limit N)"
+            f"distances of {Z:,} topics were requested, but the limit is {MAX_COMPARED_TOPICS:,}; take only the "
+            "largest topics (--limit N)"
         )
     distances_ZZ = np.zeros((Z, Z))
     given, hellinger = _given(rows, metric)
@@ -55,7 +55,7 @@ def topic_distances(rows: TopicRows, metric: DistanceMetric = "jensen-shannon", 
 
 
 def distances_from(rows: TopicRows, topic: int, metric: DistanceMetric = "jensen-shannon") -> np.ndarray:
-    """Return (Z,) float64, the distance of each topic from one, as `topic_distances` defines it, in time O(N)."""
+    """Return (Z,) float64, the distance of each topic from one topic, as in `topic_distances`, in time O(N)."""
     given, hellinger = _given(rows, metric)
     distances_Z = np.empty(rows.num_topics)
     _distances(given, hellinger, topic, 0, distances_Z)
@@ -76,9 +76,9 @@ def nearest_topics(distances_ZZ: np.ndarray, n: int) -> Nearest:
 def nearest_of(
     rows: TopicRows, n: int, topics: Sequence[int] | None = None, threads: int = 1
 ) -> dict[int, list[tuple[int, float]]]:
-    """Return {topic: [(other topic, Jensen-Shannon distance)]}, the n nearest others of each topic, nearest first.
+    """Return {topic: [(other topic, Jensen-Shannon distance)]}: the n nearest other topics, nearest first.
 
-    topics  those to describe, in time O(N) each; None: all, of a model of at most MAX_COMPARED_TOPICS
+    topics  topics to describe, in time O(N) each; None: all, if there are at most MAX_COMPARED_TOPICS
     """
     if topics is None:
         found = nearest_topics(topic_distances(rows, threads=threads), n)
@@ -125,7 +125,7 @@ def _given(rows: TopicRows, metric: DistanceMetric) -> tuple[tuple[Any, ...], bo
     """Return the first argument of `_distances`, and whether the metric is Hellinger's."""
     hellinger = {"jensen-shannon": False, "hellinger": True}.get(metric)
     if hellinger is None:
-        raise InputError(f"metric is {metric!r}; give jensen-shannon or hellinger")
+        raise InputError(f"metric is {metric!r} but must be jensen-shannon or hellinger")
     log_beta_V = np.log2(rows.beta_V)
     inputs = rows.starts_Z1, rows.words_N, rows.counts_N, rows.scales_Z, rows.beta_V, log_beta_V
     given = *map(read_only, inputs), rows.beta_V.sum(), (rows.beta_V * log_beta_V).sum()

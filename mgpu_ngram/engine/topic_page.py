@@ -29,15 +29,15 @@ LAMBDA_STEPS = 21  # values of lambda from 0 to 1 whose best words the page has
 
 @dataclass(frozen=True)
 class PageOptions:
-    """How a page is made.
+    """Options of a page.
 
-    title       of the page
-    words       bars of a topic
-    lambda_     weight of probability in relevance, at first
-    max_topics  on the page, the largest ones: browsers draw a few thousand circles at once
-    text        returns a document by number, to show its beginning; None to show numbers alone
-    groups      shares of topics in groups of documents; None to show none
-    threads     of the distances
+    title       title of the page
+    words       number of words shown for a topic, a bar each
+    lambda_     initial weight of probability in relevance
+    max_topics  greatest number of topics on the page, the largest ones; browsers draw a few thousand circles at once
+    text        function that returns a document by number, to show its beginning; None to show only numbers
+    groups      shares of topics in groups of documents, or None
+    threads     threads that compute the distances
     """
 
     title: str = "Topics"
@@ -54,8 +54,8 @@ def topic_page(
 ) -> str:
     """Return the page of a topic model as HTML.
 
-    word   returns a word by id, such as Words.word
-    facts  documents, coherence and representative documents, if they are known. Nearest topics are computed
+    word   function that returns a word by id, such as Words.word
+    facts  documents, coherence and representative documents, as far as known. Nearest topics are computed
     """
     options = options or PageOptions()
     data = page_data(rows, word, facts or TopicFacts(), options)
@@ -70,7 +70,7 @@ def topic_page(
 
 
 def page_data(rows: TopicRows, word: Callable[[int], str], facts: TopicFacts, options: PageOptions) -> dict[str, Any]:
-    """Return the data of a page, as values of JSON. Words and topics are numbered as the page has them."""
+    """Return the data of a page, as values of JSON. Words and topics are numbered by their order on the page."""
     topics_K = largest(rows.totals_Z, options.max_topics)
     distances_KK = topic_distances(rows.take(topics_K), threads=options.threads)
     points_K2, nearest = topic_map(distances_KK), nearest_topics(distances_KK, NEAREST)

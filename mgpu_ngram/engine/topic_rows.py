@@ -44,7 +44,7 @@ class TopicRows:
         num_topics: int,
         beta: float | np.ndarray,
     ) -> TopicRows:
-        """Return the rows of counts that are kept by word.
+        """Return the rows from counts that are stored by word.
 
         word_starts_V1  (V + 1,) int64: word v has the entries word_starts_V1[v] to word_starts_V1[v + 1]
         topics_N        (N,) topics below num_topics, in any order within a word
@@ -60,7 +60,10 @@ class TopicRows:
 
     @classmethod
     def of_model(cls, model: TopicModel) -> TopicRows:
-        """Return the rows of a model. A seed word has its least prior in beta_V; the rest is added to its counts."""
+        """Return the rows of a model.
+
+        A seed word has its least prior in beta_V; the excess of its other priors is added to its counts.
+        """
         beta_V, seeds = np.full(model.num_words, model.priors.beta), model.priors.seeds
         arrays = model.word_starts_V1, model.topics_N, model.counts_N
         if not seeds:
@@ -134,7 +137,7 @@ class TopicRows:
         return weight_V * self.scales_Z[z]
 
     def take(self, topics_K: np.ndarray) -> TopicRows:
-        """Return some topics, in the order that is given."""
+        """Return some topics, in the given order."""
         sizes_K = np.diff(self.starts_Z1)[topics_K]
         entries = [np.arange(self.starts_Z1[z], self.starts_Z1[z + 1]) for z in np.asarray(topics_K).tolist()]
         entries_N = np.concatenate([np.empty(0, np.int64), *entries])
@@ -145,7 +148,7 @@ class TopicRows:
 def _priors(beta: float | np.ndarray, num_words: int) -> np.ndarray:
     beta_V = np.broadcast_to(np.asarray(beta, np.float64), num_words).copy()
     if not (beta_V > 0).all():
-        raise InputError(f"beta is {beta_V.min():g} for some word, but priors are above 0; give a larger one")
+        raise InputError(f"beta is {beta_V.min():g} for some word but must be above 0")
     return beta_V
 
 

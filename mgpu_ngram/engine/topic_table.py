@@ -1,4 +1,4 @@
-"""The table of topics: sizes, words, documents and neighbours of each topic, for people and as JSON."""
+"""The table of topics: size, words, documents and nearest topics of each topic, for printing and as JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class TopicSummary:
     """One topic.
 
-    share      of all tokens
-    documents  that belong to it; None if unknown
-    words      the most probable words, best first; relevant_words and frex_words: by relevance and by FREX
+    share      share of all tokens
+    documents  number of documents that belong to the topic; None if unknown
+    words      the most probable words, best first; relevant_words and frex_words are ranked by relevance and by FREX
     coherence  values by measure
     nearest    [(topic, distance)], nearest first
     examples   [(document, share of the topic)], representative documents
@@ -62,12 +62,12 @@ class TopicTable:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """Facts about topics that a table shows if they are known.
+    """Facts about topics that a table shows if known.
 
-    documents_Z  (Z,) documents whose largest topic it is
-    coherence    (Z,) values by measure, of `coherence`
-    nearest      of `nearest_of`
-    examples     of `representative_documents`
+    documents_Z  (Z,) number of documents whose largest topic is each topic
+    coherence    (Z,) values by measure, from `coherence`
+    nearest      the result of `nearest_of`
+    examples     the result of `representative_documents`
     """
 
     documents_Z: np.ndarray | None = None
@@ -78,10 +78,10 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class TableParts:
-    """The part of a table that is made; the rest takes time.
+    """The parts of a table to make; other parts are skipped to save time.
 
-    lists   of WORD_LISTS; other lists of words are empty
-    topics  the topics of its rows; None: all
+    lists   some of WORD_LISTS; other lists of words are empty
+    topics  the topics of the rows; None: all
     """
 
     lists: tuple[str, ...] = WORD_LISTS
@@ -101,7 +101,7 @@ def topic_table(
     """Return the table of topics.
 
     word  returns a word by id, such as Words.word
-    n     words of each list
+    n     number of words of each list
     """
     facts = facts or TopicFacts()
     parts = parts or TableParts()
@@ -139,12 +139,12 @@ def topic_table(
 
 
 def shown(text: str) -> str:
-    """Return text that a terminal or a page can show: a replacement character for each one that it cannot."""
+    """Return text that a terminal or a page can show, with replacement characters for all others."""
     return "".join(c if c.isprintable() else REPLACEMENT for c in text)
 
 
 def snippet(text: str, characters: int = SNIPPET) -> str:
-    """Return the beginning of a text, in one line that can be shown."""
+    """Return the beginning of a text as one line of text that can be shown."""
     line = shown(" ".join(text.split()))
     return line if len(line) <= characters else line[: characters - 1] + "…"
 

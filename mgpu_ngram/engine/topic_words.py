@@ -16,7 +16,7 @@ FREX_WEIGHT = 0.5  # as in the R package stm
 
 
 class TopWords(NamedTuple):
-    """The n best words of each topic, best first; equal scores by word id. Of topics that were not asked for, none.
+    """The n best words of each topic, best first; ties by word id. Topics that were not requested have no words.
 
     words_Zn   (Z, n) int64, word ids
     scores_Zn  (Z, n) float64; -inf for words that no topic has, which come last
@@ -36,7 +36,7 @@ def most_relevant(
 ) -> TopWords:
     """Return the n words of each topic with the highest relevance (Sievert and Shirley 2014, equation 1).
 
-    lambda_  from 0 to 1: the weight of ln p(word | topic); the rest is the weight of the lift,
+    lambda_  from 0 to 1: the weight of ln p(word | topic); 1 - lambda_ is the weight of the lift,
              ln (p(word | topic) / p(word)), with p(word) the word's share of all tokens
 
     Time is O(Z V); memory is O(V) per thread.
@@ -57,7 +57,7 @@ def most_frequent_and_exclusive(
 ) -> TopWords:
     """Return the n words of each topic with the highest FREX score (Bischof and Airoldi 2012).
 
-    weight  from 0 to 1, the weight of frequency; the rest is the weight of exclusivity
+    weight  from 0 to 1, the weight of frequency; 1 - weight is the weight of exclusivity
 
     The score is the weighted harmonic mean of two ranks, divided by the number of words: the word's rank in the topic
     by p(word | topic), and by exclusivity, p(word | topic) / sum over topics of p(word | topic). As in the R package
@@ -115,7 +115,7 @@ def _best(
 ) -> TopWords:
     """Return the n best words of each topic, or of some topics, by score(topic) (V,)."""
     if n < 0:
-        raise InputError(f"{n} words a topic were asked for; give 0 or more")
+        raise InputError(f"{n} words a topic were requested but the number must be 0 or more")
     n = min(n, rows.num_words)
     missing_V = rows.word_totals_V <= 0
     best = TopWords(np.zeros((rows.num_topics, n), np.int64), np.full((rows.num_topics, n), -np.inf))
@@ -147,4 +147,4 @@ def largest(values: np.ndarray, n: int) -> np.ndarray:
 
 def _check_share(name: str, value: float) -> None:
     if not 0 <= value <= 1:
-        raise InputError(f"{name} is {value:g}; give a number from 0 to 1")
+        raise InputError(f"{name} is {value:g} but must be from 0 to 1")

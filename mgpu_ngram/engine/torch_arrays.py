@@ -24,7 +24,7 @@ def torch_of(value: Any) -> Any:
 
 
 def check_dense(value: Any) -> None:
-    """Raise InputError for a tensor that is sparse or has no memory; other values pass."""
+    """Raise InputError for a tensor that is sparse or has no memory; accept all other values."""
     torch = torch_of(value)
     if torch is not None and (value.layout != torch.strided or value.is_meta):
         raise InputError(
@@ -51,7 +51,7 @@ def as_array(value: Any) -> Any:
 
 
 def as_tensor(array: Any, like: Any) -> Any:
-    """Return a NumPy or CuPy array as a tensor on the device of the tensor `like`; shares memory that is there."""
+    """Return a NumPy or CuPy array as a tensor on the device of the tensor `like`; copies only between devices."""
     torch = torch_of(like)
     if isinstance(array, np.ndarray):
         forward = all(stride >= 0 for stride in array.strides)  # PyTorch has no others
@@ -66,15 +66,15 @@ def as_tensor(array: Any, like: Any) -> Any:
 
 
 def on_stream_of(*values: Any) -> AbstractContextManager[Any]:
-    """Return a context in which CuPy works as PyTorch does, if one of the values is a tensor on a GPU: on its device,
-    on PyTorch's current stream there, and in memory of PyTorch's. CUDA graphs may then capture it.
+    """Return a context for CuPy. If a value is a tensor on a GPU, CuPy works on the device of the tensor,
+    on PyTorch's current stream there, with memory from PyTorch. CUDA graphs may then capture the work.
     """
     tensor = next((value for value in values if torch_of(value) is not None and value.is_cuda), None)
     return nullcontext() if tensor is None else _work_as_torch(tensor.device)
 
 
 def not_compiled(method: F) -> F:
-    """Return a method that `torch.compile` leaves as it is: it would trace the work on arrays."""
+    """Return a method that `torch.compile` does not trace."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -106,7 +106,7 @@ class _StreamAddress:
 
 
 def memory_module(value: Any) -> Any:
-    """Return NumPy or CuPy, whichever uses the memory of an array or a tensor."""
+    """Return the module, NumPy or CuPy, of the memory of an array or a tensor."""
     if torch_of(value) is None:
         return array_module(value)
     return _cupy() if value.is_cuda else np
@@ -123,5 +123,7 @@ def _cupy() -> Any:
     try:
         import cupy
     except ImportError:
-        raise InputError("a tensor is on a GPU, where CuPy is needed; install it, or move the tensor") from None
+        raise InputError(
+            "a tensor is on a GPU, which needs CuPy; install CuPy, or move the tensor to the CPU"
+        ) from None
     return cupy

@@ -25,7 +25,7 @@ def tensor_allocator(device: int) -> Callable[[int], Any]:
 
 
 def tensor_behind(array: Any) -> Any:
-    """Return the tensor of bytes in which a CuPy array lies, if it comes from `tensor_allocator`, else None."""
+    """Return the tensor of bytes that holds a CuPy array from `tensor_allocator`; None for another array."""
     torch, memory = sys.modules["torch"], getattr(array.data.mem, "_owner", None)
     return memory if isinstance(memory, torch.Tensor) and memory.dtype == torch.uint8 else None
 
@@ -46,7 +46,7 @@ def block_allocator() -> Callable[[int], Any]:
 
 
 def cached_bytes() -> int:
-    """Return the unused memory that PyTorch holds on the current GPU and CuPy may take; 0 if CuPy has its own pool."""
+    """Return the bytes that PyTorch's cache holds on the current GPU and CuPy may use; 0 if CuPy has its own pool."""
     if not block_allocator.cache_info().currsize:
         return 0
     torch, _ = _modules()

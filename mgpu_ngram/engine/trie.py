@@ -31,7 +31,7 @@ class BadNgram(Exception):
 
 @dataclass
 class Level:
-    """One order of a trie. Nodes are numbered within their order, parents and suffixes within the order before.
+    """One order of a trie. Nodes are numbered within their order, parents and suffixes within the order below.
 
     `join_levels` needs neither parents nor samples.
     """
@@ -55,7 +55,7 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
 
     Models pruned by SRILM may lack the suffix (w2 ... wn) of an n-gram. It is filled in as KenLM does: with the
     probability of backing off, and no backoff. `filled_F` lists these nodes. Raises BadNgram, for the first row of the
-    lowest order, if an n-gram's history is missing or an n-gram occurs twice.
+    lowest order, if the history of an n-gram is missing or an n-gram occurs twice.
     """
     levels: list[Level] = []
     for ngrams in orders:
@@ -84,7 +84,8 @@ def quantize(trie: Trie, bits: int) -> Trie:
     """Return the trie with codes of `bits` bits, 2 to 16, for log10 probabilities and backoffs from order 2 on.
 
     As in KenLM: the sorted values of each order are cut into bins of equal size, whose means are the centres. A value
-    becomes the nearest centre, the higher one of two. A backoff of 0 stays 0, for which KenLM reserves two codes.
+    becomes the nearest centre; of two equally near ones, the higher. A backoff of 0 stays 0; KenLM reserves two codes
+    for it.
     """
     xp = array_module(trie.word_G)
     code = np.dtype(np.uint8 if bits <= 8 else np.uint16)
@@ -113,7 +114,7 @@ def _codes(values: Any, centers: Any) -> Any:
 def bin_centers(values: Any, bins: int) -> np.ndarray:
     """Return (bins,) float32, rising: the means of bins of equal size of the sorted values (float32), as in KenLM.
 
-    An empty bin has the centre of the one before it, or -inf (lm/quantize.cc, MakeBins).
+    An empty bin has the centre of the previous bin, or -inf (lm/quantize.cc, MakeBins).
     """
     ordered, ends = to_host(array_module(values).sort(values)), len(values) * np.arange(bins + 1) // bins
     means = _means(ordered, ends)  # on the host: the same on every device
@@ -135,9 +136,9 @@ def _means(ordered, ends):
 
 
 def nearest_codes(values: Any, centers: Any) -> Any:
-    """Return the codes of values (float32): the nearest of two or more centres, the higher one of two.
+    """Return the codes of values (float32): the nearest of two or more centres; of two equally near ones, the higher.
 
-    Of equal centres it is the first (lm/quantize.hh, Encode).
+    Of equal centres, the first (lm/quantize.hh, Encode).
     """
     xp = array_module(values)
     first = xp.searchsorted(centers, values)
@@ -147,12 +148,12 @@ def nearest_codes(values: Any, centers: Any) -> Any:
 
 
 def index_of(trie: Trie) -> TrieIndex:
-    """Return the nodes of a trie and their index, as kernels take them."""
+    """Return the nodes of a trie and their index, in the form that kernels take."""
     return TrieIndex(trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout)
 
 
 def values_of(trie: Trie) -> TrieValues:
-    """Return the values of a trie's nodes, as `score_tokens` takes them."""
+    """Return the values of a trie's nodes, in the form that `score_tokens` takes."""
     return TrieValues(trie.prob_G, trie.backoff_M, trie.words_V2, trie.centers)
 
 
@@ -272,8 +273,8 @@ def negative(array: Any) -> Any:
 def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
     """Return the trie of levels, renumbered. Consumes the levels: each array is freed when it has been copied.
 
-    stretches  each has levels of all orders; in each order, its nodes follow those of the stretch before. Children are
-               numbered within a stretch, suffixes within an order
+    stretches  each one has levels of all orders; in each order, its nodes follow those of the previous stretch.
+               Children are numbered within a stretch, suffixes within an order
     """
     S, levels = len(stretches), [level for order in zip(*stretches, strict=True) for level in order]
     xp = array_module(levels[0].word_G)

@@ -1,4 +1,4 @@
-"""Convert a trie back to lists of n-grams, such as an ARPA file holds."""
+"""Convert a trie back to lists of n-grams, as in an ARPA file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mgpu_ngram.kernels.compile import njit, read_only
 def levels_of(trie: Trie) -> Sequence[Ngrams]:
     """Return the n-grams of order 1, 2, ... that a model stores, from its trie in host memory, without codes.
 
-    Ids are computed when rows are read and take no memory before.
+    Ids are computed on demand, when rows are read.
     """
     levels = []
     for n in range(1, trie.order + 1):

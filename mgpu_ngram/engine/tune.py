@@ -29,7 +29,7 @@ class Lists:
 
     values_NC  float32, C features
     first_L    int64, the first hypothesis of each list
-    stats_NK   int64, rows of a metric
+    stats_NK   int64, rows of a metric (`engine.metrics`)
     quality    quality(sums (S, K)) returns (S,): greater is better
     """
 
@@ -39,7 +39,7 @@ class Lists:
     quality: Quality
 
     def quality_of(self, weights: Sequence[float]) -> float:
-        """Return the quality of the best hypotheses; of equal totals the first."""
+        """Return the quality of the best hypotheses; the first of those with equal totals."""
         total_N = weighted_sums(list(self.values_NC.T), weights)
         best_L = first_maxima(total_N, self.first_L)
         return float(self.quality(self.stats_NK[best_L].sum(axis=0)[None])[0])
@@ -54,9 +54,9 @@ def first_maxima(value_N: np.ndarray, first_L: np.ndarray) -> np.ndarray:
 
 
 def best_on_line(lists: Lists, weights: Sequence[float], column: int) -> tuple[float, float]:
-    """Return (quality, weight of a column) that is best when the other weights stay; exact but for rounding.
+    """Return the best (quality, weight of a column) with the other weights fixed; exact except for rounding.
 
-    Of several best intervals, the widest one; the weight is its middle.
+    The weight is the middle of the best interval; of several best intervals, the widest one.
     """
     others = [0.0 if c == column else w for c, w in enumerate(weights)]
     base_N = np.zeros(len(lists.values_NC))
@@ -127,10 +127,10 @@ def search(
     seed: int,
     tell: Callable[[float], None] = lambda quality: None,
 ) -> tuple[float, list[float]]:
-    """Return (quality, weights) of a coordinate search: an exact line search along each column until none gains.
+    """Return (quality, weights) of a coordinate search: exact line searches along all columns until no column gains.
 
-    columns   that are searched; the others keep their weights
-    restarts  further searches from random weights in [-1, 1); the best one counts, of equal ones the first
+    columns   columns to search; the others keep their weights
+    restarts  number of further searches from random weights in [-1, 1); the first best result is returned
     tell      called with the best quality after each search
     """
     rng = np.random.default_rng(seed)
@@ -168,7 +168,7 @@ def _climb(lists: Lists, weights: list[float], columns: Sequence[int]) -> tuple[
 def grid(
     lists: Lists, start: Sequence[float], values: Mapping[int, Sequence[float]], tell: Callable[[float], None]
 ) -> tuple[float, list[float]]:
-    """Return (quality, weights) of the best point of a grid; of equal ones the first.
+    """Return (quality, weights) of the first best point of a grid.
 
     values  the weights to try, by column; the other columns keep their weights
     tell    called with the best quality after each point

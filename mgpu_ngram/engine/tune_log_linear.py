@@ -28,7 +28,7 @@ def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: T
     """Return the weights, at least 0, that maximise the probability of a text under the log-linear mixture.
 
     models    as for `engine.mix.mix_log_linear`
-    log10_MT  (M, T) float32, the tokens' probabilities in each model; those of unknown words are of <unk>
+    log10_MT  (M, T) float32, the tokens' probabilities in each model; unknown words have the probability of <unk>
     text      the words of the text in the mixture
 
     Newton's method from equal weights, each 1 / M. The logarithm of a text's probability is concave in the weights: its
@@ -160,7 +160,7 @@ def _moments(product: Any, logs: Sequence[Any]) -> Iterator[Any]:
 
 
 class TextWords:
-    """The words of a text, in sentences, to be looked up in a mixture.
+    """The words of a text, in sentences, to look up in a mixture.
 
     text_B       (B,) uint8 on the device; every line ends with a newline
     positions_T  (T,) uint32, where tokens start; T is at least 1
@@ -170,7 +170,7 @@ class TextWords:
         self.text_B, self.positions_T = text_B, positions_T
 
     def contexts(self, nodes: BackoffNodes, words: Words) -> Any:
-        """Return (T,) int64, the node of the longest history before each token; the number of histories for none."""
+        """Return (T,) int64, the node of the longest history before each token; M, the number of histories, if none."""
         xp, V, M = array_module(self.text_B), len(words), len(nodes.backoff_M)
         offsets_V, data, slots_C = words.table
         table = [to_device(array, device_of(self.text_B)) for array in (slots_C, offsets_V, data)]

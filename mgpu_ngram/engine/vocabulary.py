@@ -35,7 +35,7 @@ ROWS_AT_ONCE = 1 << 18  # in host memory: 50 MB of temporary arrays; as fast as 
 
 @dataclass(frozen=True)
 class LmplzText:
-    """How KenLM's lmplz reads text (lm/builder/corpus_count.cc), and into how many shards its n-grams go.
+    """The rules by which KenLM's lmplz reads text (lm/builder/corpus_count.cc), and the number of shards.
 
     A line is <s>, its words and </s>. A last line without a newline has no </s>; if it has no words
     either, it is not a line. A text must not contain <unk>, <s> and </s> as words. Token ids are words,
@@ -53,7 +53,7 @@ class LmplzText:
 
     @property
     def refused(self) -> tuple[bytes, ...]:
-        """Return the specials that a text must not contain, or that are left out of it."""
+        """Return the specials that a text must not contain, or that are dropped from it."""
         return SPECIALS[1:] if self.srilm and not self.skip_symbols else SPECIALS
 
     def num_shards(self, tokens: int) -> int:
@@ -61,7 +61,7 @@ class LmplzText:
 
 
 def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
-    """Return (3,) uint64, in host memory: the hashes of <unk>, <s> and </s> as words or as token ids; `xp` computes."""
+    """Return (3,) uint64, in host memory: the hashes of <unk>, <s> and </s> as words or token ids, by `xp`."""
     if unit == "id":
         return hash_ids((1 << 32) + np.arange(3, dtype=np.uint64))  # ids have 32 bits
     starts = np.cumsum([0, *(len(s) + 1 for s in SPECIALS[:-1])]).astype(np.uint32)
@@ -79,7 +79,7 @@ def _move(array: Any, device: str) -> Any:
 
 
 def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary], budget: Budget) -> Any:
-    """Return fn(*vocabularies) on the budget's device, wherever they are; in host memory when a GPU has no room."""
+    """Return fn(*vocabularies) after moving them to the budget's device, or to host memory when a GPU has no room."""
 
     def call(device: str) -> Any:
         if device == "cpu":
@@ -93,18 +93,18 @@ def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary]
 
 
 def rows_at_once(array: Any) -> int:
-    """Return how many rows are joined, sorted or copied at once, on the device of an array: all of a GPU."""
+    """Return the number of rows that are joined, sorted or copied at once on the device of an array: on a GPU all."""
     return 1 << 62 if on_gpu(array) else ROWS_AT_ONCE
 
 
 def merge_vocabularies(*parts: LocalVocabulary, always_sorted: bool = False) -> LocalVocabulary:
-    """Join vocabularies by hash: counts add up, the first position wins. Any order gives the same words.
+    """Join vocabularies by hash: counts are added, first positions are kept. Any order gives the same words.
 
     parts          one or more, all in host memory or all on one device. In host memory, ranges of hashes are joined
                    one after another
-    always_sorted  sort also the words of a single part
+    always_sorted  also sort the words of a single part
 
-    Returns the merged vocabulary, on the same device; of several parts, by rising hash. Raises HashCollision if
+    Returns the merged vocabulary, on the same device; for several parts, by rising hash. Raises HashCollision if
     two words have the same hash.
     """
     if len(parts) == 1 and not always_sorted:
@@ -210,7 +210,8 @@ def _rows_by_range(hash_V, low, shift, bits):
 def slice_rows(part: Sequence[Any], first: int, last: int) -> list[Any]:
     """Return rows `first` to `last` - 1 of the `SYMBOL_ARRAYS` of a vocabulary, as views.
 
-    Their offsets do not begin at 0: `data` begins at the first one. `concatenated` and this function accept that.
+    Their offsets do not begin at 0: `data` begins at the first offset. `concatenated` and this function accept such
+    slices.
     """
     hash_V, offsets_V, data, *others = part
     offsets_R, rows = offsets_V[first : last + 1], slice(first, last)
@@ -225,7 +226,7 @@ def take_rows(part: Sequence[Any], rows_R: Any) -> list[Any]:
 
 
 def hash_range(vocabulary: LocalVocabulary, r: int, ranges: int) -> LocalVocabulary:
-    """Return range r of the words by hash, as `slice_rows` returns them; `ranges` of equal width hold all hashes.
+    """Return range r of the words by hash, as `slice_rows` returns them; `ranges` equally wide ranges hold all hashes.
 
     The words must be sorted by hash. Range 0 has the totals of the vocabulary.
     """

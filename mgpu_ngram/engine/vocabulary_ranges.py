@@ -33,10 +33,10 @@ from mgpu_ngram.engine.word_order import range_limits, rows_in_order, sample_key
 
 @dataclass(frozen=True)
 class Ranges:
-    """How the words of a corpus are merged and numbered; there are as many pieces as ranges.
+    """Options for merging and numbering the words of a corpus; there are as many pieces as ranges.
 
     sentence_markers, seed, lmplz  as for `number_symbols`
-    folder                         of spilled results
+    folder                         folder of spilled results
     """
 
     ranges: int
@@ -49,11 +49,11 @@ class Ranges:
 
 @dataclass(frozen=True)
 class RangeOfHashes:
-    """The hashes of a range, and where its words are in the pieces.
+    """The hashes of a range, and the places of its words in the pieces.
 
-    hash_R    (n,) uint64, by piece; those of specials and of unknown words come last
+    hash_R    (n,) uint64, by piece; hashes of specials and of unknown words come last
     rank_R    (n,) int32, the rank of each hash in the range
-    ends      number of these hashes up to the end of each piece
+    ends      number of hashes up to the end of each piece
     specials  their rows are ranks
     """
 
@@ -85,11 +85,11 @@ class DealtRange:
 
 @dataclass
 class NumberedPiece:
-    """Words that follow each other in the order of ids.
+    """Words with consecutive ids.
 
-    words    in this order, without hashes
-    place_N  (N,) int32: for each word that the ranges gave, range by range, its place among `words`
-    given    how many words each range gave
+    words    the words in the order of ids, without hashes
+    place_N  (N,) int32: the place among `words` of each word from the ranges, range by range
+    given    number of words from each range
     """
 
     words: LocalVocabulary
@@ -108,7 +108,7 @@ class NumberedPiece:
 
 
 def merge_sorted(how: Ranges, *parts: LocalVocabulary) -> LocalVocabulary:
-    """Merge vocabularies, or ranges of their hashes, in host memory; the words of a single one are sorted, too."""
+    """Merge vocabularies, or ranges of their hashes, in host memory; also sort the words of a single one."""
     merged = merge_vocabularies(*(move_vocabulary(p, "cpu") for p in parts), always_sorted=True)
     return to_file(merged, how.folder)
 

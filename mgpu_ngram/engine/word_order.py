@@ -43,7 +43,7 @@ def rows_in_order(merged: LocalVocabulary, unit: str = "word", ids_as_words: boo
 
 
 def sample_keys(merged: LocalVocabulary, ranges: int) -> np.ndarray:
-    """Return (3, S) uint64, the first keys of some words, from which limits of ranges are taken."""
+    """Return (3, S) uint64, the first keys of a sample of words, from which limits of ranges are chosen."""
     V = len(merged.counts_V)
     return _first_keys(merged, np.linspace(0, V - 1, min(V, SAMPLES_PER_RANGE * ranges)).astype(np.int64))
 
@@ -51,7 +51,7 @@ def sample_keys(merged: LocalVocabulary, ranges: int) -> np.ndarray:
 def range_limits(keys_S: np.ndarray, ranges: int) -> np.ndarray:
     """Return (3, ranges - 1) uint64, the limits of about equally large ranges of words in the order of their ids.
 
-    They compare counts and the first 16 bytes, so words that are equal in these share a range.
+    The limits compare counts and the first 16 bytes, so words that are equal in these are in one range.
     """
     keys_S = keys_S[:, np.lexsort(keys_S[::-1])]
     return keys_S[:, np.arange(1, ranges) * keys_S.shape[1] // ranges]

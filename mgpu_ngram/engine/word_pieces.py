@@ -1,7 +1,7 @@
-"""Tokens that are pieces of words, under a model of words: what each token adds to the score of a text.
+"""Score tokens that are pieces of words under a model of words: the amount that each token adds to the score of a text.
 
 The score of a text is the sum of ln P of its whole words, and of the look-ahead of its last word, which is partial. A
-token adds the difference of the scores with and without its piece.
+token adds the difference between the scores with and without its piece.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LookAhead = Callable[[Any], Any]  # of nodes (B, X) or (1, X): ln, (B, X) or (1,
 
 
 class OpenPath(NamedTuple):
-    """Tokens that lead over the same whole words, path `number`, and then begin a word: the node of each."""
+    """Tokens that complete the same whole words, path `number`, and then begin a word: the node of each token."""
 
     number: int
     tokens_X: Any
@@ -40,14 +40,14 @@ class OpenPath(NamedTuple):
 class WordPieces:
     """The pieces of a tokenizer, split into words, under one model.
 
-    pieces   bytes of each token; words are what white space separates
+    pieces   bytes of each token; white space separates words
     partial  the look-ahead of a partial word. "sum": ln of the sum of P(word | words before) of all words that begin so
              and of <unk>. "lexicon": the same with P(word). "none": 0
 
     A piece may end a word (its head), hold whole words, and begin a word (its tail). Tokens with the same head and the
     same whole words take the same path.
 
-    Raises InputError for a piece of another type, and pieces that begin no word of the model.
+    Raises InputError for a piece that is not bytes, and if no piece begins a word of the model.
     """
 
     def __init__(self, model: StateModel, spellings: Spellings, pieces: Sequence[bytes], partial: str):
@@ -94,7 +94,7 @@ class WordPieces:
             self._ln_M = no_words(xp.arange(spellings.nodes + 1)[None])[0]
 
     def scores(self, ends: TextEnds) -> tuple[Any, Any]:
-        """Return what each token adds to the score of each text, ln (B, T) float32, and what the end adds, (B,)."""
+        """Return the ln scores that each token adds to each text, (B, T) float32, and that the end adds, (B,)."""
         xp, B = array_module(ends.states_B), len(ends.states_B)
         made_BT, final_B = xp.zeros((B, self._tokens), np.float32), xp.empty(B, np.float32)
         room = ROOM_BYTES[self._model.device]

@@ -24,8 +24,8 @@ MIN_PIECE_LOGITS = 1 << 20  # of a thread: about 1 ms
 class NgramScores:
     """Natural logarithms of the next words' probabilities by an n-gram model.
 
-    make_rows  returns them, (R, V)
-    children   from which `best_words` makes the same; None: it reads the rows
+    make_rows  function that returns the logarithms, (R, V)
+    children   n-grams from which `best_words` computes the logarithms; None: it reads the rows
     """
 
     make_rows: Callable[[], Any]
@@ -33,11 +33,11 @@ class NgramScores:
 
     @cached_property
     def rows_RV(self) -> Any:
-        """(R, V), made when it is first needed."""
+        """(R, V), made on demand."""
         return self.make_rows()
 
     def part(self, begin: int, end: int) -> Any:
-        """Return the n-grams of some rows as `best_words` takes them."""
+        """Return the n-grams of some rows in the form that `best_words` takes."""
         if self.children is None:
             return self.rows_RV[begin:end]
         first_HK, end_HK, backoff_HK = (array[begin:end] for array in self.children[:3])
@@ -48,13 +48,13 @@ class NgramScores:
 class WordScores:
     """The score of a word is the weighted sum of the logarithms of its probabilities.
 
-    logits_MRV    of M models: float32, float16, or uint16: the bits of bfloat16
-    weights       of the models
+    logits_MRV    logits of M models: float32, float16, or uint16 for the bits of bfloat16
+    weights       weights of the models
     bias_MV       float32, added to the logits, or None
-    ngrams        of an n-gram model, or None
-    ngram_weight  of that model
+    ngrams        scores of an n-gram model, or None
+    ngram_weight  weight of the n-gram model
     attention_RT  weights of the source positions, or None
-    threads       that share the rows on a CPU
+    threads       threads that share the rows on a CPU
     log_sums_MR   logarithm of each row's sum of exponentials; None before `best`
     """
 
@@ -119,7 +119,7 @@ class WordScores:
         return score_C.astype(np.float32)
 
     def mix(self) -> Any:
-        """Return (R, V) float32, the scores of all words but for a constant of each row."""
+        """Return (R, V) float32, the scores of all words up to a constant for each row."""
         mix_RV: Any = np.float32(0)
         for m, weight in enumerate(self.weights):
             if weight:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What to write of each table, and by how many threads."""
+    """Options for writing tables: columns and threads."""
 
     folder: str
     budget: Budget
@@ -62,7 +62,7 @@ def write_part(
 ) -> tuple[list[WrittenFile], dict[str, float]]:
     """Merge shards `first` to `last` - 1 of sorted runs; write order=N/part-SSSSS.parquet for each order and shard.
 
-    runs  their tables hold only these shards (`take_shards`); their stored runs hold all shards
+    runs  runs whose tables hold only these shards (`take_shards`) and whose stored runs hold all shards
 
     Merges block by block within the budget and writes files while the next blocks are merged.
     Returns the files, and the seconds of `reduce` and `write`.

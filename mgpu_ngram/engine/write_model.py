@@ -22,9 +22,9 @@ def write_model(
     trie    on any device; not quantised for an ARPA file
     format  "safetensors" for a model file, or "arpa"
     header  comments of an ARPA file
-    closed  leave <unk> out of an ARPA file; no longer n-gram has it
+    closed  leave <unk> out of an ARPA file; longer n-grams must not contain it
 
-    The file appears at `path` when it is whole.
+    The file appears at `path` when it is complete.
     """
     trie = trie.map_arrays(to_host_fast)
     if format == "arpa":

@@ -66,7 +66,7 @@ def test_blocks_join_again(documents, tokens):
 def test_no_words(documents):
     bags = make_bags(np.zeros(documents + 1, np.int32), np.empty(0, np.int32), np.empty(0), 5).check()
     assert (bags.documents, bags.tokens, len(list(bags.blocks(1)))) == (documents, 0, min(documents, 1))
-    assert ("no word in them; give" if documents else "has no document; give") in str(empty_corpus("x", documents))
+    assert ("no word in them; give" if documents else "is empty; give") in str(empty_corpus("x", documents))
 
 
 def test_sound_arrays_are_not_copied():

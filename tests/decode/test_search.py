@@ -803,7 +803,7 @@ def test_nan_names_the_sentence():
         (lambda: SearchOptions(length_penalty=math.nan), "length_penalty is nan"),
         (lambda: SearchOptions(word_penalty=math.inf), "word_penalty is inf but must be a finite number"),
         (lambda: Batching(0), "has 0 sentences"),
-        (lambda: Batching(words=-1), "words and pool are -1 and 0"),
+        (lambda: Batching(words=-1), "words is -1 and pool is 0"),
         (lambda: Batching(kind="all"), "batching is 'all'"),
     ],
 )

@@ -131,7 +131,7 @@ def test_another_model_under_the_same_path(planted, options, tmp_path, monkeypat
     monkeypatch.setattr(infer_topics, "_replicas", {})
     planted.save_planted(tmp_path / "other.safetensors", alpha_Z=(1, 2, 3))
     (tmp_path / "other.safetensors").rename(how.model)
-    with pytest.raises(RunError, match="run again with one file"):
+    with pytest.raises(RunError, match="use the same file on all workers"):
         topic_replica_of(how)
 
 

@@ -89,7 +89,9 @@ def test_a_size(more, to_device, plain_backoff):
 
 def test_a_size_that_is_too_small(plain_backoff):
     plain = plain_backoff.random(3)
-    with pytest.raises(InputError, match="max_ngrams is 6 but the model has 7 words, which all stay; give more"):
+    with pytest.raises(
+        InputError, match="max_ngrams is 6 but the model has 7 words, which are never pruned; raise max_ngrams"
+    ):
         pruned(plain, np.asarray, max_ngrams=6)
 
 
@@ -99,7 +101,7 @@ def test_n_grams_that_have_to_stay(plain_backoff):
     probs = {(0,): -99, (1,): -99, (2,): half, (3,): half, (4,): -99, (3, 4): half}
     plain = plain_backoff(probs, {(3,): half})
     assert (3, 4) in pruned(plain, np.asarray, entropy=100)[0].probs
-    with pytest.raises(InputError, match="max_ngrams is 5 but 6 n-grams have to stay; give more"):
+    with pytest.raises(InputError, match="max_ngrams is 5 but 6 n-grams cannot be pruned; raise it"):
         pruned(plain, np.asarray, max_ngrams=5)
 
 

@@ -102,7 +102,9 @@ def test_replicas_of_a_file_that_has_changed_are_dropped(models):
     assert models.get("a") is first  # a caller with the old identity gets the old replica
     assert models.get("a", "2") is not first and models.held() == [("score", "b"), ("score", "a")]
     assert models.get("b") is kept
-    with pytest.raises(RunError, match=f"{models.path('a')} is 2 here but was 1; run again with one file"):
+    with pytest.raises(
+        RunError, match=f"{models.path('a')} is 2 on this worker but was 1 at the start; run again with the same file"
+    ):
         models.get("a")
 
 

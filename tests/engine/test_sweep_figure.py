@@ -39,7 +39,7 @@ def test_a_panel_for_each_kind_of_metric(tmp_path):
 
 @pytest.mark.parametrize("history", [[], [{"sweep": 1}], [{"sweep": 1, "perplexity": None}]])
 def test_no_metric(history, tmp_path):
-    with pytest.raises(InputError, match="no metric to draw; measure one of perplexity"):
+    with pytest.raises(InputError, match="no metrics to draw; measure one of perplexity"):
         draw_sweeps(history, tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
 

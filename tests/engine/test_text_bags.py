@@ -150,7 +150,7 @@ def test_an_index_finds_all_words_and_no_others():
 
 
 def test_refusals():
-    with pytest.raises(InputError, match="x has no document; give at least one document"):
+    with pytest.raises(InputError, match="x is empty; give at least one document"):
         choose_words(NO_BAGS.terms(), TextOptions(), "x")
     with pytest.raises(InputError, match="has none of the 1 words left in its 1 documents; lower min_df"):
         counted(["the"], stop_words="english")

@@ -102,6 +102,6 @@ def test_errors(monkeypatch):
     with pytest.raises(InputError, match="metric is 'cosine'"):
         topic_distances(rows, "cosine")
     monkeypatch.setattr(module, "MAX_COMPARED_TOPICS", 2)
-    with pytest.raises(InputError, match="3 topics .* 2 is the limit; .*--limit N"):
+    with pytest.raises(InputError, match="3 topics .* the limit is 2; .*--limit N"):
         topic_distances(rows)
     assert [*nearest_of(rows, 1, [2])] == [2]

@@ -148,7 +148,7 @@ def test_a_file_that_changes_during_the_run_is_noticed(folder, tmp_path, monkeyp
     changed = lambda config, identity, *rest: options(config, dict.fromkeys(identity, "0"), *rest)  # noqa: E731
     monkeypatch.setattr(job, "options_of", changed)
     executor = LocalExecutor(workers=1)
-    with pytest.raises(RunError, match=r"model.npz is \w{8} here but was 0; run again"):
+    with pytest.raises(RunError, match=r"model.npz is \w{8} on this worker but was 0 at the start; run again"):
         decoded(executor, folder, tmp_path / "out")
     executor.close()
 

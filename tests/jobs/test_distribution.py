@@ -828,7 +828,7 @@ def test_text_that_changes_during_the_run(data, format, arpa, text, here, tmp_pa
             if phase == "distribution":
                 text.write_text(data[: text.stat().st_size])
 
-    message = r"^chunk \d: .*text, bytes .* has \d+ histories but had \d+ at first: it was changed; run again$"
+    message = r"^chunk \d: .*text, bytes .* has \d+ histories but had \d+ at first: the file has changed; run again$"
     cut = config(arpa, text, format=format, chunk_bytes=500, **FORMATS[format])
     with pytest.raises(RunError, match=message):
         run(cut, RunContext(here, tmp_path / "out", progress=Change()))
@@ -842,7 +842,9 @@ def test_a_model_that_changes_during_the_run(arpa, text, here, tmp_path):
             arpa.write_text(arpa.read_text() + "\n")
             replicas._held.clear()
 
-    with pytest.raises(RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ here but was .*; run again with one file$"):
+    with pytest.raises(
+        RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ on this worker but was .* at the start; run again with the"
+    ):
         run(config(arpa, text), RunContext(here, tmp_path / "out", progress=Change()))
 
 

@@ -584,7 +584,7 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         (b"[" + b'{"text": "a"}, ' * 500 + b"{}]", "holds a JSON array"),
         (gzip.compress(b'[{"text": "a"}]\n'), "gzip -dc .*docs | jq -c '.\\[\\]' > documents.jsonl"),
         (b"[1, 2]\nplain text\n", "is text, no JSON lines"),
-        (b"plain text\n", "is text, no JSON lines; give a JSON object with the key 'text' a line"),
+        (b"plain text\n", "is text, not JSON lines; give one JSON object with the key 'text' a line"),
         (wet_record("<html>", "response"), "is a WARC file of response records, which hold no text"),
         (b'{"body": "a"}\n', "lacks the key 'text'; name one with text_column: body"),
         (gzip.compress(b'{"text": "a b"}\n' * 9)[:-9], "is truncated gzip data"),

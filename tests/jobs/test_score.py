@@ -189,7 +189,9 @@ def test_a_model_that_changes_during_the_run(arpa, lines, here, monkeypatch):
     before = score_job.identify(str(arpa))
     arpa.write_text(arpa.read_text() + "\n")
     monkeypatch.setattr(score_job, "identify", lambda path: before)
-    with pytest.raises(RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ here but was .*; run again with one file$"):
+    with pytest.raises(
+        RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ on this worker but was .* at the start; run again with the"
+    ):
         score(config(arpa, lines), here)
 
 
