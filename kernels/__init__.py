@@ -1,1 +1,1 @@
-"""Kernels: arrays in, arrays out. Nothing here knows files, configurations or Dask."""
+"""Kernels: arrays in, arrays out. Kernels know no files, configurations or Dask."""

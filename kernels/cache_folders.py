@@ -13,9 +13,9 @@ PACKAGE = __name__.partition(".")[0]
 
 @functools.cache
 def user_folder(name: str) -> Path | None:
-    """Return a folder in the user's cache, else a private one in the temporary directory; None where none is writable.
+    """Return a folder in the user's cache, else a private one in the temporary directory, else None.
 
-    name  of the folder in mgpu_ngram
+    name  name of the folder in mgpu_ngram
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")

@@ -1,8 +1,9 @@
 """Compile functions with Numba at their first call, and keep the machine code in the user's cache folder.
 
-Numba takes 0.2 s to import, so this module imports it when a compiled function is first called, and not before. The
+Numba takes 0.2 s to import, so this module imports it only when a compiled function is first called. The
 cache folder is $NUMBA_CACHE_DIR, else mgpu_ngram/numba in $XDG_CACHE_HOME or ~/.cache, else a private folder in the
-temporary directory. All processes of a user share it. Where no folder can be written, every process compiles anew.
+temporary directory. All processes of a user share it. If no folder is writable, every process compiles all functions
+again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Lazy:
         self._built: Any = None
 
     def built(self) -> Any:
-        """Return the object of Numba. Those that the function calls are built first and replace their `Lazy`."""
+        """Return the object of Numba.
+
+        Functions that this one calls are built first and replace their `Lazy` objects.
+        """
         with _building:
             if self._built is None:
                 names = self._fn.__globals__
@@ -62,7 +66,7 @@ class Lazy:
 
 
 def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
-    """Return a decorator as `numba.njit` with these options is, which imports Numba and compiles at the first call."""
+    """Return a decorator like `numba.njit` with these options, which imports Numba and compiles at the first call."""
 
     def decorate(fn: Callable) -> Any:
         return Lazy(fn, lambda sources: _dispatcher(fn, sources, cache, options))
@@ -71,10 +75,10 @@ def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
 
 
 def read_only(array: Any) -> Any:
-    """Return a view of a NumPy array that cannot be written, like a mapped file.
+    """Return a read-only view of a NumPy array, like a mapped file.
 
-    Numba compiles a function for each mix of arrays that can and cannot be written. A function that only reads its
-    inputs gets them so, and is compiled once.
+    Numba compiles a function for each combination of writable and read-only arrays. A function that only reads its
+    inputs gets read-only views, so it is compiled once.
     """
     view = array.view()
     view.flags.writeable = False
@@ -92,7 +96,7 @@ def import_early() -> None:
 
 
 def intrinsic(fn: Callable) -> Any:
-    """As `numba.extending.intrinsic`, which is imported when a compiled function first needs this one."""
+    """As `numba.extending.intrinsic`, which is imported when a compiled function first needs the intrinsic."""
 
     def build(_: frozenset[str]) -> Any:
         from numba.extending import intrinsic
@@ -117,7 +121,7 @@ def _dispatcher(fn: Callable, sources: frozenset[str], cache: bool, options: dic
 
 @functools.cache
 def cache_folder() -> Path | None:
-    """Return the folder of compiled CPU kernels; None where none can be written."""
+    """Return the folder of compiled CPU kernels; None if no folder is writable."""
     from .numba_private import configured_folder
 
     theirs = configured_folder()
@@ -151,6 +155,6 @@ def _announce_compilations() -> None:
 
 @functools.cache
 def announce(message: str) -> None:
-    """Say something once on the terminal of stderr; not in a log, as progress bars, and not from each worker."""
+    """Print a message once if stderr is a terminal, so not in logs, and not from each worker."""
     if sys.stderr and sys.stderr.isatty() and multiprocessing.parent_process() is None:
         print(f"mgpu-ngram: {message}", file=sys.stderr, flush=True)

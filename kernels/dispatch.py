@@ -10,7 +10,7 @@ import numpy as np
 
 
 def on_gpu(array: Any) -> bool:
-    """True for a CuPy array (anything that owns device memory and is not NumPy's)."""
+    """Return whether `array` is a CuPy array (an object with device memory that is not NumPy's)."""
     if isinstance(array, np.ndarray):
         return False
     if isinstance(array, getattr(sys.modules.get("cupy"), "ndarray", ())):
@@ -19,9 +19,9 @@ def on_gpu(array: Any) -> bool:
 
 
 def pick(cpu: Callable, cuda: Callable, **arrays: Any) -> Callable:
-    """Return `cpu` or `cuda`, whichever fits where `arrays` live (None is skipped).
+    """Return `cpu` or `cuda`, depending on the place of `arrays` (None is skipped).
 
-    Raises TypeError when the arrays do not all live in one place, and names each one's place.
+    Raises TypeError, which names the place of each array, unless all arrays are in one place.
     """
     where = {name: on_gpu(a) for name, a in arrays.items() if a is not None}
     if len(set(where.values())) > 1:
@@ -31,7 +31,7 @@ def pick(cpu: Callable, cuda: Callable, **arrays: Any) -> Callable:
 
 
 def array_module(array: Any) -> Any:
-    """NumPy or CuPy, whichever made `array`: for steps that both spell alike."""
+    """Return the module of `array`, NumPy or CuPy, for code that runs with both."""
     if on_gpu(array):
         import cupy
 
@@ -40,5 +40,5 @@ def array_module(array: Any) -> Any:
 
 
 def to_host(array: Any) -> np.ndarray:
-    """`array` as a NumPy array; a copy only when it lives on a GPU."""
+    """Return `array` as a NumPy array; copies it only from a GPU."""
     return array.get() if on_gpu(array) else array

@@ -1,6 +1,6 @@
-"""Instructions that Numba lacks; those that load, store and copy are for contiguous arrays of uint8.
+"""Instructions that Numba lacks. Loads, stores and copies are for contiguous arrays of uint8.
 
-Compiled functions alone call them. Their bodies import Numba and llvmlite, so importing this module loads neither.
+Only compiled functions call them. Their bodies import Numba and llvmlite, so importing this module loads neither.
 """
 
 from .compile import intrinsic
@@ -60,7 +60,7 @@ def copy_from(typing, array, i, address, nbytes):
 
 @intrinsic
 def prefetch(typing, array, i):
-    """Start to load array[i] into the cache, because it is read soon."""
+    """Start to load array[i], which will be read soon, into the cache."""
     from llvmlite import ir
     from numba import types
 

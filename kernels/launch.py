@@ -20,10 +20,10 @@ INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
 def source(stem: str, defines: dict[str, Any] | None = None) -> str:
-    """The text of `kernels/<stem>.cu` with its headers and `defines` written into it.
+    """Return the text of `kernels/<stem>.cu` with its headers and `defines` inserted.
 
-    Headers are pasted, not searched for: CuPy keys its cache on disk by the text, so an edited
-    header can never meet a stale binary.
+    Headers are inserted into the text: CuPy keys its cache on disk by the text, so after an edit of a
+    header no stale binary is used.
     """
     text = (FOLDER / f"{stem}.cu").read_text()
     text = INCLUDE.sub(lambda m: (FOLDER / "include" / m[1]).read_text(), text)
@@ -33,7 +33,7 @@ def source(stem: str, defines: dict[str, Any] | None = None) -> str:
 
 @functools.cache
 def open_cache() -> None:
-    """Let CuPy keep compiled kernels in its cache folder, else in ours where that cannot be written; announce the
+    """Let CuPy keep compiled kernels in its cache folder, or in ours if that is not writable; announce the
     compilation when the folder is empty.
     """
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
@@ -53,7 +53,7 @@ def _module(stem: str, defines: tuple[tuple[str, Any], ...], device: int) -> Any
 
 
 def kernel(stem: str, name: str, **defines: Any) -> Any:
-    """The compiled kernel `name` of `kernels/<stem>.cu` on the current device."""
+    """Return the compiled kernel `name` of `kernels/<stem>.cu` for the current device."""
     import cupy
 
     return _function(stem, name, tuple(sorted(defines.items())), cupy.cuda.runtime.getDevice())
@@ -66,7 +66,7 @@ def _function(stem: str, name: str, defines: tuple[tuple[str, Any], ...], device
 
 @functools.cache
 def device_limits(device: int) -> tuple[int, int]:
-    """(multiprocessors, shared-memory bytes one block may ask for) of a device."""
+    """Return (multiprocessors, bytes of shared memory that one block may request) of a device."""
     import cupy
 
     p = cupy.cuda.Device(device).attributes
@@ -74,14 +74,14 @@ def device_limits(device: int) -> tuple[int, int]:
 
 
 def current_limits() -> tuple[int, int]:
-    """`device_limits` of the current device."""
+    """Return the `device_limits` of the current device."""
     import cupy
 
     return device_limits(cupy.cuda.runtime.getDevice())
 
 
 def grid_for(n: int, threads: int, per_thread: int = 1, waves: int = 32) -> int:
-    """Blocks for a grid-stride loop over `n` items: enough to fill the device, at least one."""
+    """Return the number of blocks for a grid-stride loop over `n` items: enough to fill the device, at least 1."""
     blocks = -(-n // (threads * per_thread))
     return max(1, min(blocks, current_limits()[0] * waves))
 
@@ -90,7 +90,7 @@ def launch(
     fn: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
 ) -> None:
     """Launch on the current stream; tuples are grids and blocks of x, y and z. Dynamic shared memory above 48 KiB
-    is asked for here.
+    is requested here.
 
     A launch that the driver refuses raises at once (CUDADriverError); an error inside the kernel
     raises at the next synchronisation.

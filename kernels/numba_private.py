@@ -1,8 +1,8 @@
-"""Every name of Numba that its documentation does not promise, with the reason and the public call it replaces.
+"""All undocumented names of Numba that are used, with the reason and the public call that each one replaces.
 
-No other file uses such names, so a new Numba release can break this file only; tests/kernels/test_numba_private.py
-then fails. Where a name is missing, functions are compiled all the same, but the cache is loaded more slowly or not at
-all.
+No other file uses undocumented names, so a new Numba release can break only this file;
+tests/kernels/test_numba_private.py then fails. If a name is missing, functions are still compiled, but the cache is
+loaded more slowly or not at all.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def configured_folder() -> str:
 def cached_njit(fn: Callable, folder: Path, options: dict[str, Any]) -> Any:
     """Return `numba.njit(**options)(fn)` with its machine code kept in `folder`.
 
-    Replaces numba.njit(cache=True), which has one folder for all functions. It also imports what only compilation
-    needs, which takes 0.3 to 0.5 s, when it looks into its cache. If two processes compile a function for different
-    types at once, they may give their files the same name, and it then runs code for other types.
+    Replaces numba.njit(cache=True), which has one folder for all functions. That also imports modules that only
+    compilation needs, which takes 0.3 to 0.5 s, when it looks into its cache. If two processes compile a function for
+    different types at once, they may give their files the same name, and then run code for the wrong types.
     """
     theirs = _settings.get("CACHE_DIR")
     try:
@@ -105,7 +105,7 @@ def _module(name: str) -> ModuleType:
 def on_compilation(react: Callable[[Callable], None]) -> None:
     """Call `react` with each Python function that Numba starts to compile; never, if Numba has no such event.
 
-    Replaces nothing: no public call tells it.
+    Replaces no public call: Numba has none for this event.
     """
     try:
         from numba.core import event
@@ -125,6 +125,6 @@ def on_compilation(react: Callable[[Callable], None]) -> None:
 def array_argument(i: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Return argument i of an intrinsic, an array, with its address `data` and its `shape` in LLVM's language.
 
-    Replaces nothing: the documentation of intrinsics has no arrays.
+    Replaces no public call: the documentation of intrinsics does not cover arrays.
     """
     return context.make_array(signature.args[i])(context, builder, arguments[i])

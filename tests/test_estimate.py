@@ -113,7 +113,7 @@ jobs:
         (["text", "--order", "0"], "order is 0 but must be from 1 to 1000"),
         (["text", "--order", "2", "--prune", "0", "0", "1"], "3 thresholds for 2 orders"),
         (["text", "--limit-vocab-file", "nothing"], "limit_vocab_file nothing: cannot be read"),
-        (["text", "--discount-fallback", "2"], "2 for count 1 but it must be 0 to 1"),
+        (["text", "--discount-fallback", "2"], "2 for count 1 but it must be from 0 to 1"),
         (["text", "--discount-fallback", "1", "1", "1", "1"], "4 values but there are only 3"),
         (["text", "--collapse-values"], "collapse_values needs format arpa"),
         (["text", "--separator-id", "1"], "separator_id needs unit id"),

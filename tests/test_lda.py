@@ -509,7 +509,7 @@ def test_settings_that_are_refused(settings, message):
         ([[float("nan"), 1]], "document 0 of X has the count NaN"),
         ([[2**32, 1]], "count 4294967296.0, but counts are whole numbers from 0 to 4,294,967,295"),
         ([[0, 0]], "X has 1 documents but no word"),
-        ([], "X has no document"),
+        ([], "X is empty"),
         (["", ""], "X has no word"),
         ("a text", "X is one text"),
         ([3], r"document 0 of X is 3 \(int\)"),

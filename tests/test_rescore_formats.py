@@ -139,14 +139,14 @@ GOOD = '{"id": 0, "text": "a", "features": {"F0": 1, "TM": [1, 2]}, "total": 1}'
         (GOOD.replace('"a"', "1"), "lacks a key, or has one of another type"),
         (GOOD.replace('"id": 0', '"id": null'), "lacks a key, or has one of another type"),
         (GOOD.replace('{"F0": 1, "TM": [1, 2]}', "[1]"), "lacks a key, or has one of another type"),
-        (GOOD.replace('"total": 1', '"total": "1"'), "a total that is no number"),
-        (GOOD.replace('"total": 1', '"total": NaN'), "a total that is no number"),
-        (GOOD.replace('"F0": 1', '"F0": null'), "a weighted feature or a total that is no number"),
+        (GOOD.replace('"total": 1', '"total": "1"'), "a total that is not a number"),
+        (GOOD.replace('"total": 1', '"total": NaN'), "a total that is not a number"),
+        (GOOD.replace('"F0": 1', '"F0": null'), "a weighted feature or a total that is not a number"),
         (GOOD.replace('"F0": 1', '"F0": 1e400'), "a weighted feature or a total that is infinite"),
         (GOOD.replace('"F0": 1', '"F0": [1, 2]'), "more or fewer values of feature F0 than its weights, 1"),
         (GOOD.replace("[1, 2]", "1"), "more or fewer values of feature TM than its weights, 2"),
         (GOOD.replace("[1, 2]", "[1, 2"), "is not a JSON object"),
-        (GOOD.replace('"F0"', '"LM"'), "has a feature LM already; name the model otherwise"),
+        (GOOD.replace('"F0"', '"LM"'), "already has a feature LM; give the model another name"),
     ],
 )
 def test_wrong_json_lines(line, message, rescore):

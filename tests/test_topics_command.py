@@ -278,9 +278,9 @@ def awkward(folder):
 
 REFUSED = [
     ("ngrams.safetensors", "holds mgpu_ngram model, not a topic model; give the output of `mgpu-ngram lda`"),
-    ("missing.lda", "there is no topic model missing.lda; give the output of"),
+    ("missing.lda", "there is not a topic model missing.lda; give the output of"),
     ("counts", "counts has no model.safetensors; give the output of"),
-    ("text.txt", "text.txt is no topic model"),
+    ("text.txt", "text.txt is not a topic model"),
     ("M --topic 3", "topic is 3 but the model has topics 0 to 2"),
     ("M --topic -1", "topic is -1 but the model has topics 0 to 2"),
     ("M --top 0", "top is 0 but must be at least 1"),

@@ -1,4 +1,4 @@
-"""Bytes of ASCII that compiled functions look for, one by one or in 8 bytes at once."""
+"""ASCII bytes that compiled functions search, one by one or in 8 bytes at once."""
 
 from numpy import uint64
 

@@ -16,7 +16,7 @@ from .radix_sort import radix_sort
 def bag_words(tokens_T: Any, num_words: int) -> tuple[Any, Any, Any]:
     """Return the bag of words of each document.
 
-    tokens_T   (T,) uint32: word + 1, and 0 after each document; tokens after the last 0 are left out
+    tokens_T   (T,) uint32: word + 1, and 0 after each document; tokens after the last 0 are ignored
     num_words  number of words: tokens are at most this; T and num_words below 2**32
 
     Returns starts_D1 (D + 1,) int64, words_P (P,) uint32 and counts_P (P,) uint32: document d has the pairs

@@ -31,7 +31,7 @@ def find_tokens(text_B: Any, isspace: bool = False) -> Any:
     """
     check.dtype(text_B, np.uint8)
     if len(text_B) >= 2**32:
-        raise ValueError(f"a block of {len(text_B)} bytes is over the limit of {2**32 - 1}; use smaller blocks")
+        raise ValueError(f"a block of {len(text_B)} bytes exceeds the limit of {2**32 - 1} bytes; use smaller blocks")
     return pick(cpu=_cpu, cuda=_cuda, text_B=text_B)(text_B, isspace)
 
 

@@ -1,4 +1,4 @@
-"""MurmurHash64A, by which KenLM's binary files know words."""
+"""MurmurHash64A, the hash of words in KenLM's binary files."""
 
 from __future__ import annotations
 

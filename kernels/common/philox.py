@@ -23,7 +23,7 @@ def random_bits(seed, stream, sweep, document, position):
     seed      uint64
     stream    DRAWS, FIRST_TOPICS, HELD_OUT or WORDS
     document  0 to 2^46 - 1
-    position  of the token in its document, 0 to 2^32 - 1
+    position  position of the token in its document, 0 to 2^32 - 1
     """
     low = uint64(0xFFFFFFFF)
     c0, c1, c2 = uint64(document) & low, uint64(position), uint64(sweep)
@@ -38,7 +38,7 @@ def random_bits(seed, stream, sweep, document, position):
 
 @njit(nogil=True, cache=True)
 def fill_random_bits(seed, stream, sweep, document_M, position_M, bits_M):
-    """Fill bits_M with the `random_bits` of many tokens, by SIMD instructions: a token takes 1 ns, alone 20 ns."""
+    """Fill bits_M with the `random_bits` of many tokens, by SIMD instructions: 1 ns a token instead of 20 ns."""
     for i in range(uint64(len(bits_M))):
         bits_M[i] = random_bits(seed, stream, sweep, document_M[i], position_M[i])
 

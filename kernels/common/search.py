@@ -1,4 +1,4 @@
-"""Search in rising numbers; include/ranges.cuh has the same function for a GPU."""
+"""Search in sorted numbers; include/ranges.cuh has the same function for a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..compile import njit
 
 @njit(nogil=True, cache=True)
 def first_from(numbers, first, end, number):
-    """Return the first index from `first` to `end` - 1 whose number is not below a number; or `end`. Numbers rise."""
+    """Return the first index from `first` to `end` - 1 whose number is at least `number`, else `end`; numbers rise."""
     low, high = first, end
     while low < high:
         middle = (low + high) // 2

@@ -68,7 +68,7 @@ def home_slot(h, slots_C):
 def find_slot(held, text, start, stop, offsets_V, data, slots_C):
     """Return the index of the slot that holds the word text[start:stop], or of the empty slot where it belongs.
 
-    held  as `held_bytes` returns it
+    held  the result of `held_bytes`
     """
     first, second, third, h = held
     slot = home_slot(h, slots_C)

@@ -1,4 +1,4 @@
-"""Count tokens whose bytes differ from the word of their number, so no hash collision goes unseen."""
+"""Count tokens whose bytes differ from the word of their number, to detect all hash collisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .intern import WordTable, intern
 
 
 def count_mismatches(text_B: Any, positions_T: Any, tokens_T: Any, offsets_V: Any, data: Any) -> int:
-    """Return how many tokens of a text differ, byte for byte, from the word of their number.
+    """Return the number of tokens of a text that differ, byte for byte, from the word of their number.
 
     text_B           (B,) uint8
     positions_T      (T,) uint32, from `find_tokens`

@@ -1,6 +1,6 @@
 """CRC-32 of the segments of a block, and the arithmetic that joins CRCs.
 
-Manifests hold the CRC-32 of every input, and `core.verify` compares inputs with it. The text is on the GPU anyway when
+Manifests hold the CRC-32 of every input, and `core.verify` compares inputs with it. The text is already on the GPU when
 it is counted there; zlib in the threads that read it would halve their speed.
 """
 
@@ -25,9 +25,9 @@ def crc32(data_B: Any, starts_S: Any, lengths_S: Any) -> Any:
 
     data_B     (B,) uint8
     starts_S   (S,) int64, where each segment begins in data_B, and
-    lengths_S  (S,) int64, its bytes, which lie within data_B
+    lengths_S  (S,) int64, the bytes of each segment, all within data_B
 
-    Returns crcs_S (S,) uint32; 0 for a segment without a byte.
+    Returns crcs_S (S,) uint32; 0 for an empty segment.
     """
     check.dtype(data_B, np.uint8)
     check.dtype(starts_S, np.int64)
@@ -37,7 +37,7 @@ def crc32(data_B: Any, starts_S: Any, lengths_S: Any) -> Any:
 
 
 def multiply_polynomials(a: int, b: int) -> int:
-    """Product of two polynomials over GF(2), modulo zlib's."""
+    """Return the product of two polynomials over GF(2), modulo the polynomial of zlib."""
     product = 0
     while a:
         if a >> 31:
@@ -48,7 +48,7 @@ def multiply_polynomials(a: int, b: int) -> int:
 
 
 def shift(crc: int, num_bytes: int) -> int:
-    """crc * x**(8 * num_bytes): what it adds to the CRC of a text that goes on by so many bytes."""
+    """Return crc * x**(8 * num_bytes): the part of `crc` in the CRC of a text with `num_bytes` further bytes."""
     for i in range(num_bytes.bit_length()):
         if num_bytes >> i & 1:
             crc = multiply_polynomials(crc, _power(i))
@@ -95,7 +95,7 @@ def _cuda(data_B, starts_S, lengths_S):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """A block of up to 6 segments, cut anywhere."""
+    """Return a block of up to 6 segments, cut anywhere."""
     cuts = np.sort(rng.integers(0, size + 1, min(size, 5)))
     starts_S, ends_S = np.array([0, *cuts]), np.array([*cuts, size])
     return {"data_B": rng.integers(0, 256, size, np.uint8), "starts_S": starts_S, "lengths_S": ends_S - starts_S}

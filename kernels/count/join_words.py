@@ -18,13 +18,13 @@ def join_words(
     """Return the first row and the total count of each distinct hash, and the number of rows whose word differs.
 
     hash_R           (R,) uint64, ascending
-    rows_R           (R,) int64, the row of a word with that hash, each 0 to V - 1
+    rows_R           (R,) int64, the row of a word with each hash, 0 to V - 1
     offsets_V, data  (V + 1,) int64 and uint8, the words
     counts_V         (V,) int64
     first_source_V   (V,) int32 and
     first_offset_V   (V,) int64: where a word first occurs; compared by source, then by offset
 
-    Returns rows_U (U,) int64 (of equal places the first in rows_R), counts_U (U,) int64, and the
+    Returns rows_U (U,) int64 (for equal places the first in rows_R), counts_U (U,) int64, and the
     number of rows that differ, byte for byte, from the first word of equal hash. That number is 0
     unless hashes collide.
     """

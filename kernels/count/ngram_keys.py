@@ -120,7 +120,7 @@ def _cuda(tokens_T, order, bits, lut, positions_R, R):
 
 
 def device_lut(lut: Any, tokens_T: Any) -> Any:
-    """Return the table of byte codes on the device, or a null pointer if the tokens are codes already."""
+    """Return the table of byte codes on the device, or a null pointer if the tokens are already codes."""
     import cupy
 
     return cupy.asarray(IDENTITY if lut is None else lut) if tokens_T.itemsize == 1 else 0

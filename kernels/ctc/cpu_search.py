@@ -1,4 +1,4 @@
-"""Search the outputs of CTC on a CPU, an utterance after the other: the twin of search_beams.cu."""
+"""Search the outputs of CTC on a CPU, one utterance after another: the twin of search_beams.cu."""
 
 from __future__ import annotations
 

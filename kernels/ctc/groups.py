@@ -1,4 +1,4 @@
-"""What a beam search over the outputs of CTC takes and returns, as groups of arrays."""
+"""Arguments and results of a beam search over the outputs of CTC, as groups of arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BEAMS, MAX_TOKENS = 1 << 10, 1 << 22
 class Utterances(NamedTuple):
     """The outputs of an acoustic model.
 
-    log_probs_BTV  (B, T, V) float32, natural
+    log_probs_BTV  (B, T, V) float32, natural logarithms
     lengths_B      (B,) int32: frames of each utterance, 0 to T
     starts_B       (B,) int32: states of the n-gram model before each utterance
     """
@@ -28,11 +28,11 @@ class Utterances(NamedTuple):
 class Tokens(NamedTuple):
     """The V tokens of an acoustic model, as strings of symbols.
 
-    kind_V     (V,) uint8: BLANK; SPACE: ends a word and adds nothing; STARTS: a word begins with it; CLOSES: a word
-               ends with it; or a sum
+    kind_V     (V,) uint8: BLANK; SPACE: ends a word and adds no symbols; STARTS: a word begins with it; CLOSES: a word
+               ends with it; or a sum of these
     first_V1   (V + 1,) int32: token v has the symbols symbols_S[first_V1[v]:first_V1[v + 1]]
     symbols_S  (S,) int32
-    hash_V2    (V, 2) uint64: of the symbols, and what a hash before them is multiplied by; see `hashes`
+    hash_V2    (V, 2) uint64: the hash of the symbols, and the factor of a hash of preceding symbols; see `hashes`
     """
 
     kind_V: Any
@@ -68,7 +68,7 @@ class HotWords(NamedTuple):
 
 
 class NGrams(NamedTuple):
-    """An n-gram model of words, as `step_states` takes it; `end` is its word </s>, or -1 to leave ends unscored."""
+    """An n-gram model of words, in the form of `step_states`; `end` is its word </s>, or -1 to leave ends unscored."""
 
     table: EdgeTable
     order: int
@@ -82,11 +82,11 @@ class CTCOptions(NamedTuple):
     beam_width        K, beams that are kept, at most MAX_BEAMS
     n_best            N, results of an utterance, at most K
     alpha, beta       the score of a word is alpha * ln P + beta
-    unknown           added to the log10 probability of unknown words, and the score of unknown beginnings of words
-    beam_prune_logp   beams are dropped if they are so far below the best one; at most 0
+    unknown           amount that is added to the log10 probability of unknown words; also the score of unknown prefixes
+    beam_prune_logp   beams are dropped if their score minus the best score is below this; at most 0
     token_min_logp    less likely tokens are skipped, unless they are the best of their frame
-    history           words whose equality makes beams equal, of which the best is kept; 0: none
-    has_model         whether words have scores; else the lexicon and the n-grams are not read
+    history           number of last words: of beams with the same last words, the best is kept; 0: all beams are kept
+    has_model         whether a model scores words; if not, the lexicon and the n-grams are not read
     """
 
     beam_width: int
@@ -103,10 +103,11 @@ class CTCOptions(NamedTuple):
 class UtteranceResults(NamedTuple):
     """Results of utterances, the best first.
 
-    scores_BN2  (B, N, 2) float64: the logarithm of the probability of the sounds, then the score; 0 without a result
+    scores_BN2  (B, N, 2) float64: ln P of the acoustic model, then the score; 0 without a result
     states_BN   (B, N) int32: the state of the n-gram model after the last word; EMPTY without a result
-    found_B     (B,) int32: results of each utterance
-    paths_BNT   (B, N, T) int32: the token of each frame on the path that gives a result's times; -1 behind its frames
+    found_B     (B,) int32: number of results of each utterance
+    paths_BNT   (B, N, T) int32: the token of each frame on the path that gives the times of a result; -1 after its
+                frames
     errors_B    (B,) int32: NAN, POSITIVE or their sum if log-probabilities are NaN or above 0; else 0
     """
 

@@ -49,19 +49,19 @@ def search_beams(
 ) -> UtteranceResults:
     """Return the best texts of utterances.
 
-    log_probs_BTV  (B, T, V) float32, natural; they count as at least ln 1e-15
+    log_probs_BTV  (B, T, V) float32, natural logarithms; lower values count as ln 1e-15
     lengths_B      (B,) int32: frames of each utterance, 0 to T
     starts_B       (B,) int32: states of the n-gram model before each utterance
 
-    A beam is a text, the beginning of a word and the last token. In each frame all beams are extended by the best token
-    and by those of at least token_min_logp. A blank or the token before changes the last token alone. Equal beams are
-    one: their probabilities are added, and the path is that of the last one by rank. The score of a beam is the sum of
-    its logarithm, the scores of its words, a hot word's weight for each, and the score of the unfinished word: that of
-    its hot word, else 0 if it begins a known word, else `unknown`, times length / 6 if it is longer. Of equal scores,
-    lower tokens are first, then beams of higher rank. At the end, the last word is scored, even if it is empty: then
-    it is unknown. Beams are compared by hashes of 64 bits.
+    A beam is a text, the prefix of a word and the last token. In each frame all beams are extended by the best token
+    and by tokens of at least token_min_logp. A blank or a repeated token changes only the last token. Equal beams are
+    joined: their probabilities are added, and the path is that of the last one by rank. The score of a beam is the sum
+    of its logarithm, the scores of its words, the weight of each hot word, and the score of the unfinished word: that
+    of its hot word, else 0 if it begins a known word, else `unknown`, times length / 6 if it is longer. Of equal
+    scores, lower tokens come first, then beams of higher rank. At the end, the last word is scored. An empty last word
+    counts as unknown. Beams are compared by hashes of 64 bits.
 
-    An utterance's results do not depend on the others. Source: pyctcdecode 0.5.0, `_decode_logits`.
+    The results of an utterance do not depend on other utterances. Source: pyctcdecode 0.5.0, `_decode_logits`.
     """
     check.dtype(log_probs_BTV, np.float32)
     check.dtype(lengths_B, np.int32)

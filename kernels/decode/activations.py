@@ -64,7 +64,10 @@ def exponential(x):
 
 @njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def grown(x):
-    """Return exp(2 x) for |x| <= GROW_LIMIT, with the error of `exponential`. Of other numbers it has no meaning."""
+    """Return exp(2 x) for |x| <= GROW_LIMIT, with the error of `exponential`.
+
+    For other numbers the result is undefined.
+    """
     whole = multiply_add(x, float32(2) * LOG2_E, SHIFT)
     f = multiply_add(x, float32(2) * LOG2_E, SHIFT - whole)
     p = multiply_add(multiply_add(multiply_add(E6, f, E5), f, E4), f, E3)
@@ -86,14 +89,14 @@ def sum_parts(parts):
 
 
 def singles(array):
-    """Return an array as float32; uint16 are the bits of bfloat16."""
+    """Return an array as float32; uint16 holds the bits of bfloat16."""
     if array.dtype == np.uint16:
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return array.astype(np.float32, copy=False)
 
 
 def stored(array, dtype):
-    """Return float32 numbers rounded to the nearest of a dtype, ties to even; uint16 are the bits of bfloat16."""
+    """Return float32 numbers rounded to the nearest of a dtype, ties to even; uint16 holds the bits of bfloat16."""
     if dtype == np.uint16:
         bits = array.view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)

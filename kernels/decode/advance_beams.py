@@ -1,4 +1,4 @@
-"""End hypotheses, make beams smaller and line up the rows of the next step of a beam search."""
+"""End hypotheses, shrink beams and arrange the rows of the next step of a beam search."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STOP_RULES = ("amun", "first", "bound")
 
 
 class Beams(NamedTuple):
-    """Sentences that are searched for, each in a slot, and their hypotheses of all steps.
+    """Sentences that are searched, each in a slot, and their hypotheses of all steps.
 
     words_NLK    int32, the word of hypothesis k of a sentence's step l
-    before_NLK   int16, the hypothesis of the step before that it extends
+    before_NLK   int16, the hypothesis of the previous step that it extends
     costs_NLK    float32
-    steps_N      int32, steps that a sentence has done, below L
-    longest_N    int32, the greatest number of words of a result, the end included
+    steps_N      int32, number of steps that a sentence has done, below L
+    longest_N    int32, the greatest number of words of a result, including its end
     most_N       int32, the greatest number of steps, at most L
-    sizes_N      int32, places of the beam, at most K; each hypothesis that ends leaves one less
-    finished_NB  float64, the greatest scores of finished hypotheses, falling; -inf: there are fewer
+    sizes_N      int32, number of places of the beam, at most K; each hypothesis that ends takes one away
+    finished_NB  float64, the greatest scores of finished hypotheses, falling, filled up with -inf
     """
 
     words_NLK: Any
@@ -42,12 +42,12 @@ class Beams(NamedTuple):
 
 
 class Live(NamedTuple):
-    """Sentences that go on.
+    """Sentences that continue.
 
-    slots_S    int32, the slot of each; -1 after the last one
+    slots_S    int32, the slot of each sentence; -1 after the last one
     starts_S1  int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1
-    sizes_S    int32, places of the beam; 0 after the last sentence
-    places_R   int16, for each row the number of its hypothesis among those of its sentence's step before
+    sizes_S    int32, number of places of the beam; 0 after the last sentence
+    places_R   int16, for each row the number of its hypothesis among those of the previous step of its sentence
     """
 
     slots_S: Any
@@ -57,9 +57,9 @@ class Live(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Hypotheses that go on, in the order of sentences; all 0 after the last one, as places_R is.
+    """Hypotheses that continue, in the order of sentences; arrays and places_R are 0 after the last one.
 
-    parents_R  int32, the row of the step before that each extends
+    parents_R  int32, the row of the previous step that each one extends
     words_R    int32
     costs_R    float32
     """
@@ -70,12 +70,12 @@ class Rows(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """When hypotheses and sentences end.
+    """The rules by which hypotheses and sentences end.
 
     eos           word that ends a hypothesis
     rule          "amun": a sentence ends with its last hypothesis; "first": with the first that ends; "bound": when no
-                  other can be among the B best any more
-    word_penalty  for each word of a hypothesis, its end included
+                  other hypothesis can be among the B best
+    word_penalty  penalty of each word of a hypothesis, including its end
     lengths_L1    float64, the divisor of a score by the number of words, constant or rising; entry 0 is not read
     """
 
@@ -86,17 +86,17 @@ class Ending(NamedTuple):
 
 
 def advance_beams(chosen: Chosen, live: Live, beams: Beams, ending: Ending) -> tuple[Live, Rows, Any, Any]:
-    """Return (sentences that go on, their rows, slots of the sentences that are done, counts).
+    """Return (sentences that continue, their rows, slots of finished sentences, counts).
 
-    chosen  as `best_of_beams` returns it for `live`; scores are costs. Words of -1 may stand anywhere
+    chosen  the result of `best_of_beams` for `live`; scores are costs. Words of -1 may be anywhere
 
-    A hypothesis is finished when its word is `eos` or when it has `longest` words. It goes on unless its word is `eos`
-    or it has more than `longest` words; the step after the greatest length lets hypotheses end, as in Amun. A sentence
-    is done when none goes on, when it has done `most` steps, or by the rule. A sentence whose scores are NaN is done.
-    Hypotheses of a sentence keep their order; R is S * K.
+    A hypothesis is finished when its word is `eos` or when it has `longest` words. It continues unless its word is
+    `eos` or it has more than `longest` words; the step after the greatest length lets hypotheses end, as in Amun. A
+    sentence is finished when none continues, when it has done `most` steps, or by the rule. So is a sentence with NaN
+    scores. Hypotheses of a sentence keep their order; R is S * K.
 
     done_S    int32, in the order of sentences, then -1
-    counts_4  int64: sentences that go on, their rows, the sum of their sizes, sentences that are done
+    counts_4  int64: numbers of sentences that continue, of their rows, the sum of their sizes, finished sentences
 
     `beams` are changed in place. The score of a hypothesis of n words is (cost - word_penalty * n) / lengths_L1[n].
     Source: Hoang et al. 2018, algorithm 2, with the removal of finished sentences on the device.

@@ -23,9 +23,9 @@ VARIANTS = tuple({"VECTOR": vector} | half for vector in (0, 1) for half in FORM
 class Sentences(NamedTuple):
     """Encoded sentences that rows attend to, float32, float16, or uint16: the bits of bfloat16.
 
-    memory_STA   (S, T, A) their side of the energies
+    memory_STA   (S, T, A) the summands of the energies that come from the sentences
     context_STC  (S, T, C)
-    length_S     (S,) int64, positions of each sentence, 1 to T; values of later positions are not read
+    length_S     (S,) int64, number of positions of each sentence, 1 to T; later positions are not read
     """
 
     memory_STA: Any
@@ -46,8 +46,8 @@ def attention(query_RA: Any, slot_R: Any, sentences: Sentences, energy_A: Any) -
     bits, for any number of rows, sentences and positions. The sums over A are never stored for more than a few rows.
 
     tanh(m + q) is 1 - 2 / (1 + exp(2m) exp(2q)): neighbouring rows of a sentence share the exponentials of its memory,
-    and the softmax is the same without the sum of the energies. Where |m| or |q| is above GROW_LIMIT, the position or
-    the row takes the tangents themselves.
+    and the softmax is the same without the sum of the energies. If |m| or |q| is above GROW_LIMIT, the position or
+    the row computes the tangents directly.
     """
     memory_STA, context_STC, length_S = sentences
     check.dtype(query_RA, np.float32, np.float16, np.uint16)

@@ -20,7 +20,7 @@ class SentenceRows(NamedTuple):
 
     costs_R    (R,) float32, the score of each row so far
     starts_S1  (S + 1,) int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1; the first is 0
-    sizes_S    (S,) int32, the hypotheses wanted of each sentence
+    sizes_S    (S,) int32, number of hypotheses to return of each sentence
     """
 
     costs_R: Any
@@ -40,11 +40,11 @@ def best_hypotheses(
 ) -> tuple[Chosen, Any]:
     """Return the best hypotheses of each sentence, and the logarithm of each row's sum of exponentials.
 
-    sentences  at most k rows and k wanted ones of each sentence
+    sentences  each sentence has at most k rows, and at most k hypotheses to return
 
-    Other arguments as `best_words` takes them. Returns what `best_of_beams` makes of the words of `best_words`, and
-    log_sums_MR of `best_words`; those of rows behind the last sentence are NaN. On a GPU, one kernel chooses the words
-    of rows and of sentences, and does not look at rows behind the last sentence.
+    Other arguments as for `best_words`. Returns the result of `best_of_beams` for the words of `best_words`, and
+    log_sums_MR of `best_words`; sums of rows after the last sentence are NaN. On a GPU, one kernel chooses the words
+    of rows and of sentences, and does not read rows after the last sentence.
     """
     costs_R, starts_S1, sizes_S = sentences
     check.dtype(starts_S1, np.int64)

@@ -18,7 +18,7 @@ THREADS = 64  # of a block, one warp for each sentence
 class Chosen(NamedTuple):
     """The best candidates of each sentence.
 
-    rows_SK    int32, the row of each
+    rows_SK    int32, the row of each candidate
     words_SK   int32
     scores_SK  float32
     """
@@ -31,15 +31,15 @@ class Chosen(NamedTuple):
 def best_of_beams(words_RK: Any, scores_RK: Any, starts_S1: Any, sizes_S: Any) -> Chosen:
     """Return the best candidates of each sentence.
 
-    words_RK   (R, K) int32, the candidates of each row as `best_words` returns them, K from 1 to 64; -1: none
+    words_RK   (R, K) int32, the candidates of each row from `best_words`, K from 1 to 64; -1: no candidate
     scores_RK  (R, K) float32, falling in each row, equal scores by rising word
     starts_S1  (S + 1,) int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1; no rows are legal
-    sizes_S    (S,) int32, the candidates wanted of each sentence, at most K
+    sizes_S    (S,) int32, number of candidates to return of each sentence, at most K
 
     Returns (S, K) arrays: the sizes_S[s] greatest scores of the sentence, greatest first, ties by lower row, then by
-    lower word. So the order is that of falling scores, then of the flat index row * V + word. The places behind are -1,
-    -1 and -inf; so are places that no candidate above -inf fills. If a score of the sentence is NaN, all its scores are
-    NaN, its rows and words -1. Arguments on a GPU are not checked for their values, because the host would wait for
+    lower word. So the order is by falling score, then by the flat index row * V + word. The places after these are -1,
+    -1 and -inf, and so are places without a candidate above -inf. If a score of the sentence is NaN, all its scores are
+    NaN, and its rows and words -1. The values of arguments on a GPU are not checked, because the host would wait for
     them.
     """
     check.dtype(words_RK, np.int32)

@@ -48,26 +48,27 @@ def best_words(
 ) -> tuple[Any, Any, Any]:
     """Return the k best words of each row, their scores, and the logarithm of each row's sum of exponentials.
 
-    logits_MRV    (M, R, V) float32, float16, or uint16: the bits of bfloat16. M models. Below 2^21; -inf is legal.
-                  Fastest if rows are contiguous and each row of all arrays starts at a multiple of 16 bytes
+    logits_MRV    (M, R, V) float32, float16, or uint16 for the bits of bfloat16, of M models. Below 2^21; -inf is
+                  legal. Fastest if rows are contiguous and each row of all arrays starts at a multiple of 16 bytes
     k             1 to 64
     costs_R       (R,) float32, the score of each row so far
     weights       M numbers, at least 0, one for each model
     bias_MV       None or (M, V) float32, added to the logits
     ngrams        None; or (R, V) logarithms of probabilities, float32 or the dtype of the logits; or NgramChildren
-    ngram_weight  at least 0; times ln 10 for logarithms of base 10
-    forbidden_F   None or (F,) int32: words that are never chosen, such as <unk>. Others do not get their probability
+    ngram_weight  at least 0; multiply it by ln 10 for logarithms of base 10
+    forbidden_F   None or (F,) int32: words that are never chosen, such as <unk>. The probability of other words does
+                  not change
 
     Returns words_RK (R, k) int32, scores_RK (R, k) float32 and log_sums_MR (M, R) float64. The score of word v is
     costs_R[r] + sum of weights[m] * (x_mv - log_sums_MR[m, r]) + ngram_weight * ngrams[r, v], where x_mv is the logit
-    plus its bias. It is a sum of two parts: `mix`, which depends on v, of float32 multiply-adds in the order of models,
+    plus its bias. It is a sum of two parts: `mix`, which depends on v, by float32 multiply-adds in the order of models,
     and the rest, in float64. Words are chosen by the greatest mix, ties by lower word, and returned by falling score,
     ties by lower word. Words of mix -inf or NaN are not chosen. If fewer than k are left, the remaining words are -1
     and their scores -inf. If a logit or bias of a row is NaN or not below 2^21, or none is above -2^21, the row's words
     are -1, its scores NaN and the model's log_sum NaN.
 
-    Each logit is read once. An ensemble needs no second look, because the sums of exponentials are the same for all
-    words of a row: they do not change the order of words. All devices return the same bits, for any number of rows.
+    Each logit is read once, even for an ensemble, because the sums of exponentials are the same for all
+    words of a row and do not change the order of words. All devices return the same bits, for any number of rows.
     See terms.py for the exponentials (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
     """
     arrays = checked(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
@@ -213,7 +214,7 @@ def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbid
 
 
 def best_of_cuda(rows: CudaRows, k: int, costs_R: Any, forbidden_F: Any, starts_S1: Any, sizes_S: Any) -> Any:
-    """Return (rows_SK, words_SK, scores_SK, log_sums_MR) of `best_hypotheses`; without starts, of each row alone."""
+    """Return (rows_SK, words_SK, scores_SK, log_sums_MR) of `best_hypotheses`; without starts, of each row."""
     import cupy
 
     logits, *_, M, R, V = rows.arguments[:6]
@@ -243,7 +244,7 @@ def best_of_cuda(rows: CudaRows, k: int, costs_R: Any, forbidden_F: Any, starts_
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return rows as `sum_chunks` takes them, costs, and forbidden words."""
+    """Return arguments of `sum_chunks`, costs, and forbidden words."""
     rows = sums.example(rng, size)
     return {
         **rows,

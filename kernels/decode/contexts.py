@@ -20,7 +20,7 @@ def contexts(forward_TBH: Any, backward_TBH: Any, length_B: Any) -> tuple[Any, A
 
     forward_TBH   (T, B, H) float32, float16, or uint16: the bits of bfloat16
     backward_TBH  of the same shape and dtype, or None
-    length_B      (B,) int64, positions of each sentence, 1 to T
+    length_B      (B,) int64, number of positions of each sentence, 1 to T
 
     Returns (context_BTC, mean_BC) of the dtype, C = 2H, or H without `backward_TBH`: the states of both directions side
     by side, 0 after the end of the sentence, and their sum by rising position over the length, in float32. All devices

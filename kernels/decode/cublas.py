@@ -1,8 +1,8 @@
 """Products of rows and a matrix by cuBLAS: the bits of a row do not depend on the number of rows.
 
-cuBLAS chooses an algorithm by the sizes. Here it chooses once for each matrix, as for ROWS rows, among algorithms that
+cuBLAS chooses an algorithm by the sizes. Here it chooses once for each matrix, for ROWS rows, among algorithms that
 do not split the sum of a number over blocks of threads; cublasLt then runs this algorithm for any number of rows.
-Tensor cores multiply all numbers: float32 ones as sums of two TF32 numbers, see tf32_parts.py.
+Tensor cores compute all products; float32 numbers are sums of two TF32 numbers, see tf32_parts.py.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _HeuristicResult(ctypes.Structure):
 class DeviceMatrix:
     """A matrix on a GPU; see `to_device_matrix`.
 
-    weight_YW  what cuBLAS multiplies, contiguous: columns of the matrix, or of its TF32 parts. Tensor cores of Hopper
-               take TF32 numbers only if those that are added together lie side by side
+    weight_YW  the factor for cuBLAS, contiguous: columns of the matrix, or of its TF32 parts. Tensor cores of Hopper
+               take TF32 numbers only if the numbers of one sum are adjacent
     shape      (X, Y) of the matrix
     """
 
@@ -56,10 +56,10 @@ class DeviceMatrix:
 
 
 def to_device_matrix(weight_XY: Any, tf32: bool = False) -> DeviceMatrix:
-    """Return a matrix as products need it.
+    """Return a matrix in the layout of the products.
 
     weight_XY  float32, float16, or uint16: the bits of bfloat16
-    tf32       numbers of float32 products are rounded to TF32 (10 bits) before they are multiplied; else products have
+    tf32       round float32 factors to TF32 (10 bits) before products; else products have
                single precision and take three times as long
     """
     import cupy

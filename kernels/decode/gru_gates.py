@@ -23,12 +23,12 @@ def gru_gates(
     """Return the next state of each row, in one pass over the products.
 
     inputs_NG  (N, 3H) float32, float16, or uint16: the bits of bfloat16. Products of inputs: reset gates, update gates
-               and proposals, biases included. N is R, or 1: all rows have the same, or any if row_R is given
+               and proposals, with biases. N is R; or 1, for all rows; or any number if row_R is given
     states_RG  (R, 3H) of the same dtype: products of states
     h_RH       (R, H) of the same dtype: states
     row_R      None or (R,) int64: the row of inputs_NG for each row
-    live_R     None or (R,) bool: the state of other rows stays
-    out_RH     None or (R, H) of the same dtype, contiguous, that the result is written to
+    live_R     None or (R,) bool: other rows keep their state
+    out_RH     None or (R, H) of the same dtype, contiguous, for the result
 
     Returns (R, H): (1 - u) * c + u * h, where r, u = sigmoid(inputs + states) and c = tanh(inputs + r * states), in
     float32, then rounded (Cho et al., "Learning phrase representations", 2014, with the reset gate after the product).

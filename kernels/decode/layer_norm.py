@@ -21,7 +21,7 @@ VARIANTS = FORMATS
 
 
 def layer_norm(x_RY: Any, scale_Y: Any, shift_Y: Any, segments: Sequence[int], epsilon: float) -> Any:
-    """Return (x - mean) / sqrt(variance + epsilon) * scale + shift of each row, for each segment of columns apart.
+    """Return (x - mean) / sqrt(variance + epsilon) * scale + shift of each row, separately for each segment of columns.
 
     x_RY      (R, Y) float32, float16, or uint16: the bits of bfloat16
     scale_Y   (Y,) of the same dtype

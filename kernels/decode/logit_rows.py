@@ -1,4 +1,4 @@
-"""Rows of logits and the n-gram model beside them, as the kernels of `sum_chunks` and `best_words` take them."""
+"""Rows of logits and scores of an n-gram model, as arguments of the kernels of `sum_chunks` and `best_words`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ VARIANTS = (
 class NgramChildren(NamedTuple):
     """The n-grams of an n-gram model that continue the histories of rows, and its single words, as logarithms.
 
-    first_HK, end_HK, backoff_HK  of the K <= 32 histories of each row, as `next_states` returns them
+    first_HK, end_HK, backoff_HK  for the K <= 32 histories of each row, from `next_states`
     word_G, value_G, value_V      as in `WordValues`, words below V
 
     The value of a child is value_G plus the backoffs of longer histories; of another word, value_V plus all backoffs:
-    float32 sums, the longest history first. So these are the rows of `write_rows`, but for rounding.
+    float32 sums, the longest history first. These are the rows of `write_rows`, except for rounding.
     """
 
     first_HK: Any
@@ -55,7 +55,7 @@ class HostRows(NamedTuple):
     """Rows of logits in host memory, for compiled functions.
 
     logits, ngrams  bits of all rows, with strides in elements
-    run, powers     of the kind of the logits
+    run, powers     constants of the kind of the logits
     """
 
     logits: Any
@@ -80,7 +80,7 @@ class HostRows(NamedTuple):
 
 
 class CudaRows(NamedTuple):
-    """Rows of logits on a GPU: what kernels are compiled for, and the arguments LOGIT_ROWS."""
+    """Rows of logits on a GPU: the definitions for compilation, and the arguments LOGIT_ROWS."""
 
     defines: dict[str, Any]
     arguments: tuple[Any, ...]
@@ -218,7 +218,7 @@ def _on_device(weights: tuple[float, ...], device: int) -> Any:
 
 @njit(nogil=True, cache=True, inline="always")
 def is_plain(rows):
-    """Return whether the mix is the logits with their bias."""
+    """Return whether the mix is just the logits plus their bias."""
     return len(rows.weights_M) == 1 and rows.weights_M[0] == 1 and rows.ngram_kind == NONE
 
 
@@ -252,7 +252,10 @@ def load_mix(rows, r, start, count, children, x, mix):
 
 @njit(nogil=True, cache=True, inline="always")
 def begin_children(rows, r, at_K, rest_K):
-    """Set the next child of each history and the backoffs of longer ones. Return these and the sum of all backoffs."""
+    """Set the next child of each history, and the backoffs of longer histories.
+
+    Return both and the sum of all backoffs.
+    """
     all_of = float32(0)
     if rows.ngram_kind == SPARSE:
         for n in range(rows.first_RK.shape[1] - 1, -1, -1):
@@ -265,7 +268,7 @@ def begin_children(rows, r, at_K, rest_K):
 def add_ngrams(rows, r, start, count, children, x, mix):
     """Add the n-gram model's part of the mix; overwrites x.
 
-    children  as `begin_children` returns them
+    children  the result of `begin_children`
     """
     at_K, rest_K, all_of = children
     if rows.ngram_kind == SPARSE:

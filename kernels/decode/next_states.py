@@ -25,16 +25,16 @@ def next_states(
 
     nodes_RK   (R, K) int64, a state: the nodes of the last 1, 2, ..., K words, K one less than the order of the trie;
                -1 if the trie lacks these words or the history is shorter
-    words_R    (R,) int64, words below V; -1 begins a sentence, whatever the state
+    words_R    (R,) int64, words below V; -1 begins a sentence after any state
     begin      the word below V that precedes every sentence (<s>), or -1 for none
     first_M    (M + 1,) of first_child_M's dtype: ranges to return for the children of each node, such as
                index.first_child_M
     backoff_M  (M,) float32, in any scale; or (0,) if the trie has no backoffs
     neutral    the backoff without effect: -0 for logarithms, 1 for probabilities
 
-    Returns the new nodes_RK, and first_HK, end_HK, backoff_HK as `find_histories` returns them for the whole histories.
-    The node of the last k + 1 words is the child of that of the k words before by the new word, so no step looks at
-    older words. KenLM's states are these without the nodes that have neither children nor a backoff (Heafield, "KenLM:
+    Returns the new nodes_RK, and first_HK, end_HK, backoff_HK as `find_histories` returns for the whole histories.
+    The node of the last k + 1 words is the child, by the new word, of the node of the k words before it. So no step
+    reads older words. KenLM's states omit nodes that have neither children nor a backoff (Heafield, "KenLM:
     Faster and Smaller Language Model Queries", 2011, section 4.1); the scores are the same.
     """
     word_G, first_child_M, samples, sample_starts, _ = index

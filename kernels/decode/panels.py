@@ -1,8 +1,8 @@
 """Products of rows and a matrix on a CPU: the bits of a row do not depend on the other rows.
 
-BLAS chooses among programs by the number of rows, and each adds in another order. Here each number is a chain of
-multiply-adds by rising column of the row. The matrix is stored in panels of PANEL columns, so that few rows cost no
-more than one reading of it.
+BLAS chooses its algorithm by the number of rows, and the algorithms add in different orders. Here each number is a
+chain of multiply-adds by rising column of the row. The matrix is stored in panels of PANEL columns, so that few rows
+cost no more than reading the matrix once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Return the sums of exponentials of chunks of rows of logits, and the greatest words of their parts, in one pass."""
+"""Return the sums of exponentials of chunks of logits, and the greatest mix of the parts of each chunk, in one pass."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def sum_chunks(
 ) -> tuple[Any, Any]:
     """Return the sums of exponentials of all chunks, and the greatest mix of each part of a chunk.
 
-    All arguments as `best_words` takes them; C = ceil(V / CHUNKS[kind]).
+    All arguments as for `best_words`; C = ceil(V / CHUNKS[kind]).
 
     chunks_MRC  (M, R, C) uint64. Upper half: int32 n, the greatest logit times log2(e) of the chunk's groups, rounded.
                 Lower half: the bits of a float32, the sum of exponentials divided by 2^n. See terms.py
     tops_RP     (R, C * PARTS) float32. Part 4 g + p of a chunk is the quarter p of each run of its group g. The mix is
-                that of `best_words`: its parts without a number, and those behind the row, have -inf
+                that of `best_words`; parts without a number, and parts after the row, have -inf
 
     A sum is NaN if a logit or bias of its chunk is NaN or not below 2^21. All devices return the same bits.
     """
@@ -184,7 +184,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
 
 
 def example_ngrams(rng: np.random.Generator, rows: int, V: int, dtype: Any) -> NgramChildren:
-    """Return children of 3 histories of each row; those of longer ones are among those of shorter ones."""
+    """Return children of 3 histories of each row; children of longer histories are also children of shorter ones."""
     first_HK, end_HK = np.zeros((rows, 3), dtype), np.zeros((rows, 3), dtype)
     words = [np.zeros(0, np.int64)]
     for r in range(rows):

@@ -21,7 +21,7 @@ def tanh_sum(x_RY: Any, y_RY: Any = None, z_NY: Any = None, row_R: Any = None) -
 
     x_RY   (R, Y) float32, float16, or uint16: the bits of bfloat16
     y_RY   None or (R, Y) of the same dtype
-    z_NY   None or (N, Y) of the same dtype; N is R without row_R
+    z_NY   None or (N, Y) of the same dtype; N is R if row_R is None
     row_R  None or (R,) int64, the row of z for each row
 
     All devices return the same bits, for any number of rows.

@@ -1,7 +1,7 @@
 """Sums of exponentials on the CPU; include/terms.cuh has the same arithmetic for a GPU.
 
-A row is cut into chunks, a chunk into four groups, a group into LOADS runs. Logit i of a run adds to the chunk's sum
-number i. exp(x) is 2^n times 2^f with n = x * log2(e), rounded to an integer. A chunk's sums are in units of
+A row is cut into chunks, a chunk into four groups, a group into LOADS runs. Logit i of a run is added to sum number i
+of the chunk. exp(x) is 2^n times 2^f with n = x * log2(e), rounded to an integer. The sums of a chunk are in units of
 2^reference: the greatest n so far. 2^f is a polynomial, and each step is one float32 operation, so all devices give
 the same bits. For |x| < 16, the error of exp(x) is below 4 units in the last place for float32; for other logits,
 whose own rounding is larger, the relative error is below 4e-6.
@@ -57,7 +57,7 @@ def load_group(bits_N, kind, x):
 
 @njit(nogil=True, cache=True)
 def greatest(x, count, most, tops, at):
-    """Return the greatest of x, without NaN, and set tops[at + p] to that of part p; overwrites `most` (a quarter).
+    """Return the greatest of x, ignoring NaN, and set tops[at + p] to that of part p; overwrites `most` (a quarter).
 
     x  512 or 1,024 floats, -inf from `count` on; part p of four has the quarter p of each run
     """
@@ -93,8 +93,8 @@ def _fold(most, half):
 def add_terms(x, count, run, kind, powers, top, reference, sums):
     """Add exp(x) / 2^reference to `sums` of a chunk, and return the new reference.
 
-    x    of a group, -inf from `count` on
-    kind FLOAT32, FLOAT16 or BFLOAT16, as the logits
+    x    the values of a group, -inf from `count` on
+    kind FLOAT32, FLOAT16 or BFLOAT16, the kind of the logits
     top  the greatest of x
     """
     limited = min(max(top, -LIMIT), LIMIT)
@@ -139,7 +139,7 @@ def _power(n):
 
 @njit(nogil=True, cache=True)
 def sum_chunk(sums, run):
-    """Return the sum of the sums of a chunk, added in pairs; overwrites sums."""
+    """Return the total of the sums of a chunk, added in pairs; overwrites sums."""
     half = run // 2
     while half:
         for i in range(half):

@@ -14,13 +14,13 @@ LOW_BITS = 13  # of float32, which TF32 does not have
 
 
 def tf32_parts(x_RX: Any) -> Any:
-    """Return (R, 3X) float32: of each row the high parts, the low parts, and the high parts again.
+    """Return (R, 3X) float32: the high parts of each row, its low parts, and its high parts again.
 
     x_RX  (R, X) float32, finite
 
-    A high part is the TF32 number (10 bits of mantissa) next to x, a low part the one next to the rest; ties go to
-    even. x (R, X) times W (X, Y) is the product of these rows with those that `tf32_columns` makes of W: high * low +
-    low * high + high * high, of which the smallest are added first. It leaves out low * low, 2^-22 of x * W.
+    A high part is the TF32 number (10 bits of mantissa) nearest to x, a low part the one nearest to the rest; ties go
+    to even. x (R, X) times W (X, Y) is the product of these rows with `tf32_columns` of W: high * low +
+    low * high + high * high, smallest first. It leaves out low * low, 2^-22 of x * W.
     Source: Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022.
     """
     check.dtype(x_RX, np.float32)

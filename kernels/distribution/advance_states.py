@@ -53,16 +53,16 @@ def advance_states(
     """Fill the rows of the highest order after states, and the state after every word.
 
     rows_HV   (H, V or more) float32, float16, or uint16 if kind.bfloat16, as in `write_rows`
-    next_HV   None, or (H, V or more) int32. The last axis of both is contiguous; what lies behind V words is undefined
-    states_H  (H,) int32, as `step_states` returns them; other numbers than nodes are EMPTY
-    states    of the model
-    order     of the model; at most 33
-    histories of its trie, with backoffs in the scale of `values`
+    next_HV   None, or (H, V or more) int32. The last axis of both is contiguous; values after the V words are undefined
+    states_H  (H,) int32, as `step_states` returns them; numbers that are not nodes count as EMPTY
+    states    the states of the model
+    order     order of the model, at most 33
+    histories the histories of its trie, with backoffs in the scale of `values`
     values    values.word_G is the trie's
     kind      smoothed rows
 
-    Returns nothing. A row has the bits of the one that `write_rows` makes for the history from which the state comes:
-    words that the state does not remember have no children and a backoff of 0. The state after a word is that of the
+    Returns nothing. A row has the same bits as the row of `write_rows` for the history of the state:
+    words that the state drops have no children and a backoff of 0. The state after a word is that of the
     longest match. `StateRows` checks a model once for many calls.
     """
     arrays = {"rows_HV": rows_HV, "states_H": states_H} | ({} if next_HV is None else {"next_HV": next_HV})
@@ -106,7 +106,8 @@ class StateRows:
                 raise ValueError(f"got an array of shape {array.shape} to fill; pass one of shape {(H, V)}")
         if self.order - 1 > MAX_BACKOFF_ORDERS:
             raise ValueError(
-                f"the order is {self.order} but at most {MAX_BACKOFF_ORDERS + 1} is possible; prune the model"
+                f"the order is {self.order} but at most {MAX_BACKOFF_ORDERS + 1} is supported; "
+                "make a model of a lower order"
             )
         if 0 not in rows_HV.shape:
             run(rows_HV, next_HV, states_H, self, bfloat16)
@@ -167,7 +168,7 @@ def _stride_of(array):
     H, width = array.shape
     if (width > 1 and one != size) or (H > 1 and (row < 0 or row % size)):
         raise ValueError(
-            f"strides are {array.strides} but rows must be contiguous and not negative; pass another array"
+            f"strides are {array.strides} but rows must be contiguous, and strides not negative; pass another array"
         )
     return row // size if H > 1 else 0
 

@@ -22,7 +22,7 @@ def draw_best(id_HK: Any, value_HK: Any, numbers_H: Any, seed: int, inverse: flo
     id_HK      (H, K) int32, K at least 1; words of a history need not differ
     value_HK   (H, K) float32, log10 P, falling; a word weighs 0 if P is 0 in float32, or P ** inverse is below 10^-300
                times that of the first word
-    numbers_H  (H,) int64, and seed: as in `draw_words`; random number 0 of each history decides
+    numbers_H  (H,) int64, and seed: as in `draw_words`; random number 0 of each history selects the word
     inverse    1 / temperature, finite
 
     Returns id_H (H,) int32; -1 if no word of a history has a weight. Sums are float64, first word first, so every

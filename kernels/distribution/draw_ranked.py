@@ -39,7 +39,7 @@ class Ranking(NamedTuple):
 
     prob_G         (G,) float32, log10
     ranked_V       (V,) uint32: the single words by falling probability, ties by id
-    ranked_sums_V  (V,) float64: sums of weights of these words, as `sum_children` makes them
+    ranked_sums_V  (V,) float64: running sums of the weights of these words, as in `sum_children`
     """
 
     prob_G: Any
@@ -52,7 +52,7 @@ class Limits(NamedTuple):
 
     top_k     the top_k most probable words only, ties by lower id; 0: all
     top_p     the most probable words only, as few as reach this share of the weight of all words; 1: all
-    left_out  a word that weighs 0, as in `sum_children`, and has no rank; -1: none
+    left_out  a word with weight 0, as in `sum_children`, and without a rank; -1: no word
     """
 
     top_k: int = 0
@@ -76,15 +76,15 @@ def draw_ranked(
     """Return one word for each history, drawn from the most probable words of its smoothed row.
 
     children, siblings, numbers_H, seed, inverse, tries  as in `draw_words`
-    ranking  its sums are of the same `inverse`
+    ranking  the ranking, whose sums are for the same `inverse`
 
     Returns id_H (H,) int32, as `draw_words`.
 
-    A word is drawn as `draw_words` does, and accepted if fewer than top_k words rank above it, and it is the first or
-    they weigh less than top_p times all words (rejection sampling). A word that ranks below a refused one is refused
-    at once. Words rank by log10 probability in float64, the sum from the longest history on. The words above one are
-    counted and weighed by their single probabilities, and corrected for the children of each history. Sums of float64
-    are in a fixed order, so every device draws the same words.
+    A word is drawn as in `draw_words`. It is accepted if fewer than top_k words rank above it, and if it ranks first or
+    these words weigh less than top_p times all words (rejection sampling). A word that ranks below a rejected one is
+    rejected at once. Words rank by log10 probability in float64, the sum from the longest history on. The words above
+    one are counted and weighed by their single probabilities, and corrected for the children of each history. Sums of
+    float64 are in a fixed order, so every device draws the same words.
     """
     check_siblings(children, siblings, numbers_H)
     first_HK, end_HK, backoff_HK = children

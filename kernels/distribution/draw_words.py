@@ -46,21 +46,23 @@ def draw_words(
 ) -> Any:
     """Return one word for each history, drawn from the smoothed row of the highest order, K + 1.
 
-    children    as `find_histories` returns them, backoffs in log10. Children must be children of all shorter histories
-    siblings    their sums are of the same `inverse`
-    numbers_H   (H,) int64: a history's number among all histories of a run, whichever call draws for it
+    children    from `find_histories`, backoffs in log10. Children of a history must be children of all shorter
+                histories
+    siblings    the siblings, whose sums are for the same `inverse`
+    numbers_H   (H,) int64: the number of each history among all histories of a run, for any division into calls
     seed        0 to 2^64 - 1; seed and number select the random numbers of a history (common/draws.py)
     inverse     1 / temperature, up to 1 / 0.15: words are drawn in proportion to P ** inverse
-    tries       the most of them for one history
+    tries       greatest number of tries for one history
 
     Returns id_H (H,) int32; NO_WORD if all masses are 0, NOT_DRAWN if no try succeeded.
 
     A row is a mixture of levels: the children of the last K, K - 1, ..., 1 words, and all words. A level's mass is the
     sum of its weights times the backoffs of the longer histories, all raised to `inverse`. Try t = 0, 1, ... draws a
     level by its mass with random number 2 t, and a word of the level by its weight with number 2 t + 1. A word that is
-    also a child of the next longer history has another probability, so it is rejected. What is left is the row, exactly
+    also a child of the next longer history has another probability, so it is rejected. The accepted words have exactly
+    the distribution of the row
     (rejection sampling; von Neumann, 1951). The share of tries that succeed is the sum of the row over all masses: at
-    least 1 / (K + 1) if a history gives its children at least what backing off would give them, as Kneser-Ney does.
+    least 1 / (K + 1) if a history gives its children at least their backoff probabilities, as in Kneser-Ney.
     Every device draws the same words.
     """
     check_siblings(children, siblings, numbers_H)
@@ -110,19 +112,19 @@ def range_of(first_K, end_K, symbols, m):
 
 @njit(nogil=True, cache=True)
 def backed_off(backoff_K, log10, m):
-    """Return the log10 of the backoffs of level m, given those of level m + 1."""
+    """Return the log10 of the backoffs of level m from that of level m + 1."""
     return log10 + np.float64(backoff_K[m]) if m < len(backoff_K) else log10
 
 
 @njit(nogil=True, cache=True)
 def factor_of(log10, inverse):
-    """Return the factor of the weights of a level whose backoffs have that log10."""
+    """Return the factor of the weights of a level from the log10 of its backoffs."""
     return raised(log10, inverse) if log10 > MIN_LOG10 else 0.0
 
 
 @njit(nogil=True, cache=True)
 def try_to_draw(first_K, end_K, word_G, sums_G, symbols, mass_L, stream, t):
-    """Return (node, level, word) of try t; node -1: a longer history has the word, too. Some mass is above 0."""
+    """Return (node, level, word) of try t; node -1: a longer history also has the word. Some mass must be above 0."""
     m = len(first_K)
     x = uniform_of(stream, 2 * t) * mass_L[0]
     while m > 0 and mass_L[m] <= x:

@@ -1,4 +1,4 @@
-"""Find histories and write their rows in one kernel: faster than two kernels for few words or short rows."""
+"""Find histories and write their rows in one kernel, which is faster than two kernels for few words or short rows."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def find_and_write_rows(
     values: WordValues,
     kind: RowKind,
 ) -> None:
-    """Fill out_HNV with the rows that `write_rows` makes of the histories that `find_histories` finds.
+    """Fill out_HNV with the result of `write_rows` for the histories that `find_histories` finds.
 
-    The arguments are those of these two functions; values.word_G is index.word_G. backoff_M and `values` share one
+    The arguments are those of both functions; values.word_G is index.word_G. backoff_M and `values` have the same
     scale: probabilities if kind.multiply, else logarithms.
 
     Returns nothing.

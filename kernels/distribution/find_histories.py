@@ -35,7 +35,7 @@ class Children(NamedTuple):
 
     first_HK, end_HK  (H, K) uint32 or int64: the children of the last k + 1 words are nodes first to end - 1, by
                       rising word; both 0 for no children
-    backoff_HK        (H, K) float32, of those words; neutral if the trie lacks them
+    backoff_HK        (H, K) float32, backoffs of these words; neutral if the trie lacks the words
     """
 
     first_HK: Any
@@ -48,7 +48,7 @@ def find_histories(
 ) -> Children:
     """Return the children and the backoff of the last 1, 2, ... words of each history.
 
-    order      N of the trie, at least 1; a history has at most K = N - 1 words
+    order      order N of the trie, at least 1; a history has at most K = N - 1 words
     backoff_M  (M,) float32, in any scale; or (0,) if the trie has no backoffs
     neutral    the backoff without effect: -0 for logarithms (x + -0 is x, also for -0), 1 for probabilities
 

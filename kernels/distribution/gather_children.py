@@ -18,7 +18,7 @@ VARIANTS = tuple({"CHILD": child, "THREADS": THREADS, "TILE": TILE} for child in
 def gather_children(first_R: Any, end_R: Any, word_G: Any, value_G: Any) -> tuple[Any, Any, Any]:
     """Return the words and values of ranges of children, concatenated.
 
-    first_R, end_R  (R,) uint32 or int64: range r is nodes first_R[r] to end_R[r] - 1. It may be empty or overlap others
+    first_R, end_R  (R,) uint32 or int64: range r is nodes first_R[r] to end_R[r] - 1. Ranges may be empty or overlap
     word_G          (G,) uint32
     value_G         (G,) float32
 

@@ -29,8 +29,8 @@ class WordValues(NamedTuple):
     """The words of n-grams, and the values of n-grams and single words, in one scale; no value is NaN.
 
     word_G   (G,) uint32, rising among the children of a history
-    value_G  (G,) float32, of n-grams
-    value_V  (V,) float32, of single words
+    value_G  (G,) float32, values of n-grams
+    value_V  (V,) float32, values of single words
     """
 
     word_G: Any
@@ -42,7 +42,7 @@ class RowKind(NamedTuple):
     """The kind of rows that `write_rows` writes.
 
     multiply  True for probabilities, False for logarithms
-    nothing   None: smoothed rows. Else stored rows, with this value for words that are no children
+    nothing   None: smoothed rows. Else stored rows, with this value for words that are not children
     bfloat16  rows are uint16: the upper half of a float32
     """
 
@@ -55,7 +55,8 @@ def check_rows(out_HNV, orders, H, K, V):
     """Raise ValueError unless `orders` of V words, for H histories of up to K words, fit out_HNV."""
     if K > MAX_BACKOFF_ORDERS:
         raise ValueError(
-            f"got the children of {K} orders but the kernels take at most {MAX_BACKOFF_ORDERS}; prune the model"
+            f"got the children of {K} orders but the kernels take at most {MAX_BACKOFF_ORDERS}; "
+            "make a model of a lower order"
         )
     if not orders or orders[0] < 1 or orders[-1] > K + 1 or sorted({*orders}) != [*orders]:
         raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of these orders")
@@ -75,13 +76,14 @@ def strides_of(out_HNV):
     wanted = [s for s, n in zip(strides, out_HNV.shape, strict=True) if n > 1]
     if (out_HNV.shape[2] > 1 and strides[2] != size) or any(s < 0 or s % size for s in wanted):
         raise ValueError(
-            f"out_HNV has strides {strides} but its last axis must be contiguous and none negative; pass another array"
+            f"out_HNV has strides {strides} but its last axis must be contiguous, and strides not negative; "
+            "pass another array"
         )
     return [s // size if n > 1 else 0 for s, n in zip(strides[:2], out_HNV.shape, strict=False)]
 
 
 def is_little_work(out_HNV: Any, finds: bool) -> bool:
-    """Return whether `launch_blocks` fills out_HNV faster; `finds`: it also finds the histories."""
+    """Return whether `launch_blocks` is faster for out_HNV; `finds`: it also finds the histories."""
     H, N, width = out_HNV.shape
     is_wide = N * out_HNV.itemsize >= WIDE_BYTES
     if H * width <= FEW_WORDS[is_wide] * current_limits()[0]:
@@ -92,8 +94,8 @@ def is_little_work(out_HNV: Any, finds: bool) -> bool:
 def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how):
     """Launch the kernel of `find_and_write_rows`.
 
-    defines    FIND (1: the kernel finds the histories; 0: they are found) and CHILD
-    histories  the kernel's arguments for that
+    defines    FIND (1: the kernel finds the histories; 0: they are given) and CHILD
+    histories  the kernel's arguments for the histories
     values     word_G, value_G, value_V
     how        multiply, stored, nothing
     """
@@ -115,18 +117,18 @@ def is_aligned(out_HNV):
 
 
 def merging(orders, how):
-    """Return the definition that makes a kernel merge the children of all orders, if one smoothed row is asked for."""
+    """Return the definition that makes a kernel merge the children of all orders, if one smoothed row is requested."""
     multiply, stored, _ = how
     return {"MULTIPLY": int(multiply)} if len(orders) == 1 and orders[0] > 1 and not stored else {}
 
 
 def wanted(orders, how):
-    """Return orders, multiply, stored, nothing as the kernels take them."""
+    """Return the kernel arguments orders, multiply, stored and nothing."""
     multiply, stored, nothing = how
     return np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
 
 
 def layers_of(H):
-    """Return (y, z) of a grid for H histories, with few blocks to spare: an idle block takes time, too."""
+    """Return (y, z) of a grid for H histories, with few idle blocks, because these also take time."""
     layers = -(-H // MAX_GRID_Y)
     return -(-H // layers), layers

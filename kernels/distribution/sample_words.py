@@ -35,12 +35,13 @@ def sample_words(
     """Return one word for each history, sampled from the smoothed row of the highest order, K + 1.
 
     children, values  as in `top_words`; values are probabilities, V up to 2^26
-    numbers_H    (H,) int64: a history's number among all histories of a run, whichever call samples it
+    numbers_H    (H,) int64: the number of each history among all histories of a run, for any division into calls
     seed         0 to 2^64 - 1; seed and number select the random numbers of a history
     temperature  words have probability proportional to p ** (1 / temperature); 0: the most probable word, ties by
                  lower id
-    top_k        sample from the top_k most probable words only, ties by lower id; 0: from all
-    top_p        sample from the most probable words only, as few as reach this share of the total weight; 1: from all
+    top_k        sample only from the top_k most probable words, ties by lower id; 0: from all
+    top_p        sample only from the most probable words that together reach this share of the total weight; 1: from
+                 all
     left_out     a word that is never sampled; -1: none
 
     Returns id_H (H,) int32; -1 if no word has a probability above 0.
@@ -53,7 +54,7 @@ def sample_words(
     g = 0x9e3779b97f4a7c15 (counter-based; Steele et al., "Fast splittable pseudorandom number generators", 2014).
     `total` is the sum of the candidates' weights. The draw gives the first candidate, by id, at which the running sum
     exceeds x. It is accepted if fewer than top_k words rank above it and their weight is below top_p times that of all
-    words. Else only the words that rank above it stay candidates: exact rejection sampling with a pivot, as in
+    words. Otherwise only the words that rank above it remain candidates: exact rejection sampling with a pivot, as in
     FlashInfer (Ye et al., 2025).
 
     GPU and CPU sample the same words at temperature 1. Their pow may differ in its last bits, so at other

@@ -24,7 +24,7 @@ def scale_values(log10_G: Any, scale: str) -> Any:
     log10_G  (G,) float32, log10 of probabilities or backoffs; -inf is log10 of 0. No NaN
     scale    "log10": the same array; "ln": natural logarithms; "prob": 10 ** x
 
-    Returns (G,) float32, computed in float64 from products and sums alone, so every device gives the same bits, and
+    Returns (G,) float32, computed in float64 by products and sums alone, so every device gives the same bits, and
     rounded once. Results, also subnormal ones, are the nearest float32 except for about 1 of 10^8 values.
     """
     check.dtype(log10_G, np.float32)

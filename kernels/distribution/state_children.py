@@ -1,4 +1,4 @@
-"""The children and the backoffs of the histories that states stand for."""
+"""Return the children and the backoffs of the histories of states."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def state_children(
 ) -> Children:
     """Return the children and the backoff of the last 1, 2, ... words of each state.
 
-    states_H   (H,) int32, as `step_states` returns them; other numbers than nodes are EMPTY
-    nodes_M2   of the model's `StateTable`
+    states_H   (H,) int32, as `step_states` returns them; numbers that are not nodes count as EMPTY
+    nodes_M2   the array of the model's `StateTable`
     order, first_child_M, backoff_M, neutral  as in `find_histories`
 
-    Returns what `find_histories` returns, K = order - 1. For the history from which a state comes it has the same rows,
-    to the bit: words that the state does not remember have no children and a backoff of 0.
+    Returns arrays as `find_histories`, K = order - 1. They give the same rows as the history of the state,
+    bit for bit: words that the state drops have no children and a backoff of 0.
     """
     check.dtype(states_H, np.int32)
     check.dtype(nodes_M2, np.uint64)

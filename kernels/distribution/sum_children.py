@@ -18,7 +18,7 @@ THREADS = 256  # 8 warps
 
 
 def sum_children(prob_G: Any, word_G: Any, first_child_M: Any, inverse: float = 1.0, left_out: int = -1) -> Any:
-    """Return for each node of a trie the sum of the weights of its siblings up to it, itself included.
+    """Return for each node of a trie the sum of the weights of its siblings up to and including the node.
 
     prob_G         (G,) float32, log10; no NaN
     word_G         (G,) uint32
@@ -26,7 +26,7 @@ def sum_children(prob_G: Any, word_G: Any, first_child_M: Any, inverse: float = 
                    before first_child_M[0] are single words, and siblings
     inverse        1 / temperature: a node weighs (10 ** prob) ** inverse, or 0 if 10 ** prob is 0 in float32, or the
                    weight is below 10^-300
-    left_out       a word that weighs 0; -1: none
+    left_out       a word with weight 0; -1: no word
 
     Returns sums_G (G,) float64. Additions are in the order of the nodes, so every device gives the same bits.
     """

@@ -34,7 +34,7 @@ def top_words(
 
     k           1 to 1,024
     orders      rising, each 1 to K + 1
-    children    as `find_histories` returns them, backoffs in the scale of `values`. For smoothed rows, children must be
+    children    from `find_histories`, backoffs in the scale of `values`. For smoothed rows, children must also be
                 children of all shorter histories
     ranked_V    (V,) uint32: the single words by falling value
     multiply    True: multiply by backoffs (probabilities, not negative); False: add them (logarithms)
@@ -44,7 +44,7 @@ def top_words(
 
     Returns id_HNK (H, len(orders), k) int32 and value_HNK float32 of the same shape. If a row has fewer words, the
     remaining ids are -1 and their values `nothing` (smoothed: 0 if multiply, else -inf). Values equal those of
-    `write_rows` to the bit, except 0 for -0.
+    `write_rows` bit for bit, except that -0 becomes 0.
     """
     check_children(children, values)
     first_HK, end_HK, backoff_HK = children
@@ -56,7 +56,7 @@ def top_words(
         raise ValueError(f"k is {k} but must be 1 to {MAX_TOP_K}; sort whole rows for more")
     K = first_HK.shape[1]
     if list(orders) != sorted(set(orders)) or not all(1 <= n <= K + 1 for n in orders):
-        raise ValueError(f"orders are {orders} but must rise from 1 at least to {K + 1} at most")
+        raise ValueError(f"orders are {orders} but must rise within 1 to {K + 1}; pass some of these orders")
     run = pick(
         cpu=_cpu, cuda=_cuda, first_HK=first_HK, end_HK=end_HK, backoff_HK=backoff_HK, word_G=word_G, value_G=value_G,
         value_V=value_V, ranked_V=ranked_V,
@@ -175,7 +175,7 @@ def _value(rank_bits):
 
 @njit(nogil=True, cache=True)
 def contains(word_G, first, end, word):
-    """Return whether a word is among those of nodes first to end - 1, which rise."""
+    """Return whether a word is among the rising words of nodes first to end - 1."""
     at = first_from(word_G, first, end, word)
     return at < end and word_G[at] == word
 

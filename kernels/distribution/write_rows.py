@@ -52,10 +52,10 @@ def write_rows(
     """Fill out_HNV: the value of every word for each history and each of `orders`.
 
     out_HNV    (H, len(orders), V or more) float32, float16, or uint16 if kind.bfloat16.
-               The last axis is contiguous; values behind the V words are undefined. Fastest if rows start at multiples
+               The last axis is contiguous; values after the V words are undefined. Fastest if rows start at multiples
                of 128 bytes and have room up to the next one, because memory is written in units of 128 bytes
     orders     rising, from 1 to K + 1
-    children   as `find_histories` returns them, K at most 32
+    children   from `find_histories`, K at most 32
 
     Returns nothing. Row 1 is value_V. A smoothed row n is row n - 1 times (for logarithms: plus) the backoff of the
     last n - 1 words; a child of these words has the child's value instead (Katz, 1987). A stored row n has the

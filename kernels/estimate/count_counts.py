@@ -1,4 +1,4 @@
-"""Count how many counts are 1, 2, ..., most: the numbers from which discounts are computed."""
+"""Count the counts of 1, 2, ..., most, from which discounts are computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIANTS = tuple({"COUNT": name} for name in check.INTEGER.values())
 
 
 def count_counts(count_R: Any, most: int) -> list[int]:
-    """Return how many counts are 1, 2, ..., most.
+    """Return the numbers of counts that are 1, 2, ..., most.
 
     count_R  (R,) uint32 or int64, 0 or more
     """

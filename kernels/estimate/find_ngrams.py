@@ -1,4 +1,4 @@
-"""Find the rows of n-grams that are contained in longer n-grams."""
+"""Find the rows of n-grams that are parts of longer n-grams."""
 
 from __future__ import annotations
 

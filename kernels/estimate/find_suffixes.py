@@ -1,4 +1,4 @@
-"""Find the suffixes of n-grams, which lack their first words, among the children of their histories' suffixes."""
+"""Find the suffix of each n-gram (without its first word) among the children of the suffix of its history."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PREFETCHED_HISTORIES = 16  # histories of a CPU whose suffixes' children are fet
 
 
 def find_suffixes(word_R: Any, history_R: Any, word_M: Any, first_L1: Any, suffix_M: Any) -> tuple[Any, Any]:
-    """Return the row in the order below of each n-gram without its first word, and how many n-grams have each.
+    """Return the row of the suffix of each n-gram in the order below, and the number of n-grams with each suffix.
 
-    word_R, history_R  (R,) uint32, of `link_histories`, of the n-grams of order n, which is 3 or more
-    word_M, first_L1   (M,) and (L + 1,) uint32, the same of order n - 1
-    suffix_M           (M,) uint32, the rows in order n - 2 of the n-grams of order n - 1 without their first words
+    word_R, history_R  (R,) uint32, from `link_histories`, for the n-grams of order n, at least 3
+    word_M, first_L1   (M,) and (L + 1,) uint32, the same for order n - 1
+    suffix_M           (M,) uint32, the rows in order n - 2 of the suffixes of the n-grams of order n - 1
 
     Returns suffix_R (R,) uint32, and left_M (M,) uint32: the number of distinct words before each n-gram of order
     n - 1. The suffix of an n-gram is the child, by the n-gram's last word, of the suffix of its history. Raises
@@ -34,7 +34,7 @@ def find_suffixes(word_R: Any, history_R: Any, word_M: Any, first_L1: Any, suffi
         check.dtype(array, np.uint32)
     suffix_R, left_M, missing = pick(cpu=_cpu, cuda=_cuda, **arrays)(*arrays.values())
     if missing:
-        raise ValueError(f"{missing} of {len(suffix_R)} n-grams lack the n-gram without their first word")
+        raise ValueError(f"{missing} of {len(suffix_R)} n-grams lack their suffix; the counts are incomplete")
     return suffix_R, left_M
 
 

@@ -22,11 +22,11 @@ def interpolate(
 
     count_R    (R,) uint32 or int64, adjusted counts, 1 or more
     context_R  (R,) uint32, the context of each n-gram
-    suffix_R   (R,) uint32 or int64, the row in the lower order of each n-gram without its first word
+    suffix_R   (R,) uint32 or int64, the row of the suffix of each n-gram in the lower order
     total_C    (C,) float32, the sum of adjusted counts of each context, rounded
     gamma_C    (C,) float32, the probability mass that each context leaves to the lower order
     lower_L    (L,) float32, probabilities of the lower order
-    discounts  of counts 1, 2, and 3 or more
+    discounts  discounts of counts 1, 2, and 3 or more
 
     Returns prob_R (R,) float32: (count - discount) / total + gamma * lower (Chen and Goodman, 1998, modified
     Kneser-Ney). Each operation is rounded to float32, as in lmplz.

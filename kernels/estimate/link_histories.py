@@ -120,7 +120,7 @@ def _cuda(below, columns, order, bits):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return n-grams of order 2 to 7 and their histories, a few of which no n-gram has; half have the same history."""
+    """Return n-grams of order 2 to 7 and their histories, a few without n-grams; half of them share one history."""
     order, bits = 2 + size % 6, (19, 21, 33)[size % 3]
     words = rng.integers(1, 5 + size, (size, order)).astype(np.uint32)
     words[: size // 2, : order - 1] = 3

@@ -23,8 +23,8 @@ def log10_values(values: Any) -> Any:
 
     values  (R,) float32, 0 or positive normal numbers
 
-    Returns (R,) float32, computed in float64 by the same sums and products everywhere and rounded once. The result is
-    -inf for 0, and 0 for values above 1: lmplz clips probabilities that rounding has made too large.
+    Returns (R,) float32, computed in float64 by the same sums and products on all devices and rounded once. The result
+    is -inf for 0, and 0 for values above 1: lmplz clips probabilities that rounding has made too large.
     """
     check.dtype(values, np.float32)
     return pick(cpu=_cpu, cuda=_cuda, values=values)(values)

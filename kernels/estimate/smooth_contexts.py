@@ -22,16 +22,16 @@ NO_MASS = np.float32(math.log10(np.finfo(np.float32).tiny))  # log10 of a backof
 
 
 class Rule(NamedTuple):
-    """How the counts c of the words after a context become probabilities; T is their sum, U their number.
+    """The rule that turns the counts c of the words after a context into probabilities; T is their sum, U their number.
 
     P(w | context) = mass(c) / Z + gamma * P(w | shorter context), with Z = T + per_word * U + added and
     gamma = lower * U / Z.
 
-    masses    mass(c) of counts 1, 2, ..., as many as there are
-    shift     mass(c) = c + shift of greater counts
+    masses    mass(c) of counts 1 to len(masses)
+    shift     mass(c) = c + shift for greater counts
     per_word  Witten-Bell: 1
     added     additive smoothing: delta times the number of words
-    lower     0: back off; else interpolate
+    lower     0: back off; otherwise interpolate
     reserves  whether a context must leave mass to words that do not follow it
     words     words that can follow a context
     """
@@ -52,17 +52,17 @@ def smooth_contexts(
 
     count_R   (R,) uint32 or int64, counts, 1 or more
     marked_R  (R,) bool, whether an n-gram is pruned; or None
-    suffix_R  (R,) uint32 or int64, the row in the lower order of each n-gram without its first word
+    suffix_R  (R,) uint32 or int64, the row of the suffix of each n-gram in the lower order
     lower_L   (L,) float32, log10 probabilities of the lower order
     first_C1  (C + 1,) int64: the n-grams of context c are first_C1[c] to first_C1[c + 1] - 1
 
     Returns prob_R (R,) float32, -inf for pruned n-grams, and backoff_C (C,) float32: the mass that the n-grams of a
-    context leave, divided by the mass that the lower order gives to other words, both of the float32 values that a
+    context leave, divided by the mass that the lower order gives to other words, both from the float32 values that a
     model stores. Masses below 3e-6 are 0.
 
-    If a context leaves no mass though words are missing after it, it backs off instead of interpolating; if that does
-    not help, Z grows by the least whole number that leaves mass. If the lower order gives no mass to other words, the
-    n-grams share the whole mass, and the weight is 1. These are SRILM's rules (ngram-count, Ngram::estimate2 and
+    If a context leaves no mass although some words do not follow it, it backs off instead of interpolating; if this
+    does not help, Z grows by the least whole number that leaves mass. If the lower order gives no mass to other words,
+    the n-grams share the whole mass, and the weight is 1. These are SRILM's rules (ngram-count, Ngram::estimate2 and
     Ngram::computeBOW). All sums are in float64 and in the order of the n-grams, so every device gives the same bits.
     """
     check.dtype(count_R, *check.INTEGER)
@@ -79,10 +79,10 @@ def smooth_contexts(
 def weigh(mass: float, total: int, size: int, share: float, rule: Rule) -> tuple[float, float]:
     """Return (Z, gamma) of one context: see `Rule`.
 
-    mass   the masses of its n-grams that are not pruned
+    mass   the sum of the masses of its n-grams that are not pruned
     total  T
     size   U
-    share  what the lower order gives to the words of these n-grams
+    share  the mass that the lower order gives to the words of these n-grams
     """
     return _weights(mass, total, size, share, _typed(rule))
 

@@ -19,12 +19,12 @@ def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int, fir
     """Return the total count, the counts of counts and the pruned count of each context.
 
     context_R  (R,) uint32, rising: the context of each n-gram, from `first` to `first` + `contexts` - 1
-    count_R    (R,) uint32 or int64, its adjusted count
-    marked_R   (R,) bool, whether it is pruned; or None
+    count_R    (R,) uint32 or int64, adjusted count of each n-gram
+    marked_R   (R,) bool, whether each n-gram is pruned; or None
 
-    Returns total_C (contexts,) int64, the sum of all counts; kinds_C3 (contexts, 3) uint32, how many n-grams that are
-    not pruned have count 1, 2, and 3 or more (count 0 is in no column); pruned_C (contexts,) int64, the sum of pruned
-    counts, or None if marked_R is None.
+    Returns total_C (contexts,) int64, the sum of all counts; kinds_C3 (contexts, 3) uint32, the number of n-grams that
+    are not pruned and have count 1, 2, and 3 or more (count 0 is in no column); pruned_C (contexts,) int64, the sum of
+    pruned counts, or None if marked_R is None.
     """
     check.dtype(context_R, np.uint32)
     check.dtype(count_R, *check.INTEGER)

@@ -21,8 +21,8 @@ def weigh_contexts(
     """Return the total count of each context, and the share of its mass that discounts and pruned n-grams leave to the
     lower order.
 
-    total_C, kinds_C3, pruned_C  of `sum_contexts`; pruned_C may be None
-    discounts                    of counts 1, 2, and 3 or more
+    total_C, kinds_C3, pruned_C  from `sum_contexts`; pruned_C may be None
+    discounts                    discounts of counts 1, 2, and 3 or more
     out                          two (C,) float32 arrays for the results
 
     Returns (total_C rounded, gamma_C), (C,) float32. gamma_C is (D1 n1 + D2 n2 + D3+ n3+ + pruned) / total (Chen and

@@ -32,16 +32,16 @@ PAIR_BITS = 23  # of the hash of two characters; 1 MB, mostly empty for 250,000 
 class Pieces(NamedTuple):
     """The pieces of a model.
 
-    units_U        (U,) uint32, a trie of their bytes. A unit is base << 9 | whether a piece ends there << 8 | the byte
+    units_U        (U,) uint32, a trie of their bytes. A unit is base << 9 | (1 if a piece ends there) << 8 | the byte
                    that leads to it. The child of u by byte c is base ^ c if its byte is c. Unit 0 is the root
-    piece_U        (U,) uint32, the piece that ends there, and
+    piece_U        (U,) uint32, the piece that ends at each unit, and
     score_U        (U,) float32, its score
     code_P         (P,) uint32, the code of each piece: its word's id + 1, or SPELT
     unknown        the piece of a character without one, and
     unknown_score  its float32 score
     greatest_score the greatest absolute value of a score
-    pairs_X        (2**PAIR_BITS / 32,) uint32, a bit for each hash of two characters that stand next to each other in a
-                   piece. Between two others a sentence is cut
+    pairs_X        (2**PAIR_BITS / 32,) uint32, a bit for each hash of two adjacent characters of a
+                   piece. A sentence is cut between two characters that are no such pair
     """
 
     units_U: Any
@@ -67,11 +67,11 @@ def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: 
 
     text_B    (B,) uint8, from `piece_text`
     ends_S    (S,) int64, where each sentence ends
-    failed_S  (S,) bool, sentences that are left out
+    failed_S  (S,) bool, sentences to leave out
 
-    codes_T is uint32; unknown characters next to each other are one piece. A piece that is SPELT becomes a code for
-    each of its words between white space. The new failed_S also tells sentences whose sum passes MAX_SUM. Those that
-    failed have no codes.
+    codes_T is uint32; adjacent unknown characters are one piece. A piece that is SPELT becomes a code for
+    each of its words between white space. The new failed_S also includes sentences whose sum exceeds MAX_SUM. Sentences
+    that failed have no codes.
     """
     check.dtype(text_B, np.uint8)
     check.dtype(ends_S, np.int64)
@@ -236,10 +236,10 @@ def _pairs(pieces: list[bytes]) -> np.ndarray:
 def index_pieces(
     pieces: list[bytes], score_P: np.ndarray, used_P: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (units_U, piece_U, score_U) of some distinct pieces that are not empty and have no NUL.
+    """Return (units_U, piece_U, score_U) of distinct pieces that are not empty and have no NUL.
 
     score_P  (P,) float32
-    used_P   (P,) bool: pieces that a text can have
+    used_P   (P,) bool: pieces that may occur in a text
     """
     order = sorted(np.flatnonzero(used_P).tolist(), key=pieces.__getitem__)
     offsets_P = np.cumsum([0, *(len(pieces[p]) for p in order)], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Count the words of sentences between all white space of Unicode, as CCNet does."""
+"""Count the words of sentences, separated by Unicode white space, as CCNet does."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .normalize_text import code_point, is_white
 
 
 def count_words(text_B: Any, ends_S: Any, ascii_S: Any) -> Any:
-    """Return words_S (S,) int32, the length of Python's str.split of each sentence that is not ASCII, else ascii_S.
+    """Return words_S (S,) int32: the length of Python's str.split of each sentence; ascii_S for ASCII sentences.
 
     text_B   (B,) uint8, UTF-8
     ends_S   (S,) int64, where each sentence ends
-    ascii_S  (S,) int32, the words of sentences in ASCII, counted elsewhere
+    ascii_S  (S,) int32, number of words of sentences in ASCII, which the caller has counted
     """
     check.dtype(text_B, np.uint8)
     check.dtype(ends_S, np.int64)

@@ -19,10 +19,10 @@ CODE_POINTS, PAGE = 0x110000, 256
 
 
 class CharacterMap(NamedTuple):
-    """What each character becomes.
+    """The replacement of each character.
 
-    pages_U  (U,) int32: the row in which the 256 characters of a page stand
-    entry_P  (256 P,) uint32: SAME; FAILS, where more than the character decides, which holds for no white space; or
+    pages_U  (U,) int32: the row of each page of 256 characters
+    entry_P  (256 P,) uint32: SAME; FAILS if the replacement depends on other characters, never for white space; or
              start << 8 | size + 1 of its replacement
     data     uint8, the replacements in UTF-8
     """
@@ -37,11 +37,11 @@ def normalize_text(text_B: Any, ends_D: Any, characters: CharacterMap, by_line: 
 
     text_B   (B,) uint8, texts in UTF-8 one after the other, B < 2**32
     ends_D   (D,) int64, where each text ends
-    by_line  a sentence is a line of a text, else the text; an empty text has none
-    strip    white space of Unicode around a sentence is dropped before characters are replaced
+    by_line  a sentence is a line of a text; else it is the text. An empty text has no sentence
+    strip    drop Unicode white space around a sentence before characters are replaced
 
-    sentences_D (D,) int64 are the sentences up to each text, and failed_D (D,) bool tells the texts with a character
-    that fails; these have no sentences.
+    sentences_D (D,) int64 is the number of sentences up to each text, and failed_D (D,) bool marks texts with a
+    character that fails; these have no sentences.
     """
     check.dtype(text_B, np.uint8)
     check.dtype(ends_D, np.int64)
@@ -67,13 +67,13 @@ def _cpu(text_B, ends_D, characters, by_line, strip):
 
 @njit(nogil=True, cache=True)
 def character_size(lead):
-    """Return the bytes of a character of UTF-8 by its first one."""
+    """Return the number of bytes of a UTF-8 character from its first byte."""
     return 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
 @njit(nogil=True, cache=True)
 def code_point(text_B, i):
-    """Return (the code point of the character at i, its bytes)."""
+    """Return (the code point of the character at i, the number of its bytes)."""
     a = np.int64(text_B[i])
     if a < 0x80:
         return a, 1
@@ -88,7 +88,7 @@ def code_point(text_B, i):
 
 @njit(nogil=True, cache=True)
 def is_white(c):
-    """Return whether Python's str.split takes a code point for white space."""
+    """Return whether Python's str.split treats a code point as white space."""
     if c <= 32:
         return c == 32 or 9 <= c <= 13 or 28 <= c
     if c < 0x1680:
@@ -197,7 +197,7 @@ def _cuda(text_B, ends_D, characters, by_line, strip):
 
 
 def map_of(replacements: dict[int, str | None]) -> CharacterMap:
-    """Return a map of some characters, by code point: a replacement, or None where the character fails."""
+    """Return a map of some characters by code point: a replacement, or None for a character that fails."""
     rows: list[np.ndarray] = [np.full(PAGE, SAME, np.uint32)]
     pages_U = np.zeros(CODE_POINTS // PAGE, np.int32)
     data = bytearray()

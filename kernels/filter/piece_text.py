@@ -1,4 +1,4 @@
-"""Write sentences as a SentencePiece model normalises them, before it cuts them into pieces.
+"""Normalise sentences as a SentencePiece model does before it cuts them into pieces.
 
 The rules of a model are a double array of darts-clone: see `Normalizer::Normalize` of SentencePiece.
 """
@@ -23,11 +23,11 @@ LONGEST = 256  # bytes of a replacement
 
 
 class PieceRules(NamedTuple):
-    """How a model normalises.
+    """The normalisation rules of a model.
 
     units_U   (U,) uint32, the double array of its rules; may be empty
     data      uint8, the replacements, each ended by a NUL
-    plain_C   (256,) bool, the characters of ASCII of which no rule begins alone or with another one of ASCII
+    plain_C   (256,) bool, the ASCII characters with which no rule begins, alone or followed by another ASCII character
     flags     int64: 1, a space before the text; 2, no spaces around it and single ones inside; 4, spaces are U+2581
     """
 
@@ -38,13 +38,13 @@ class PieceRules(NamedTuple):
 
 
 def piece_text(text_B: Any, ends_S: Any, rules: PieceRules) -> tuple:
-    """Return (text_B, ends_S, failed_S): sentences as the model normalises them, one after the other.
+    """Return (text_B, ends_S, failed_S): the normalised sentences, one after the other.
 
     text_B  (B,) uint8, sentences in UTF-8, a newline after each, B < 2**32
     ends_S  (S,) int64, the byte after each newline
 
-    The results' text_B has no newlines of its own. failed_S (S,) bool tells sentences with a NUL, or with a replacement
-    of over LONGEST bytes; these are empty.
+    The resulting text_B has no newlines between sentences. failed_S (S,) bool marks sentences with a NUL, or with a
+    replacement of over LONGEST bytes; these are empty.
     """
     check.dtype(text_B, np.uint8)
     check.dtype(ends_S, np.int64)
@@ -211,7 +211,7 @@ def _cuda(text_B, ends_S, rules):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return sentences, and rules that were worked by hand: a TAB becomes a space, "ab" is dropped, "ac" is "A b"."""
+    """Return sentences, and rules with known results: a TAB becomes a space, "ab" is dropped, "ac" is "A b"."""
     letters = [*"aaaabbccdd      \t", "\u2581", "é", "中", "\0"]
     shares = np.array([1.0] * (len(letters) - 1) + [0.01])
     parts = ["".join(rng.choice(letters, n, p=shares / shares.sum())) + "\n" for n in rng.integers(0, 40, size // 20)]

@@ -18,13 +18,13 @@ THREADS, TILE = 128, 2048  # as in count_topics.cu
 
 
 def count_topics(documents: Documents, num_topics: int) -> Documents:
-    """Return the documents with entries_T and the numbers of entries in rows_D2 that fit topics_T.
+    """Return the documents with entries_T, and the numbers of entries in rows_D2, that match topics_T.
 
-    An entry is topic << bits | count, with the bits of `count_bits`. The entries of a document come by rising topic. A
-    count that needs more bits takes several entries, of the greatest count but the last. Zeros follow, up to the next
-    16 bytes.
+    An entry is topic << bits | count, with the bits of `count_bits`. The entries of a document are in order of rising
+    topic. A count that needs more bits takes several entries, all but the last with the greatest count. Zeros follow,
+    up to the next multiple of 16 bytes.
 
-    The arrays that are returned are the given ones, changed in place.
+    The arrays are changed in place and returned.
     """
     documents.check()
     run = pick(cpu=_cpu, cuda=_cuda, **documents._asdict())

@@ -47,6 +47,6 @@ def _cuda(slots_S3, document_P, token_P, count_P, topics_T, counts_VZ):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return documents of Zipf's words with random topics, which some counts hold already."""
+    """Return documents of Zipf's words with random topics; some counts already include them."""
     documents, pairs, words = corpus(rng, size)
     return {"pairs": pairs, "topics_T": documents.topics_T, "counts_VZ": words.counts_VZ}

@@ -22,7 +22,7 @@ def bags(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray, n
 
 
 def corpus(rng: np.random.Generator, size: int) -> tuple[Documents, Pairs, WordTopics]:
-    """Return documents with random topics, their pairs and their counts; by size, words have priors of their own."""
+    """Return documents with random topics, their pairs and their counts; by size, words have special priors."""
     starts_D1, words_P, counts_P, V = bags(rng, size)
     Z = TOPICS[size % len(TOPICS)]
     documents, pairs = lay_out(starts_D1, words_P, counts_P, Z, max_pairs=50)

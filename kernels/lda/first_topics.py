@@ -1,4 +1,4 @@
-"""Draw the first topic of every token, all topics with the same probability."""
+"""Draw the first topic of every token; all topics have the same probability."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def first_topics(documents: Documents, num_topics: int, seed: int, first: int) -
     seed   0 to 2^64 - 1
     first  number of document 0 in the corpus
 
-    The arrays that are returned are the given ones; topics_T is changed in place.
+    The given arrays are returned; topics_T is changed in place.
     """
     documents.check()
     run = pick(cpu=_cpu, cuda=_cuda, **documents._asdict())

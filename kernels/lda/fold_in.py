@@ -1,4 +1,4 @@
-"""Find the topics of new documents, with the topics of words held fixed."""
+"""Find the topics of new documents, with fixed topics of words."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Bag(NamedTuple):
 
 
 class FixedTopics(NamedTuple):
-    """Probabilities of words in topics. phi_wk is floor_Z[k], plus a share for each topic that the word has.
+    """Probabilities of words in topics. phi_wk is floor_Z[k], plus a share if the word has tokens of the topic.
 
     rows_V2    (V, 2) uint32, contiguous: word v has rows_V2[v, 1] entries from LANES * rows_V2[v, 0] on; see
                `lay_out_rows`
     entries_N  (N,) uint32, about the LANES largest shares of a word first: the lower TOPIC_BITS are the topic, and all
                bits as a float32 are the share, so a share is rounded by at most 2^-8 of it
-    floor_Z    (Z,) float32, the probability of a word that the topic does not have
+    floor_Z    (Z,) float32, the probability of a word without tokens of the topic
     alpha_Z    (Z,) float32, the prior of each topic in a document
     """
 
@@ -101,8 +101,8 @@ def lay_out_rows(starts_V1: Any, entries_N: Any, num_topics: int) -> tuple[Any, 
     entries_N  (n,) uint32, as `entries` returns them
 
     A warp of a GPU reads LANES entries, a group, at once: the first group of a row, then pairs of groups. So a row has
-    an odd number of groups. Entry i of a group, when it is none of the word's, has share 0 and topic num_topics + i, at
-    most TOPIC_MASK. Words without entries have row 0, a group of those.
+    an odd number of groups. A padding entry i of a group has share 0 and topic num_topics + i, at
+    most TOPIC_MASK. Words without entries have row 0, a group of padding.
     """
     xp = array_module(entries_N)
     sizes_V = xp.diff(starts_V1)
@@ -118,25 +118,26 @@ def lay_out_rows(starts_V1: Any, entries_N: Any, num_topics: int) -> tuple[Any, 
 def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-3) -> Any:
     """Return the expected number of tokens of each topic in each document, plus the topic's prior.
 
-    max_iter  iterations at most, 0 or more
-    tol       a document is done when the formula changes its topics by less than ENOUGH times this number of tokens in
-              the mean, and by less than ENOUGH times GREATEST_CHANGE of its sum; in the last iteration that read all
+    max_iter  greatest number of iterations, 0 or more
+    tol       a document is finished when the formula changes its topics by less than ENOUGH times this number of tokens
+              in the mean, and by less than ENOUGH times GREATEST_CHANGE of its sum; in the last iteration that read all
               entries by less than NEAR times that
 
     Returns theta_DZ (D, Z) float32: about the fixed point of theta_k = alpha_k + sum over tokens of
     theta_k phi_wk / (sum of theta_j phi_wj), which is unique: CVB0 with fixed phi (Asuncion et al., "On smoothing and
-    inference", 2009). Row d sums to tokens of d + sum of alpha. Each document's result is the same for any other
-    documents in the call.
+    inference", 2009). Row d sums to tokens of d + sum of alpha. The result of a document does not depend on other
+    documents of the call.
 
-    An iteration applies the formula once, which gives its step. The first starts from theta proportional to alpha and
-    takes that step. Each other goes MOMENTUM times the last move further, and from there the step that is to be
-    expected, times 1 to GREATEST: a topic's last move divided by the change of its step (secant method). Then theta is
-    scaled to its sum. Moves and steps are kept as bfloat16.
+    An iteration applies the formula once, which gives its step. The first one starts from theta proportional to alpha
+    and takes this step. Each later one first repeats MOMENTUM times the last move, and then takes the step that is to
+    be expected, times 1 to GREATEST: a topic's last move divided by the change of its step (secant method). Then theta
+    is scaled to its sum. Moves and steps are kept as bfloat16.
 
     Iterations FIRST, REFRESH, 2 REFRESH, ... read all entries of the document's words. The others read the first LANES
-    entries of each word, which have about its largest shares. They take the sum over its other entries from the last
-    iteration that read all, 0 before, and add the changes of their own shares to its sums over words. Once the changes
-    by iterations that read all do not fall, all of them do. The floor of phi needs one sum over all topics.
+    entries of each word, which have about its largest shares. They reuse the sum over its other entries from the last
+    iteration that read all, or 0, and add the changes of their own shares to its sums over words. Once the changes
+    by iterations that read all entries stop falling, all iterations read all entries. The floor of phi needs one sum
+    over all topics.
 
     A sum over topics or entries is made of LANES partial sums, item i in number i % LANES, which are added in pairs; a
     sum over words of WORDS partial sums. So all devices give the same bits.

@@ -1,4 +1,4 @@
-r"""Keep the words of a text, as the pattern \w\w+ of Python's re finds them, and turn all else to spaces."""
+r"""Keep the words of a text, as the pattern \w\w+ of Python's re finds them, and turn all other bytes to spaces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Letters(NamedTuple):
 
     page_of_U   (U,) uint16: the page of code point c is page_of_U[c // PAGE]
     steps_P     (P,) int32: steps_P[PAGE * page + c % PAGE] is added to code point c, a letter, digit or underscore.
-                NO_WORD: the character is none of these. LONGER: its lowercase takes other bytes, or depends on others
+                NO_WORD: the character is not one of these. LONGER: its lowercase has another number of bytes, or
+                depends on others
     """
 
     page_of_U: Any
@@ -32,14 +33,14 @@ class Letters(NamedTuple):
 
 
 def keep_words(text_B: Any, letters: Letters) -> tuple[Any, int]:
-    r"""Return the words of a text in place, each other byte a space, and how many characters it could not lowercase.
+    r"""Return the text with spaces for all bytes outside words, and the number of characters that were not lowercased.
 
-    text_B   (B,) uint8, UTF-8; bytes that are not UTF-8 belong to no word. No word crosses a newline
-    letters  of `make_letters`
+    text_B   (B,) uint8, UTF-8; bytes that are not UTF-8 belong to no word. No word contains a newline
+    letters  the result of `make_letters`
 
     Returns kept_B (B,) uint8: newlines, and the runs of two characters or more that are letters, digits or underscores,
-    as \w of Python's re defines them, with the letters changed as `letters` says; and the number of characters that
-    are LONGER, which belong to no word here: if there are any, lowercase the text with str.lower.
+    as \w of Python's re defines them, with the letters changed by `letters`; and the number of characters that
+    are LONGER, which belong to no word here: if it is not 0, lowercase the text with str.lower.
     """
     check.dtype(text_B, np.uint8)
     arrays = {"page_of_U": letters.page_of_U, "steps_P": letters.steps_P}
@@ -48,7 +49,7 @@ def keep_words(text_B: Any, letters: Letters) -> tuple[Any, int]:
 
 @functools.cache
 def make_letters(lowercase: bool) -> Letters:
-    """Return the table of this Python's Unicode version, in host memory; takes 0.03 s.
+    """Return the table for the Unicode version of this Python, in host memory; takes 0.03 s.
 
     lowercase  change letters to lowercase, as str.lower
     """

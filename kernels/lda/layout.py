@@ -1,4 +1,4 @@
-"""Lay bags of words out for sampling: tokens in the order of documents, pairs in the order of words."""
+"""Arrange bags of words for sampling: tokens in the order of documents, pairs in the order of words."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def lay_out(
     starts_D1  (D + 1,) int64: document d has pairs starts_D1[d] to starts_D1[d + 1] - 1
     words_P    (P,) uint32, ascending and unique within a document
     counts_P   (P,) uint32, at least 1
-    max_pairs  pairs of a slot at most; None: one slot for each word
+    max_pairs  greatest number of pairs of a slot; None: one slot for each word
 
-    The tokens of a document are in the order of its words. Slots come by falling number of pairs, ties by word. The
-    pairs of a word come by falling number of tokens, then by falling length of the document in units of ALIGN: a warp
-    takes neighbours, which then need about as long.
+    The tokens of a document are in the order of its words. Slots are sorted by falling number of pairs, ties by word.
+    The pairs of a word are sorted by falling number of tokens, then by falling length of the document in units of
+    ALIGN: a warp takes neighbours, which then take about the same time.
     The arrays hold less than 2^32 tokens, with the gaps between documents.
     """
     xp = array_module(words_P)
@@ -35,7 +35,9 @@ def lay_out(
     units_D1 = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(-(-lengths_D // ALIGN))])
     T = ALIGN * int(units_D1[-1])
     if T >= 2**32:
-        raise ValueError(f"{T:,} tokens with gaps but 2^32 - 1 fit one block; cut the documents into more blocks")
+        raise ValueError(
+            f"{T:,} tokens, including gaps, but a block holds at most 2^32 - 1; cut the documents into more blocks"
+        )
     rows_D2 = xp.zeros((D, 2), np.uint32)
     rows_D2[:, 0] = units_D1[:-1]
     dtype = count_bits(num_topics)[0]
@@ -69,7 +71,7 @@ def lay_out(
 
 
 def repeat(values_N: Any, times_N: Any) -> Any:
-    """Return each value as often as its number says: `numpy.repeat`, also for numbers on a GPU."""
+    """Return each value repeated by its number, as `numpy.repeat`, also for numbers on a GPU."""
     xp = array_module(values_N)
     if xp is np:
         return np.repeat(values_N, times_N)

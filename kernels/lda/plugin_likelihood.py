@@ -1,4 +1,4 @@
-"""The log-likelihood of the tokens under the topics that their own counts give."""
+"""Compute the log-likelihood of the tokens under the topics from their own counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plugin_likelihood(documents: Documents, pairs: Pairs, words: WordTopics) -> 
     words      the counts of these topics, over all documents of the corpus
 
     Returns total (1,) int64. With theta = (n_dk + alpha_k) / (tokens of d + sum of alpha) and phi = (n_wk + beta_w) /
-    (n_k + sum of word priors), p is the sum of theta phi over topics. The token's own count is in both: this is the
+    (n_k + sum of word priors), p is the sum of theta phi over topics. Both include the token's own count: this is the
     figure that CuLDA_CGS prints, times the number of tokens. Logarithms are rounded to 1 / UNITS, so the sum does not
     depend on its order; a GPU's logarithm may differ in the last unit.
     """

@@ -1,4 +1,4 @@
-"""Draw a topic for every token: one sweep of collapsed Gibbs sampling, with the counts after the sweep before."""
+"""Draw a topic for every token: one sweep of collapsed Gibbs sampling, with the counts after the previous sweep."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def sample_topics(documents: Documents, pairs: Pairs, words: WordTopics, new_VZ:
     """Draw a new topic for each token of `pairs` and return the number of tokens whose topic changes.
 
     documents  topics_T is changed in place; entries_T must be those of `count_topics`
-    pairs      of these documents, or some of their slots
-    words      counts after the sweep before, over all documents of the corpus
+    pairs      pairs of these documents, or some of their slots
+    words      counts after the previous sweep, over all documents of the corpus
     new_VZ     (V, Z) uint32, changed in place: each changed token moves 1 from its old topic to its new one
 
     Returns changed (1,) int64.
@@ -301,7 +301,7 @@ def _cuda(documents, pairs, words, new_VZ, draw):
 
 
 class WeightPlace(NamedTuple):
-    """Where the blocks of a launch keep the weights of their word: in shared memory, or in their part of scratch."""
+    """The place of the weights of a block's word: shared memory, or the block's part of scratch."""
 
     in_shared: bool
     shared_bytes: int
@@ -311,9 +311,9 @@ class WeightPlace(NamedTuple):
 
 
 def weights_place(num_topics: int, slots: int, thread_bytes: int = 0) -> WeightPlace:
-    """Return the place of weights, and the launch that fits it; weights of many topics exceed shared memory.
+    """Return the place of weights, and the launch for it; weights of many topics do not fit shared memory.
 
-    thread_bytes  of shared memory that each thread takes besides
+    thread_bytes  further bytes of shared memory for each thread
     """
     import cupy
 

@@ -16,14 +16,14 @@ IN_BANK = 3  # of the first LANES entries, at most; as in spread_entries.cu
 
 
 def spread_entries(starts_V1: Any, entries_N: Any) -> Any:
-    """Return the entries with those of each word in another order.
+    """Return the entries, with the entries of each word reordered.
 
     starts_V1  (V + 1,) int64: word v has the entries starts_V1[v] to starts_V1[v + 1] - 1
     entries_N  (N,) uint32, the largest shares of a word first; entry e belongs to bank e % LANES, as its topic does
 
-    Returns spread_N (N,) uint32. Of a word, the first LANES entries are the largest of which IN_BANK at most belong to
-    a bank; fewer, if it has no more such. The others follow by their rank among the word's others of their bank, and
-    by bank: first the largest of each bank.
+    Returns spread_N (N,) uint32. The first LANES entries of a word are the largest ones of which at most IN_BANK belong
+    to one bank; fewer if the word has no more of them. The others follow by rank within their bank among the word's
+    others, and then by bank: first the largest entry of each bank.
     """
     check.dtype(starts_V1, np.int64)
     check.dtype(entries_N, np.uint32)

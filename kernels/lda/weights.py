@@ -28,9 +28,9 @@ class Documents(NamedTuple):
     """Documents in order, with one topic for each token.
 
     rows_D2    (D, 2) uint32: document d's tokens start at ALIGN * rows_D2[d, 0]; it has rows_D2[d, 1] entries
-    lengths_D  (D,) uint32: tokens of each document
+    lengths_D  (D,) uint32: number of tokens of each document
     topics_T   (T,) uint16: topics of tokens
-    entries_T  (T,) uint16 or uint32: from a document's start on, its topics and their counts; see `count_topics`
+    entries_T  (T,) uint16 or uint32: topics and counts of each document, from its start on; see `count_topics`
     """
 
     rows_D2: Any
@@ -52,7 +52,7 @@ class Pairs(NamedTuple):
     slots_S3    (S, 3) int64: a word, its first pair, and the end of its pairs; or a part of the pairs of a word
     document_P  (P,) uint32
     token_P     (P,) uint32: the pair's first token; its tokens follow each other
-    count_P     (P,) uint8: its tokens; a word that occurs more often in a document has several pairs there
+    count_P     (P,) uint8: number of its tokens; a word that occurs more often in a document has several pairs there
     """
 
     slots_S3: Any
@@ -69,14 +69,14 @@ class Pairs(NamedTuple):
 
 
 class WordTopics(NamedTuple):
-    """Topics of words after the sweep before, and the priors.
+    """Topics of words after the previous sweep, and the priors.
 
-    counts_VZ  (V, Z) uint32: tokens of each word with each topic
+    counts_VZ  (V, Z) uint32: number of tokens of each word with each topic
     inverse_Z  (Z,) float32: 1 / (tokens of a topic + sum of its word priors)
     less_Z     (Z,) float32: the same with one token less
     alpha_Z    (Z,) float32: topic priors times 2^PRIOR_BITS
     beta       word prior
-    seeds_V    (V,) int32: the row of a word's own priors in beta_KZ, or -1. (0,): no word has its own
+    seeds_V    (V,) int32: the row of a word's special priors in beta_KZ, or -1. (0,): no word has special priors
     beta_KZ    (K, Z) float32
     """
 
@@ -116,13 +116,13 @@ def prior_weight(weight, alpha):
 
 @njit(nogil=True, cache=True, inline="always")
 def scale_of(greatest):
-    """Return the power of 2 that brings `greatest` to 2^30 and more, below 2^31."""
+    """Return the power of 2 that scales `greatest` to at least 2^30 and below 2^31."""
     return float32(math.ldexp(1.0, 31 - math.frexp(float64(greatest))[1]))
 
 
 @njit(nogil=True, cache=True)
 def weigh_word(count_Z, inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, through_B):
-    """Fill weight_Z, and through_B with the prior weights of all topics up to the end of each BLOCK topics.
+    """Fill weight_Z, and fill through_B with running sums of prior weights, up to the end of each BLOCK topics.
 
     Returns (scale, the last of through_B). Indices are unsigned, so no code wraps negative ones and loops become SIMD.
     """
@@ -150,7 +150,7 @@ def weigh_word(count_Z, inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, through_B
 
 @njit(nogil=True, cache=True, inline="always")
 def beta_of(w, beta, seeds_V, beta_KZ, beta_Z):
-    """Fill beta_Z with the priors of word w; beta_Z holds `beta` everywhere when no word has its own."""
+    """Fill beta_Z with the priors of word w; all are `beta` if no word has special priors."""
     if len(seeds_V):
         for k in range(len(beta_Z)):
             beta_Z[k] = beta_KZ[seeds_V[w], k] if seeds_V[w] >= 0 else beta

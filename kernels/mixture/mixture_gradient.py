@@ -25,13 +25,13 @@ WAVES = 1 << 20  # of blocks: a tile each, which is faster than loops
 def mixture_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: Any) -> Any:
     """Return scale_R times the derivative of -ln P of each row's gold word by its logits, in one pass.
 
-    mixture                as `mixture_sums` takes it
-    log_sum_R, log_gold_R  (R,) float64, as `mixture_sums` returns them
+    mixture                as for `mixture_sums`
+    log_sum_R, log_gold_R  (R,) float64, from `mixture_sums`
     scale_R                (R,) float32: the derivatives of a sum of losses by the loss of each row
 
     Returns (R, X) of the dtype of the logits, contiguous: weights minus posteriors. The posterior of a distribution is
-    its share of the probability of the gold word; for a probability of 0, it is 0. Dropped blocks and columns behind
-    the distributions have 0. The terms are float32, then rounded. All devices return the same bits, but for NaN.
+    its share of the probability of the gold word; for a probability of 0, it is 0. Dropped blocks and columns after
+    the distributions have 0. The terms are float32, then rounded. All devices return the same bits, except for NaN.
     """
     arrays = mixture_arrays(mixture) | {"log_sum_R": log_sum_R, "log_gold_R": log_gold_R, "scale_R": scale_R}
     for name, dtype in (("log_sum_R", np.float64), ("log_gold_R", np.float64), ("scale_R", np.float32)):
@@ -90,7 +90,7 @@ def _cuda(mixture, log_sum_R, log_gold_R, scale_R):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return rows as `mixture_sums` takes them, with their sums."""
+    """Return arguments of `mixture_sums`, with their sums."""
     mixture = sums.example(rng, size)["mixture"]
     log_sum_R, log_gold_R = sums.mixture_sums(mixture)
     return {

@@ -26,16 +26,16 @@ THREADS, TILE = 256, 4096  # of a block, and its words; as in mixture_rows.cu
 
 
 def mixture_rows(logits_RX: Any, words: int, rows_RNV: Any) -> Any:
-    """Return the probability of every word by a mixture, (R, V) float32, in one pass after that of `softmax_sums`.
+    """Return the probability of every word by a mixture, (R, V) float32, in one pass after `softmax_sums`.
 
-    logits_RX  (R, X) as `Mixture` has them: of `words` words, then of N count distributions, then columns that are not
+    logits_RX  (R, X) as in `Mixture`: logits of `words` words, then of N count distributions, then columns that are not
                read. Fastest if each row of all arrays starts at a multiple of 16 bytes
     rows_RNV   (R, N, V) probabilities of the words by the count distributions: float32, float16, or uint16: the bits
                of bfloat16
 
     The probability of word w is weight_w + sum of weight_i rows_RNV[r, i, w], where the weights are the softmax of the
     logits. Products and sums are float32, in the order of the distributions. A row whose softmax has no sum, as
-    `mixture_sums` says, is NaN. All devices return the same bits, but for NaN.
+    defined in `mixture_sums`, is NaN. All devices return the same bits, except for NaN.
     """
     check.dtype(logits_RX, np.float32, np.float16, np.uint16)
     check.dtype(rows_RNV, np.float32, np.float16, np.uint16)

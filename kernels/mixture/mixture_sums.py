@@ -1,4 +1,4 @@
-"""Return the logarithms of the two sums of a mixture of distributions: that of all weights, and that of a word."""
+"""Return the logarithms of two sums of a mixture of distributions: of all weights, and of the parts of one word."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTS, WORDS = 1, 2  # bits of `dropped_R`; as in mixture.cuh
 
 
 class Mixture(NamedTuple):
-    """Rows of a mixture of N count distributions and of `words` distributions that each have one word.
+    """Rows of a mixture of N count distributions and of `words` distributions with one word each.
 
     logits_RX     (R, X) float32, float16, or uint16: the bits of bfloat16. Logits of the words' distributions, then of
                   the count distributions. Columns from words + N on are not read: with X a multiple of 8 all rows are
@@ -45,15 +45,15 @@ class Mixture(NamedTuple):
 
 
 def mixture_sums(mixture: Mixture) -> tuple[Any, Any]:
-    """Return the logarithm of the sum of all exponentials of each row, and of those parts that give the gold word.
+    """Return the logarithms of two sums of exponentials of each row: of all, and of those that give the gold word.
 
     Returns log_sum_R and log_gold_R, (R,) float64: ln of sum_j exp(z_j), and of exp(z_gold) + sum_i exp(z_i) P_i, over
     the blocks that a row has. Their difference, log_gold_R - log_sum_R, is ln P of the gold word. log_gold_R is -inf
     for a probability of 0.
 
     Each logit is read once. Logits must be below 2^21, and one of the words above -2^21; otherwise both sums are NaN.
-    So they are if a number is NaN, both blocks are dropped, or the gold word is no word. All devices return the same
-    bits, for any number of rows.
+    They are also NaN if a number is NaN, both blocks are dropped, or the gold word is out of range. All devices return
+    the same bits, for any number of rows.
     """
     return pick(cpu=_cpu, cuda=_cuda, **mixture_arrays(mixture))(mixture)
 
@@ -76,7 +76,10 @@ def mixture_arrays(mixture: Mixture) -> dict[str, Any]:
         arrays["dropped_R"] = dropped_R
     shapes = {name: array.shape for name, array in arrays.items()}
     if len(logits_RX.shape) != 2 or len(log_probs_RN.shape) != 2 or words < 1:
-        raise ValueError(f"words is {words} and shapes are {shapes}; logits and log_probs need 2 axes, words 1 or more")
+        raise ValueError(
+            f"words is {words} and shapes are {shapes} but words must be at least 1, and logits and log_probs need 2 "
+            "axes"
+        )
     (R, X), N = logits_RX.shape, log_probs_RN.shape[1]
     if words + N > X:
         raise ValueError(f"logits_RX has {X} columns but {words} words and {N} count distributions need {words + N}")
@@ -163,7 +166,7 @@ def _cuda(mixture):
 
 
 def with_adjacent_columns(logits_RX: Any) -> Any:
-    """Return the logits, or a copy if the columns of a row are not adjacent or rows lie backwards."""
+    """Return the logits, or a copy if the columns of a row are not adjacent or a stride is negative."""
     size = logits_RX.itemsize
     plain = logits_RX.strides[1] == size and logits_RX.strides[0] >= 0 and logits_RX.strides[0] % size == 0
     return logits_RX if plain else logits_RX.copy()

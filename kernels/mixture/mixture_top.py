@@ -1,4 +1,4 @@
-"""Return the most probable words of each row of a mixture of distributions, without its rows."""
+"""Return the most probable words of each row of a mixture of distributions, without making the rows."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ TABLE = np.dtype([("models", np.dtype([(name, np.int64) for name in FIELDS]), MA
 def mixture_top(logits_RX: Any, words: int, k: int, counts: Sequence[NgramChildren]) -> tuple[Any, Any]:
     """Return the k most probable words of each row, and their probabilities.
 
-    logits_RX  (R, X) as `Mixture` has them: of `words` words, then of N count distributions, then columns that are not
+    logits_RX  (R, X) as in `Mixture`: logits of `words` words, then of N count distributions, then columns that are not
                read. Fastest if each row starts at a multiple of 16 bytes
     k          1 to 64, at most `words`
     counts     N n-gram models with at most 256 histories of a row together, N up to 16. Values are probabilities, and
-               the backoff of a history that is none is 1
+               a missing history has backoff 1
 
     Returns words_RK (R, k) int32 and probs_RK (R, k) float32, by falling probability, ties by lower word. The
     probability of word w is weight_w + sum of weight_i P_i(w), where the weights are the softmax of the logits. P_i(w)
-    is the value of w times the backoffs of longer histories: the rows of `write_rows`, but for rounding. Products and
-    sums are float32, in the order of the models. Words of probability 0 may be among the k. A row whose softmax has no
-    sum, as `mixture_sums` says, has words -1 and probabilities NaN. All devices return the same bits.
+    is the value of w times the backoffs of longer histories: the rows of `write_rows`, except for rounding. Products
+    and sums are float32, in the order of the models. Words of probability 0 may be among the k. A row whose softmax has
+    no sum, as defined in `mixture_sums`, has words -1 and probabilities NaN. All devices return the same bits.
 
-    The logits are read twice; neither rows of the mixture nor of the models are written.
+    The logits are read twice. No rows of the mixture or of the models are written.
     """
     check.dtype(logits_RX, np.float32, np.float16, np.uint16)
     arrays = {"logits_RX": logits_RX}

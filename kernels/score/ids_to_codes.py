@@ -18,15 +18,15 @@ THREADS, TILE = 256, 4096  # as in ids_to_codes.cu
 
 
 def ids_to_codes(ids_T: Any, offsets_S1: Any, num_words: int) -> tuple[Any, Any, Any]:
-    """Return the codes of all sentences, where each sentence ends in them, and whether the input is right.
+    """Return the codes of all sentences, the end of each sentence, and whether the input is valid.
 
     ids_T       (T,) int32, uint32 or int64, 0 to num_words - 1
     offsets_S1  (S + 1,) int64, from 0 to T, not falling: sentence s is ids_T[offsets_S1[s]:offsets_S1[s + 1]]
 
     Returns codes_C (C,) uint32 with C = T + S: a word is its id + 1, and a 0 ends each sentence; ends_S (S,) int64,
     the position after each 0; and status (1,) int32: 0, or BAD_IDS, BAD_OFFSETS or both. An id that is out of range
-    gets the code 1. With BAD_OFFSETS the codes are 0 to num_words and the ends 0 to C, without meaning. The host waits
-    for nothing: it reads the status after all that it starts with the codes.
+    gets the code 1. With BAD_OFFSETS the codes and ends are meaningless but within 0 to num_words and 0 to C. The host
+    does not wait: it can read the status after it has started all work on the codes.
     """
     check.dtype(ids_T, *ID_TYPES)
     check.dtype(offsets_S1, np.int64)

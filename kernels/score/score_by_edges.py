@@ -23,7 +23,7 @@ NOT_MET = np.float32(1)  # no log10 probability is positive
 def score_by_edges(table: EdgeTable, order: int, begin: int, end: int, codes_T: Any) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
 
-    order  of the table's trie, 1 to 96. The trie must hold every suffix of its n-grams; no log10 probability is
+    order  order of the table's trie, 1 to 96. The trie must hold every suffix of its n-grams; no log10 probability is
            above 0
     begin, end, codes_T  as in `score_tokens`
 

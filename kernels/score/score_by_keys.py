@@ -1,4 +1,4 @@
-"""Score text with the hash tables of KenLM's probing models, which hold keys of n-grams and not their words."""
+"""Score text with the hash tables of KenLM's probing models, which hold keys of n-grams instead of their words."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ SIGN = np.uint32(1 << 31)
 
 
 class KeyTables(NamedTuple):
-    """The tables of a probing model, as they lie in its file (lm/search_hashed.hh).
+    """The tables of a probing model in the form of its file (lm/search_hashed.hh).
 
     tables_U  (U,) uint32, the tables of orders 1 to N one after another. Words have the slots {probability, backoff},
               orders 2 to N - 1 {key, key, probability, backoff}, order N {key, key, probability}; values are float32
-    slots_N   (N,) int64, slots of each table; order 1 has a slot for each word. Others have an empty one, of key 0
+    slots_N   (N,) int64, slots of each table; order 1 has a slot for each word. Other tables have at least one empty
+              slot, of key 0
     rest      numbers after each backoff: 1 in a model with rest costs, which scores do not use, else 0
 
-    The key of a word is its id; `longer_key` gives the others. The entry of a key is the first one with this key from
-    slot key % slots on. A cleared sign of a probability of an order below N tells that longer n-grams end with this
-    one; no log10 probability is above 0.
+    The key of a word is its id; `longer_key` computes other keys. The entry of a key is the first slot with this key
+    from slot key % slots on. A cleared sign of a probability of an order below N shows that longer n-grams end with
+    this one; no log10 probability is above 0.
     """
 
     tables_U: Any
@@ -41,8 +42,8 @@ def score_by_keys(tables: KeyTables, begin: int, end: int, codes_T: Any) -> tupl
 
     begin, end, codes_T  as in `score_tokens`
 
-    Returns prob_T (T,) float32 and order_T (T,) uint8; both are 0 at a sentence end without `end`. KenLM finds the
-    matches of a token so, from the token back, and adds the backoffs of longer histories, shortest first.
+    Returns prob_T (T,) float32 and order_T (T,) uint8; both are 0 at a sentence end without `end`. Like KenLM, it finds
+    the matches of a token from the token backwards, and adds the backoffs of longer histories, shortest first.
     """
     tables_U, slots_N, rest = tables
     check.dtype(tables_U, np.uint32)

@@ -1,4 +1,4 @@
-"""Score text with a trie: the probability of every token after the tokens before it."""
+"""Score text with a trie: the probability of every token after the preceding tokens."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_SCORED_ORDER = 96  # shared memory holds so many rows of THREADS times 8 byt
 class TrieValues(NamedTuple):
     """The values of a trie's nodes.
 
-    prob_G     (G,) float32, log10; of a quantised trie (core.trie.Trie) uint8 or uint16
+    prob_G     (G,) float32, log10; for a quantised trie (core.trie.Trie) uint8 or uint16
     backoff_M  (M,) as prob_G
-    words_V2, centers  of a quantised trie, float32: the values of single words, and the values of codes
+    words_V2, centers  for a quantised trie, float32: the values of single words, and the values of codes
     """
 
     prob_G: Any
@@ -40,8 +40,8 @@ def score_tokens(
 ) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
 
-    order      of the trie, 1 to 96. The trie must hold every suffix of its n-grams
-    begin, end  words below V that precede a sentence and that end it (<s> and </s>), or -1 for none
+    order      order of the trie, 1 to 96. The trie must hold every suffix of its n-grams
+    begin, end  words below V that precede and end a sentence (<s> and </s>), or -1 for none
     codes_T    (T,) uint32, word + 1, or 0 for `end`; after a 0 the next sentence starts with `begin`. The first token
                starts a sentence
 
@@ -75,7 +75,7 @@ def score_tokens(
 def check_order(order: int) -> None:
     """Raise ValueError if the shared memory of a block does not hold this order."""
     if not 1 <= order <= MAX_SCORED_ORDER:
-        raise ValueError(f"order is {order} but must be 1 to {MAX_SCORED_ORDER}; prune the model")
+        raise ValueError(f"order is {order} but must be 1 to {MAX_SCORED_ORDER}; make a model of a lower order")
 
 
 def _check_centers(centers: Any, code: Any, order: int) -> None:

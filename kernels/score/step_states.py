@@ -25,13 +25,13 @@ THREADS = 256
 
 
 class StateTable(NamedTuple):
-    """What a step needs beside the edge table.
+    """The arrays that a step needs in addition to the edge table.
 
     A state is the longest suffix of the words so far that can be extended or has a backoff; earlier words cannot affect
     later scores. It is the number of its node, or EMPTY. These are KenLM's states (Heafield, "KenLM: Faster and Smaller
     Language Model Queries", 2011, section 4.1).
 
-    nodes_M2  (M, 2) uint64, of each history: the 64-bit filter of its children (`child_filters`); then its log10
+    nodes_M2  (M, 2) uint64, for each history: the 64-bit filter of its children (`child_filters`); then its log10
               backoff as a float32 (lower half) and the node of its longest proper suffix (upper half; 2^32 - 1: EMPTY)
     state_G   (G,) int32: the state after the words of each node
     """
@@ -44,7 +44,7 @@ def make_states(index: TrieIndex, suffix_M: Any, backoff_M: Any) -> StateTable:
     """Return the states of a trie.
 
     suffix_M   (M,) int64: the node of the longest proper suffix, or EMPTY
-    backoff_M  (M,) float32, log10; -0 for a node that a state need not remember
+    backoff_M  (M,) float32, log10; -0 for a node that is not a state
 
     Raises OverflowError for more than MAX_HISTORIES histories.
     """
@@ -84,14 +84,14 @@ def step_states(
 ) -> tuple[Any, Any]:
     """Return the logarithm of the probability of a word after each state, and the state after it.
 
-    order     of the table's trie, 1 to 96, as `score_by_edges` takes it
-    states_B  (B,) int32; other numbers than nodes are EMPTY
+    order     order of the table's trie, 1 to 96, as for `score_by_edges`
+    states_B  (B,) int32; numbers that are not nodes count as EMPTY
     words_B   (B,) int32 or int64; words that the model lacks are word 0, <unk>
-    unit      of the logarithm: 1 for log10, ln 10 for natural logarithms
+    unit      unit of the logarithm: 1 for log10, ln 10 for natural logarithms
     out       arrays to fill and return
 
-    Returns prob_B (B,) float32 and next_B (B,) int32. A log10 probability has the bits of KenLM's: that of the longest
-    match plus the backoffs of the longer histories, from the shortest on.
+    Returns prob_B (B,) float32 and next_B (B,) int32. A log10 probability has the same bits as KenLM's: that of the
+    longest match plus the backoffs of the longer histories, from the shortest on.
     """
     check.dtype(table.slots_E2, np.uint64)
     check.dtype(states.nodes_M2, np.uint64)

@@ -1,4 +1,4 @@
-"""Sum the log10 probabilities of words to those of sentences."""
+"""Sum the log10 probabilities of the words of each sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sum_sentences(codes_T: Any, prob_T: Any, ends_S: Any) -> tuple[Any, Any, Any
              ends_S[s] - 1
 
     Returns total_S (S,) float32, oovs_S (S,) int32 and oov_total_S (S,) float64. Each sum runs in token order and in
-    its own precision: total_S equals KenLM's to the bit.
+    the precision of its dtype: total_S has the same bits as KenLM's.
     """
     check.dtype(codes_T, np.uint32)
     check.dtype(prob_T, np.float32)

@@ -18,8 +18,8 @@ VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 def child_filters(word_G: Any, first_child_M: Any, symbols: int, filter_bits: int) -> Any:
     """Return a filter of each node's children: bit `filter_bit` of every child's word is set.
 
-    word_G, first_child_M  of a trie, as `find_children` takes them
-    symbols      nodes below it (single words) have filters of 64 bits
+    word_G, first_child_M  arrays of a trie, as for `find_children`
+    symbols      nodes below this number (single words) have filters of 64 bits
     filter_bits  bits of the filters of other nodes, 1 to 64
 
     Returns filter_M (M,) uint64: Bloom filters ("Space/time trade-offs in hash coding", 1970) with one hash function.

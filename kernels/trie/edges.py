@@ -35,9 +35,10 @@ class EdgeTable(NamedTuple):
 
     A key is node << word_bits | word, key_bits long. A bijection scrambles it to x. The integer part of
     x * buckets / 2**key_bits is its home bucket; the first check_bits bits of the fraction distinguish keys of one
-    home. Keys lie by rising x, each in the first free slot from its home on, so the keys alone determine the layout.
+    home. Keys are stored by rising x, each in the first free slot from its home on, so the keys alone determine the
+    layout.
 
-    A tag is the number of slots that a key lies past its home, followed by the complement of its check_bits bits. Slot
+    A tag is the distance of a key from its home in slots, followed by the complement of its check_bits bits. Slot
     and tag determine the key, so every match is exact (Knuth, vol. 3, 6.4, exercise 13). For the same slot, a greater
     key has a smaller tag: its home is later, or its fraction is greater; an empty slot has tag 0. So a search ends at
     the first tag that is not above its own.
@@ -117,7 +118,7 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
     """Return the edge table of a trie (core.trie.Trie).
 
     prob_G, backoff_M  float32
-    load  greatest share of used slots; lower if entries would have no bit left for a filter
+    load  greatest share of used slots; it is lowered if entries would have no bit left for a filter
 
     Raises OverflowError if the keys of the trie's histories and words need more than 64 bits.
     """

@@ -17,7 +17,7 @@ VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 
 
 class TrieIndex(NamedTuple):
-    """The nodes of a trie and the index over their words, as `find_children` takes them."""
+    """The nodes of a trie and the index over their words, as arguments of `find_children`."""
 
     word_G: Any
     first_child_M: Any
@@ -33,9 +33,9 @@ def find_children(
 
     word_G         (G,) uint32, words of the nodes of a trie in breadth-first order (or of one level of it)
     first_child_M  (M + 1,) uint32 or int64: node m's children are first_child_M[m] to first_child_M[m + 1] - 1,
-                   by rising word; M <= G, nodes from M on have none
+                   by rising word; M <= G; nodes from M on have no children
     samples, sample_starts, fanout  the index over word_G from `sample_every_fanout`
-    nodes_Q        (Q,) int64; -1 is no node and has no children
+    nodes_Q        (Q,) int64; -1 stands for no node, which has no children
     words_Q        (Q,) uint32
 
     Returns children_Q (Q,) int64: nodes, or -1. A search reads at most fanout + 1 neighbouring words on each level of

@@ -1,4 +1,4 @@
-"""Find the pairs of suffixes and histories whose keys are in a hash table, as in KenLM's probing models."""
+"""Find the pairs of suffixes and histories whose keys are in a hash table, such as that of a KenLM probing model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def find_key_pairs(base_S: Any, begin_S: Any, end_S: Any, term_H: Any, keys_C: A
     """Return (slot_G, suffix_G, history_G) int64 of the pairs whose keys are in the table, by suffix, then history.
 
     base_S   (S,) uint64, a number of each suffix
-    begin_S, end_S  (S,) int64: suffix s goes with histories begin_S[s] to end_S[s] - 1. Two suffixes have the same
+    begin_S, end_S  (S,) int64: suffix s is paired with histories begin_S[s] to end_S[s] - 1. Two suffixes have the same
              histories or none in common
-    term_H   (H,) uint64, a number of each history. The key of a pair is base ^ term; a pair of key 0 is not found
-    keys_C   (C,) uint64, a table with linear probing from slot key % C on; 0: an empty slot, of which it has some
+    term_H   (H,) uint64, a number of each history. The key of a pair is base ^ term; pairs with key 0 are not found
+    keys_C   (C,) uint64, a table with linear probing from slot key % C on; 0: an empty slot, of which at least one
+             exists
     threads  threads of a CPU
     """
     for array in base_S, term_H, keys_C:

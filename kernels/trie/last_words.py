@@ -33,10 +33,11 @@ def last_words(trie: SpellingTrie, pieces: TokenPieces, tokens_BT: Any, lengths_
     """Return the nodes of the last words of each text; a text is the joined pieces of its tokens.
 
     tokens_BT  (B, T) int64
-    lengths_B  (B,) int64, 0 to T: text b is the last lengths_B[b] tokens of row b, or those after the last of begins_S
-    words      whole words to find, 0 or more
+    lengths_B  (B,) int64, 0 to T: text b is the last lengths_B[b] tokens of row b, without tokens up to the last of
+               begins_S
+    words      number of whole words to find, 0 or more
 
-    White space of C's isspace separates words. The partial word is the one at the end of a text, if no white space
+    White space of C's isspace separates words. The partial word is the last word of a text, if no white space
     follows it. Returns nodes_BK (B, words + 1) int32: the nodes of the last whole words, the last one in column
     words - 1, then that of the partial word; 0 if the text has no such word, M if the trie lacks the word.
     """

@@ -23,8 +23,8 @@ def sum_siblings(values_C: Any, first_child_M: Any) -> Any:
     first_child_M  (M + 1,) uint32 or int64: the children of m are first_child_M[m] to first_child_M[m + 1] - 1; child
                    first_child_M[0] has values_C[0]
 
-    Returns sums_M (M,) float64, 0 without children. Additions are in the order of the children, so every device gives
-    the same bits.
+    Returns sums_M (M,) float64, 0 for nodes without children. Additions are in the order of the children, so every
+    device gives the same bits.
     """
     check.dtype(values_C, np.float64)
     check.dtype(first_child_M, np.uint32, np.int64)

@@ -15,9 +15,9 @@ THREADS = 256
 
 
 class SpellingTrie(NamedTuple):
-    """A trie of spellings: a node for each beginning of a word, in breadth-first order.
+    """A trie of spellings: a node for each prefix of a word, in breadth-first order.
 
-    byte_M         (M,) uint8, the last byte of each beginning; node 0 is the empty one, whose byte is not read
+    byte_M         (M,) uint8, the last byte of each prefix; node 0 is the empty prefix, whose byte is not read
     first_child_M  (M + 1,) int32: node m's children are first_child_M[m] to first_child_M[m + 1] - 1, by rising byte
     """
 
@@ -28,7 +28,7 @@ class SpellingTrie(NamedTuple):
 def walk_spellings(trie: SpellingTrie, nodes_R: Any, offsets_T: Any, data: Any) -> Any:
     """Return the node of each text after each node.
 
-    nodes_R    (R,) int32; M, or any number that is no node, for beginnings that the trie lacks
+    nodes_R    (R,) int32; M, or any number that is not a node, for prefixes that the trie lacks
     offsets_T  (T + 1,) int64
     data       uint8: text t is data[offsets_T[t]:offsets_T[t + 1]]
 
@@ -61,7 +61,7 @@ def _cpu(byte_M, first_child_M, nodes_R, offsets_T, data):
 
 @njit(nogil=True, cache=True)
 def find_byte(byte_M, first_child_M, node, byte):
-    """Return the node that a byte leads to from a node; M for none."""
+    """Return the child of a node by a byte; M if there is none."""
     low, end = np.int64(first_child_M[node]), np.int64(first_child_M[node + 1])
     high = end
     while low < high:

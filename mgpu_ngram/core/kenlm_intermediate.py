@@ -67,7 +67,7 @@ def read_intermediate(path: str | Path) -> tuple[Words, Iterator[Ngrams]]:
     count = intermediate_counts(path, Path(path).read_bytes()[:4096])[0]
     if len(ends) != count or not len(data) or data[-1] != 0 or not data.tobytes().startswith(b"<unk>\0"):
         raise InputError(
-            f"{str(vocabulary)!r} has {len(ends):,} words but must have {count:,}, <unk> first; copy it again"
+            f"{str(vocabulary)!r} does not hold {count:,} words that end with NUL, <unk> first; copy it again"
         )
     offsets_V = np.concatenate([[0], ends + 1 - np.arange(1, len(ends) + 1)])
     return Words(offsets_V, data[data != 0]), _levels(files, len(ends))

@@ -30,11 +30,11 @@ from mgpu_ngram.kernels.common.words import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
 REASONS = {
-    FIELDS: "is no line of an n-best list; give id ||| text ||| features ||| total",
+    FIELDS: "is not a line of an n-best list; give id ||| text ||| features ||| total",
     NO_ID: "has no id before its text; give id ||| text ||| features ||| total",
-    NO_NUMBER: "has a weighted feature or a total that is no number; correct it",
+    NO_NUMBER: "has a weighted feature or a total that is not a number; correct it",
     INFINITE: "has a weighted feature or a total that is infinite; correct it",
-    NO_OBJECT: "is no JSON object; give an object a line",
+    NO_OBJECT: "is not a JSON object; give an object a line",
     NO_KEY: 'lacks a key, or has one of another type; give {"id": 0, "text": "", "features": {}, "total": 0}',
 }
 

@@ -22,7 +22,7 @@ from mgpu_ngram.kernels.compile import njit, read_only
 FINE, NO_WORDS, NO_NUMBER, FRACTION, TOO_LARGE = range(5)
 WRONG = {
     NO_WORDS: "has no count after its word; a line is the words of an n-gram, a tab and its count",
-    NO_NUMBER: "ends with {token!r}, which is no count; a line is the words of an n-gram, a tab and its count",
+    NO_NUMBER: "ends with {token!r}, which is not a count; a line is the words of an n-gram, a tab and its count",
     FRACTION: "has the count {token}, but counts must be whole numbers; round them, or count without weights",
     TOO_LARGE: "has the count {token}, but a count must have 18 digits or fewer; correct it",
 }

@@ -208,7 +208,7 @@ def find_topic_model(path: str | Path) -> str:
     """
     found = os.path.join(path, MODEL_FILE) if os.path.isdir(path) else str(path)
     if not os.path.isfile(found):
-        missing = f"{path} has no {MODEL_FILE}" if os.path.isdir(path) else f"there is no topic model {path}"
+        missing = f"{path} has no {MODEL_FILE}" if os.path.isdir(path) else f"the topic model {path} does not exist"
         raise InputError(f"{missing}; give the output of `mgpu-ngram lda`")
     try:
         with open(found, "rb") as file:

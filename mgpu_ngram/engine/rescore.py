@@ -222,7 +222,7 @@ def _sorted_piece(piece: ScoredPiece, options: RescoreOptions, weights: Sequence
 def _check_finite(piece: ScoredPiece, finite_N: np.ndarray) -> None:
     """Raise InputError for the first line that is not finite."""
     if not finite_N.all():
-        reason = "gets a total or a score that is no finite number; correct its features, the weights or the models"
+        reason = "gets a total or a score that is not finite; correct its features, the weights or the models"
         raise piece.place(int(piece.lines.spans_N9[finite_N.argmin(), NUMBER]), reason)
 
 

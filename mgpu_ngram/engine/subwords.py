@@ -69,7 +69,7 @@ class _SentencePiece:
                 raise RuntimeError
             self._model = SentencePieceProcessor(model_proto=data)
         except (OSError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no SentencePiece model"
+            reason = getattr(error, "strerror", None) or "it is not a SentencePiece model"
             raise InputError(
                 f"{path}: cannot be read ({reason}); give a SentencePiece model or tokenizer.json"
             ) from None

@@ -64,11 +64,15 @@ def test_what_lmplz_wrote(shared_data, tmp_path):
         ("m.2", lambda data: None, "m.2', which is missing; copy it beside the other files"),
         ("m.vocab", lambda data: None, "m.vocab', which is missing"),
         ("m.1", lambda data: data[:-4], "m.1' has 44 bytes, but 4 1-grams take 48; copy it again"),
-        ("m.vocab", lambda data: data[:-2], "has 3 words but must have 4, <unk> first; copy it again"),
-        ("m.vocab", lambda data: b"<UNK>\0" + data[6:], "not 4 with <unk> first"),
+        ("m.vocab", lambda data: data[:-2], "does not hold 4 words that end with NUL, <unk> first; copy it again"),
+        ("m.vocab", lambda data: b"<UNK>\0" + data[6:], "does not hold 4 words that end with NUL, <unk> first"),
         ("m.kenlm_intermediate", lambda data: data.replace(b"Counts", b"Count"), "is damaged: it has no line 'Counts"),
         ("m.kenlm_intermediate", lambda data: data.replace(b"pb", b"q"), "is damaged: it has no line 'Counts"),
-        ("m.2", lambda data: b"\x09" + data[1:], "m.2' is damaged: it has word 9 of 4; copy it again"),
+        (
+            "m.2",
+            lambda data: b"\x09" + data[1:],
+            "m.2' is damaged: it has word id 9 but ids are below 4; copy it again",
+        ),
         ("m.1", lambda data: data[:12] * 2 + data[24:], "is damaged: it does not list each of 4 words once"),
     ],
 )

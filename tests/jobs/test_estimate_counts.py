@@ -315,7 +315,7 @@ def test_no_counts(executors, tmp_path):
     for name, why in {
         "none": "{} is not an output of count: there is nothing at that path",
         "folder": "{} is not an output of count: it has no manifest",
-        "file": "line 1 of '{}' ends with 'b', which is no count",
+        "file": "line 1 of '{}' ends with 'b', which is not a count",
     }.items():
         path = tmp_path / name
         with pytest.raises(InputError, match=f"^{why.format(path)}"):

@@ -306,10 +306,10 @@ def test_overwritten(unfinished, undisturbed, contents, run_here, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": 3}, "the settings changed: settings.order was 4, is 3; put back"),
-        ({"min_count": 2}, "the settings changed: settings.min_count was 1, is 2; put back"),
-        ({"unit": "byte"}, 'the settings changed: settings.unit was "word", is "byte"; put back'),
-        ({"lowercase": True}, "the settings changed: settings.lowercase was false, is true; put back"),
+        ({"order": 3}, "the settings changed: settings.order was 4, is 3; undo the change"),
+        ({"min_count": 2}, "the settings changed: settings.min_count was 1, is 2; undo the change"),
+        ({"unit": "byte"}, 'the settings changed: settings.unit was "word", is "byte"; undo the change'),
+        ({"lowercase": True}, "the settings changed: settings.lowercase was false, is true; undo the change"),
     ],
 )
 def test_other_settings_are_refused(options, message, unfinished, run_here, tmp_path):
@@ -336,7 +336,7 @@ def one_more(folder):
     ("change", "message"),
     [
         (longer, r"the corpus changed: corpus.inputs.0.size_bytes was (\d+), is \d+"),
-        (touched, r"the corpus changed: corpus.inputs.1.modified was \d+, is 1000000000; put back"),
+        (touched, r"the corpus changed: corpus.inputs.1.modified was \d+, is 1000000000; undo the change"),
         (one_more, r"the corpus changed: corpus.inputs.2.name was absent, is .*zoo.txt"),
     ],
 )

@@ -109,11 +109,11 @@ def test_the_order_is_that_of_the_counts(tmp_path):
 @pytest.mark.parametrize(
     "counts, message",
     [
-        ("a\t2\n\nb c\n", "line 3 of .* ends with 'c', which is no count"),
+        ("a\t2\n\nb c\n", "line 3 of .* ends with 'c', which is not a count"),
         ("7\n", "line 1 of .* has no count after its word"),
         ("a\t2.5\n", "line 1 of .* has the count 2.5, but counts must be whole numbers"),
         ("a\t1e3\n", "line 1 of .* has the count 1e3, but counts must be whole numbers"),
-        ("a\t-1\n", "line 1 of .* ends with '-1', which is no count"),
+        ("a\t-1\n", "line 1 of .* ends with '-1', which is not a count"),
         ("a\t1234567890123456789\n", "must have 18 digits or fewer"),
         ("\n\n", "has no n-grams"),
         ("a b\t2\n", "has no 1-grams; a model needs the counts of all orders"),

@@ -226,7 +226,7 @@ def test_other_numbers_of_words_are_refused(k):
 
 @pytest.mark.parametrize("orders", [(0,), (1, 1), (2, 1), (4,)])
 def test_other_orders_are_refused(orders):
-    with pytest.raises(ValueError, match=r"orders are \(.*\) but must rise from 1 at least to 3 at most"):
+    with pytest.raises(ValueError, match=r"orders are \(.*\) but must rise within 1 to 3"):
         top(HAND, np.array, 1, orders)
 
 

@@ -346,7 +346,7 @@ def test_what_does_not_fit_together():
         write(out, (1, 2), (arrays[0], arrays[1][:, :1], *arrays[2:]), True)
     with pytest.raises(ValueError, match="strides .* its last axis must be contiguous"):
         write(np.zeros((4, 2, 3), np.float32).T, (1, 2), arrays, True)
-    with pytest.raises(ValueError, match="strides .* none negative; pass another array"):
+    with pytest.raises(ValueError, match="strides .* not negative; pass another array"):
         write(out[::-1], (1, 2), arrays, True)
     many = np.zeros((3, 33), np.uint32)
     with pytest.raises(ValueError, match="children of 33 orders but the kernels take at most 32"):

@@ -109,5 +109,5 @@ def test_pairs_of_a_word_come_by_falling_tokens_then_length():
 
 def test_too_many_tokens_for_one_block_are_refused():
     counts_P = np.full(2, 2**31, np.uint32)
-    with pytest.raises(ValueError, match=r"4,294,967,296 tokens with gaps but 2\^32 - 1 fit one block"):
+    with pytest.raises(ValueError, match=r"4,294,967,296 tokens, including gaps, but a block holds at most 2\^32 - 1"):
         lay_out(np.array([0, 1, 2]), np.zeros(2, np.uint32), counts_P, 4)
