@@ -158,7 +158,7 @@ def test_refusals(tmp_path):
     ):
         open_bags([tmp_path / "docword.x.txt", tmp_path / "x.npz", tmp_path / "x.txt"])
     (tmp_path / "docword.y.txt").write_bytes(b"1\n2\n1\n1 1 1\n")
-    with pytest.raises(InputError, match="has parts of 3 and of 2 words; give all"):
+    with pytest.raises(InputError, match="has parts of 3 and of 2 words; use one vocabulary for all"):
         open_bags([tmp_path / "docword.x.txt", tmp_path / "docword.y.txt"]).read()
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(InputError, match="empty' is empty; give at least one"):

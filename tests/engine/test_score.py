@@ -86,8 +86,8 @@ def check(scores, expected, sentences, eos):
         ([1, 2], [1, 2], "must rise from 0"),
         ([1, 2], [0, 2, 1, 2], "must rise from 0"),
         ([1, 2], [], "must rise from 0"),
-        ([1.5, 2], [0, 2], "ids are float64 of shape .* but must be a row of integers"),
-        ([[1, 2]], [0, 1], r"ids are int64 of shape \(1, 2\) but must be a row of integers"),
+        ([1.5, 2], [0, 2], "ids are float64 of shape .* but ids and offsets must be integers"),
+        ([[1, 2]], [0, 1], r"ids are int64 of shape \(1, 2\) but ids and offsets must be integers"),
     ],
 )
 def test_invalid_ids(replica, device, ids, offsets, message):
