@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, work: Work | None = None) -> Executor:
-    """Return an executor: of this process, of a Dask cluster started on this host, or of one that runs elsewhere.
+    """Return an executor: of this process, of a new Dask cluster on this host, or of a running cluster.
 
-    work  its size, by which device "auto" chooses between CPU and GPU, and workers "auto" between this process and a
-          cluster on this host; None: unknown
+    work  size of the work, by which device "auto" chooses between CPU and GPU, and workers "auto" between this process
+          and a cluster on this host; None: unknown
     """
     if cluster.kind != "local":
         from mgpu_ngram.cluster.dask import connect
@@ -47,7 +47,7 @@ def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, wo
 def describe_cluster(
     cluster: ClusterConfig, dask: dict[str, Any] | None = None, work: Work | None = None
 ) -> dict[str, Any]:
-    """Return what a run would find: workers, device, free bytes of a GPU or of the host, how arrays travel, and why.
+    """Return the workers, the device, the free bytes of a GPU or of the host, the transport of arrays, and the reasons.
 
     Connects to a running cluster, and starts one for two or more GPUs of this host; otherwise starts nothing.
     """
@@ -102,12 +102,12 @@ def count(
     corpus   path, glob, directory or fsspec URL, or a list of them; or an iterable of str or bytes
              lines (a list of lines: `Lines([...])`), an Arrow string array, or token ids (unit "id")
     output   folder to write; None: a temporary folder that is deleted with the result. With `client`,
-             a folder that the workers also see
+             the workers must see the folder, too
     device   "auto", "cpu" or "gpu"
     client   an existing `distributed.Client`; None: this process
     memory   limits: device_bytes of each GPU, host_bytes of each host, as 64 << 30 or "64 GiB"; and
              spill_dir, the folder for sorted runs that do not fit
-    checkpoint_seconds  how often finished work is saved in OUTPUT.checkpoint
+    checkpoint_seconds  seconds between saves of finished work in OUTPUT.checkpoint
     resume   resume the run that left OUTPUT.checkpoint
     options  the other settings of `CountConfig`: unit, dtype, separator_id, sentence_markers,
              lowercase, min_count, columns, strategy, histograms, text_column, chunk_bytes
@@ -119,7 +119,7 @@ def count(
     from mgpu_ngram.jobs.count import run as count_job
 
     if "workers" in options:
-        raise InputError("ng.count runs in this process; for workers give client=distributed.Client(n_workers=2)")
+        raise InputError("ng.count runs in this process; to use workers, give client=distributed.Client(n_workers=2)")
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FOLDER")
     config = fill(count_job.CountConfig, {"corpus": [], "order": order, **options}, "count")
@@ -169,7 +169,7 @@ def estimate_arrays(
         if name in options:
             raise InputError(f"{name} is for {why}; leave it out")
     if source is None:
-        raise InputError("source is None; give text or counts: a path, several, Lines([...]) or ng.Counts")
+        raise InputError("source is None; give text or counts: a path, a list of paths, Lines([...]) or ng.Counts")
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     is_counted = isinstance(source, (Counts, SrilmCounts))
     which = {"counts": str(source.path)} if is_counted else {"corpus": ["given"]}
@@ -202,7 +202,7 @@ def score(
 ) -> ScoreResult:
     """Score text of any size: `result.totals.perplexity`, and a table of all sentences or words in `output`.
 
-    model    path of a model file, an ARPA file or a KenLM binary model; with `client`, all workers see and load it
+    model    path of a model file, an ARPA file or a KenLM binary model; with `client`, all workers must see it
     text     path, glob, directory or fsspec URL, or a list of them; or an in-memory corpus, as in
              `count`: `Lines([...])`, Arrow arrays
     output   a Parquet file to write, rows in the order of the text; None: totals only
@@ -214,7 +214,7 @@ def score(
     The model stays in the memory of this process (with `client`: of each worker) for the next call. A call with another
     model, index or device frees it, and so does the end of the process (with `client`: `client.restart()`).
 
-    For sentences in memory see `Model`, which is freed like any object. Raises InputError for invalid input and
+    For sentences in memory, use `Model`, which is freed like any object. Raises InputError for invalid input and
     RunError if the run fails.
     """
     from mgpu_ngram.core.corpus import open_corpus
@@ -252,18 +252,18 @@ def filter(
 
     documents  files: a path, glob, directory or fsspec URL, or a list of them. Or a pandas DataFrame, a Dask DataFrame
                or a Dask bag of dicts or texts
-    model      path of a model file, an ARPA file, a KenLM binary or a table of models; with {language}, one of each
-               language. With `client`, all workers see it
-    output     of files: the folder to write
-    resume     of files: resume the run that left OUTPUT.checkpoint
-    device     "auto", "cpu" or "gpu"; without `client`, "auto" is chosen where a partition is computed
+    model      path of a model file, an ARPA file, a KenLM binary or a table of models; with {language}, one for each
+               language. With `client`, all workers must see it
+    output     for files: the folder to write
+    resume     for files: resume the run that left OUTPUT.checkpoint
+    device     "auto", "cpu" or "gpu"; without `client`, the process that computes a partition chooses for "auto"
     client     an existing `distributed.Client`; None: files and pandas are filtered in this process
     options    the other settings of `FilterConfig`: contrast_model, text_column, tokenizer, normalize, sentences,
                buckets, fixed_buckets, bucket_by, sample, cutoffs, language_column, min_perplexity, max_perplexity,
                min_difference, max_difference, only, keep, report, block_bytes, verify
 
-    Of files, returns the `FilterResult` of a run. Of a DataFrame or a bag, returns one with the new columns or keys,
-    and without the documents that are dropped. That of Dask is lazy: nothing is scored before its `compute`, and each
+    For files, returns the `FilterResult` of a run. For a DataFrame or a bag, returns one with the new columns or keys,
+    and without the dropped documents. Results of Dask are lazy: nothing is scored before `compute`, and each
     worker opens the model once. Percentiles (`buckets` without `cutoffs`) need files.
 
     Raises InputError for invalid input and RunError if the run fails.
@@ -280,10 +280,11 @@ def filter(
     paths = [documents] if isinstance(documents, str | Path) else documents
     if not isinstance(paths, list | tuple) or not paths or not all(isinstance(path, str | Path) for path in paths):
         raise InputError(
-            f"documents is of type {type(documents).__name__}; give paths, a DataFrame of pandas or Dask, or a Dask bag"
+            f"documents is of type {type(documents).__name__} but must be paths, a DataFrame of pandas or Dask, or a "
+            "Dask bag"
         )
     if output is None:
-        raise InputError("documents are files but there is no output; give output=FOLDER")
+        raise InputError("documents are files but output is not given; give output=FOLDER")
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FOLDER")
     check_path(model, "model")
@@ -338,7 +339,9 @@ def open_distributions(path: str | Path) -> Any:
     manifest = read_distributions(path)
     format = manifest["options"]["format"]
     if format == "parquet":
-        raise InputError(f"{path} is of format parquet; give {path}/part-*.parquet to what reads Parquet, as polars")
+        raise InputError(
+            f"{path} is of format parquet; read {path}/part-*.parquet with a Parquet reader, such as polars"
+        )
     if format == "compact":
         return CompactBlocks(path)
     files = array_files(Path(path).absolute(), format, manifest["arrays"])

@@ -22,33 +22,33 @@ from mgpu_ngram.model import Model
 
 
 class BeamSearch:
-    """Beam search, or sampling, for many sentences at once, with any step function and perhaps an n-gram model.
+    """Beam search, or sampling, for many sentences at once, with any step function and optionally an n-gram model.
 
     step            step(tokens, state) -> (logits, state). tokens (R,) int64: the last token of each row; logits (R,
-                    vocab_size) of the next token: softmax makes probabilities of them, so logarithms of probabilities
-                    are logits, too. float32 and float16 are read as they are, also bfloat16 of PyTorch (of CuPy and
-                    NumPy as uint16, its bits); other dtypes become float32. A token of -inf is never chosen
+                    vocab_size) of the next token. Softmax turns them into probabilities, so logarithms of probabilities
+                    are logits, too. float32, float16 and bfloat16 of PyTorch are not converted (bfloat16 of CuPy and
+                    NumPy is uint16, its bits); other dtypes become float32. A token with logit -inf is never chosen
     vocab_size      V, the number of tokens
-    beam_size       hypotheses of each sentence, at most 64; each finished one leaves one place less
+    beam_size       number of hypotheses of each sentence, at most 64; each finished one takes a place
     eos             token that ends a sentence
     bos             token before the first one; None: eos
-    unk             token that is never chosen, such as <unk> or padding; None: none
-    n_best          results of each sentence, at most beam_size
+    unk             token that is never chosen, such as <unk> or padding; None: no such token
+    n_best          number of results of each sentence, at most beam_size
     length_penalty  exponent a of score = (log-probability - word_penalty * length) / length^a
-    word_penalty    for each token, the end of the sentence included
-    max_length      most tokens of a result, the end of the sentence included
-    early_stopping  "amun": a sentence is done when its beam is used up; "first": when it has one result; "bound": when
-                    no other result can be among the n best any more
+    word_penalty    penalty of each token, including the end of the sentence
+    max_length      greatest number of tokens of a result, including the end of the sentence
+    early_stopping  "amun": a sentence is finished when its beam has no places left; "first": when it has one result;
+                    "bound": when no other result can be among the n best
     sample          draw beam_size results (at most 4,096) at random, from the top_k most probable tokens (0: all) that
                     hold top_p of the probability; temperature divides the logits before the draw. The same seed and
                     sentence give the same results, in any batch
     lm, lm_weight   n-gram model, an `ng.Model` on the device of the state, and the weight of its log-probabilities
-    words           words of the n-gram model, one for each token; None: the model is one of token ids (unit "id"), with
+    words           words of the n-gram model, one for each token; None: the model is of token ids (unit "id"), with
                     words "0", "1", ...
 
     A state is any tree of tuples, lists and dicts of arrays. The first axis of each array is the row. Arrays are
-    NumPy's, CuPy's or tensors of PyTorch; tokens are of the kind of the first array and on its device. Tensors travel
-    by DLPack without a copy, and `step` runs without gradients. On a GPU, CuPy must be installed.
+    NumPy or CuPy arrays or PyTorch tensors; tokens have the type and device of the first array. Tensors are passed
+    by DLPack without a copy, and `step` runs without gradients. A GPU needs CuPy.
 
     Equal scores are ordered by rising row, then token. Raises InputError for settings that cannot be used.
 
@@ -91,7 +91,7 @@ class BeamSearch:
             raise InputError(f"vocab_size is {vocab_size!r} but must be 1 or more")
         for name, token in (("eos", eos), ("bos", bos), ("unk", unk)):
             if token is not None and not (isinstance(token, (int, np.integer)) and 0 <= token < vocab_size):
-                raise InputError(f"{name} is {token!r} but tokens are 0 to {vocab_size - 1}")
+                raise InputError(f"{name} is {token!r} but must be a token, 0 to {vocab_size - 1}")
         if not (isinstance(max_length, (int, np.integer)) and max_length >= 1):
             raise InputError(f"max_length is {max_length!r} but must be 1 or more")
         draw = {"top_k": top_k, "top_p": top_p, "temperature": temperature, "seed": seed}
@@ -119,14 +119,15 @@ class BeamSearch:
     ) -> list[list[Hypothesis]]:
         """Return the results of each sentence, best first: a list of `Hypothesis` for each row of the state.
 
-        initial_state  see the class; a row for each of the S sentences
-        batch          sentences that are searched at once
+        initial_state  a state (see the class) with a row for each of the S sentences
+        batch          number of sentences that are searched at once
         prefixes       first tokens of the results of each sentence
-        refill         other sentences take the places of finished ones; False: a batch ends before the next one begins,
-                       for states whose rows change their shape from step to step, such as caches of a transformer
+        refill         new sentences take the places of finished ones; False: a batch ends before the next one begins,
+                       for states whose rows change shape from step to step, such as caches of a transformer
 
         A result has .words, its tokens with the end of the sentence (unless the result has max_length tokens), .score,
-        .cost (log-probability, natural; with `lm`, the weighted sum) and .word_scores, each token's part of the cost.
+        .cost (natural log-probability; with `lm`, the weighted sum) and .word_scores, the contribution of each token to
+        the cost.
 
         Raises InputError for states and logits of wrong shapes, and RunError for NaN in logits, with the sentence.
         """
@@ -138,7 +139,7 @@ class BeamSearch:
     ) -> list[Hypothesis]:
         """Return a `Hypothesis` for the given result of each sentence, in the same form as `run`.
 
-        targets  tokens of each result, without the end of the sentence, which is scored, too
+        targets  tokens of each result, without the end of the sentence, which is also scored
 
         The scores of a result with a token of probability 0 are -inf.
         """
@@ -173,7 +174,9 @@ class BeamSearch:
         if len(names) != self._V:
             raise InputError(f"there are {len(names)} words but vocab_size is {self._V}; give one for each token")
         if not any(name in lm.vocabulary for token, name in enumerate(names) if token != self._eos):
-            raise InputError(f"the n-gram model knows no token, such as {names[-1]!r}; give words, one for each token")
+            raise InputError(
+                f"the n-gram model knows none of the tokens, such as {names[-1]!r}; give words, one for each token"
+            )
         return NgramRows(lm._next_word_model, names, self._eos)
 
 

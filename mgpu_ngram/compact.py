@@ -27,9 +27,9 @@ def densify(
 ) -> Any:
     """Return the rows of a block, (H, orders, V), bit for bit those of `Model.distribution`.
 
-    device  where to make them: "auto", "cpu" or "gpu"
+    device  device that makes the rows: "auto", "cpu" or "gpu"
 
-    The other arguments are those of `Model.distribution`. `block.parts(rows)` divides a block that is too large.
+    The other arguments are those of `Model.distribution`. `block.parts(rows)` divides large blocks.
     """
     if not isinstance(block, CompactBlock):
         raise InputError(f"block is {type(block).__name__} but must be a CompactBlock from iter_distributions")

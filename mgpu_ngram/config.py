@@ -1,4 +1,4 @@
-"""One YAML file is one run: read it strictly, and run its jobs in order."""
+"""Read the YAML file of a run, check all its keys, and run its jobs in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mgpu_ngram.stages.registry import STAGES
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Where tasks run."""
+    """The workers and the device of a run."""
 
     kind: Literal["local", "scheduler_file", "address"] = "local"  # local: a cluster that the run starts on this host;
     # scheduler_file, address: a running cluster
@@ -38,13 +38,17 @@ class ClusterConfig:
             if self.kind == kind and not getattr(self, kind):
                 raise InputError(f"kind {kind} needs the key {kind}; add it")
             if self.kind != kind and getattr(self, kind):
-                raise InputError(f"{kind} is given but kind is {self.kind}; make it {kind}, or leave {kind} out")
+                raise InputError(f"{kind} is given but kind is {self.kind}; make kind {kind}, or leave {kind} out")
         if self.kind != "local" and self.workers == 0:
             raise InputError(f"workers is 0 but kind is {self.kind}; leave workers out, or make kind local")
         if self.kind != "local" and self.secure is not None:
-            raise InputError(f"secure is {self.secure} but kind is {self.kind}, which has its own; leave it out")
+            raise InputError(
+                f"secure is {self.secure} but a cluster of kind {self.kind} has its own setting; leave secure out"
+            )
         if self.kind != "local" and self.protocol:
-            raise InputError(f"protocol is {self.protocol} but kind is {self.kind}, which has its own; leave it out")
+            raise InputError(
+                f"protocol is {self.protocol} but a cluster of kind {self.kind} has its own protocol; leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class _Document:
 
 
 def check_checkpoint_seconds(seconds: float) -> None:
-    """Raise InputError unless it is a time in seconds."""
+    """Raise InputError unless a setting is 0 or more seconds."""
     if not seconds >= 0:
         raise InputError(f"checkpoint_seconds is {seconds} but must be 0 (after every chunk) or more")
 
@@ -81,7 +85,7 @@ def check_checkpoint_seconds(seconds: float) -> None:
 def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     """Read a YAML file; `overrides` are `key=value`, with dots into sections: cluster.workers=4, jobs.0.count.order=3.
 
-    Raises InputError for anything that a run could not use.
+    Raises InputError for all keys and values that a run cannot use.
     """
     document = read_yaml(path, "a mapping with keys output and jobs")
     for override in overrides or []:
@@ -89,13 +93,15 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     filled = fill(_Document, document, str(path))
     jobs = [_job(job, f"{path}: jobs[{i}]") for i, job in enumerate(filled.jobs)]
     if not jobs:
-        raise InputError(f"{path}: jobs is empty; name at least one, such as '- count: {{corpus: text.txt}}'")
+        raise InputError(f"{path}: jobs is empty; give at least one, such as '- count: {{corpus: text.txt}}'")
     names = [settings.name for _, settings in jobs]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{path}: {names.count(name)} jobs are called {name!r}; give each its own 'name'")
     if not filled.output or "://" in filled.output:
-        raise InputError(f"{path}: output is {filled.output!r} but must be a local folder; outputs are renamed there")
+        raise InputError(
+            f"{path}: output is {filled.output!r} but must be a local folder, because outputs are renamed there"
+        )
     jobs = _linked(jobs, filled.output, str(path))
     cluster = fill(ClusterConfig, filled.cluster, f"{path}: cluster")
     memory = fill(MemoryConfig, filled.memory, f"{path}: memory")

@@ -25,11 +25,11 @@ class PerplexityFilter(BaseFilter):
     """Adds perplexities to the metadata of documents and drops documents by them, as `mgpu-ngram filter` does.
 
     model             path of a model file, an ARPA file, a KenLM binary or a table of models; with {language}, one of
-                      each language, by the documents' metadata
-    exclusion_writer  writes the documents that are dropped
-    batch_size        documents that are scored at once
+                      each language, which the metadata of the documents gives
+    exclusion_writer  writer of the dropped documents
+    batch_size        number of documents that are scored at once
     device            "auto", "cpu" or "gpu"
-    options           the settings of `mgpu_ngram.document_filter.DocumentFilter`, but not text_column
+    options           the settings of `mgpu_ngram.document_filter.DocumentFilter` except text_column
 
     Each process of a pipeline opens the model at its first batch. Raises InputError for a model or an option that
     cannot be used.

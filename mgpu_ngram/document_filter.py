@@ -33,7 +33,7 @@ WHOLE_FIELDS = ("words", "oovs")  # fields that are whole numbers
 
 @dataclass(frozen=True)
 class Filtered:
-    """The new fields of D documents, each with D values, and which documents are kept; None: no words, no figure."""
+    """The new fields of D documents, each with D values, and whether each is kept; None: no words, or no figure."""
 
     columns: dict[str, list[Any]]
     kept_D: Sequence[bool]
@@ -42,15 +42,15 @@ class Filtered:
 class DocumentFilter:
     """Adds perplexities to documents in memory and drops documents by them, as `mgpu-ngram filter` does.
 
-    model    path of a model file, an ARPA file, a KenLM binary or a table of models; with {language}, one of each
+    model    path of a model file, an ARPA file, a KenLM binary or a table of models; with {language}, one for each
              language
-    device   "auto", "cpu" or "gpu"; "auto" is chosen in the process that scores
-    threads  that a tokeniser may use
+    device   "auto", "cpu" or "gpu"; the process that scores chooses for "auto"
+    threads  threads that a tokeniser may use
     options  the settings of `FilterConfig`: contrast_model, text_column, tokenizer, normalize, sentences,
              min_perplexity, max_perplexity, min_difference, max_difference, fixed_buckets, buckets with cutoffs,
              bucket_by, language_column, only, keep, verify
 
-    Picklable and small: each process opens the model at its first use. Raises InputError for a model or an option that
+    Picklable and small: each process opens the model at first use. Raises InputError for a model or an option that
     cannot be used.
     """
 
@@ -62,7 +62,8 @@ class DocumentFilter:
         self.config = config = fill(FilterConfig, {"text": [], "model": os.fspath(model), **options}, "filter")
         if config.buckets and not config.cutoffs:
             raise InputError(
-                "percentiles of documents in memory are unknown before all are scored; give fixed_buckets in place of "
+                "buckets at percentiles need the scores of all documents, not only of those in memory; "
+                "give fixed_buckets instead of "
                 "buckets, a table with cutoffs, or files"
             )
         if device not in ("auto", "cpu", "gpu"):
@@ -83,7 +84,7 @@ class DocumentFilter:
         for _, model in self._models:
             for scoring in (model.scoring, model.contrast):
                 if scoring and identify(scoring.model) != scoring.identity:
-                    raise InputError(f"{scoring.model} is another file on a worker; give all workers the same one")
+                    raise InputError(f"{scoring.model} is another file on a worker; give all workers the same file")
             if model.tokenizer:
                 open_subwords(model.tokenizer)
 
@@ -146,7 +147,7 @@ def _blocks(texts: list[str], characters: int) -> Iterator[tuple[int, int]]:
 
 
 def filter_frame(frame: pd.DataFrame, documents: DocumentFilter) -> pd.DataFrame:
-    """Return the rows of a pandas DataFrame that are kept, with new columns; the index stays.
+    """Return the kept rows of a pandas DataFrame, with new columns and their old index.
 
     A row without a figure has NaN, and 0 words.
     """
@@ -167,9 +168,9 @@ def filter_frame(frame: pd.DataFrame, documents: DocumentFilter) -> pd.DataFrame
 
 
 def filter_records(records: Iterable[Any], documents: DocumentFilter) -> list[dict[str, Any]]:
-    """Return the records that are kept, with new fields: dicts, or texts, which become dicts.
+    """Return the kept records, with new fields: dicts, or texts, which become dicts.
 
-    A document without words has no new field but its bucket.
+    A document without words has only the new field bucket.
     """
     config = documents.config
     column = config.text_column
@@ -194,7 +195,7 @@ def _text(value: Any, where: str, column: str) -> str:
         return value
     if value is None or type(value).__name__ == "NAType" or value != value:  # NaN
         return ""
-    raise InputError(f"{where} has the {type(value).__name__} {value!r} as {column!r}, no text; convert the column")
+    raise InputError(f"{where} has the {type(value).__name__} {value!r} as {column!r}, not text; convert the column")
 
 
 def check_column_names(names: Sequence[Any], config: FilterConfig) -> None:

@@ -2,7 +2,7 @@
 
 Names, signatures, types, scores and the equality of states are those of kenlm 0.3.0. Scoring runs in host memory, in
 compiled C++ (`mgpu_ngram.native`). Beyond the original, a model may have any order, and may be a file that
-`core.model_file.save_model` wrote. Settings of how KenLM loads are accepted and have no effect.
+`core.model_file.save_model` wrote. Settings for loading are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ARPALoadComplain:
 
 
 class Config:
-    """Settings of how KenLM loads and what it prints meanwhile; they have no effect here."""
+    """Settings for loading and its messages; they have no effect here."""
 
     __slots__ = ("arpa_complain", "load_method", "show_progress")
 
@@ -57,7 +57,7 @@ class Model(_states.Model):
     A KenLM binary model and a model file are memory-mapped: do not change them while the model is used. Threads score
     long sentences at the same time.
 
-    path   bytes, absolute
+    path   absolute path, as bytes
     order  words of its longest n-grams
     """
 
@@ -152,7 +152,7 @@ def _arrays_of(file: int) -> tuple[dict[str, memoryview], tuple[int, ...], int, 
         size = start + max(end for _, end in spans.values())
         numbers = metadata.get("edges") or {}
         if metadata["format"] != FORMAT or metadata["format_version"] > FORMAT_VERSION or size != len(whole):
-            raise _states.Refused("it is no model file")
+            raise _states.Refused("it is not a model file")
         return (
             {name: whole[start + begin : start + end] for name, (begin, end) in spans.items()},
             tuple(metadata["starts"]),

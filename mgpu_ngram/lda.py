@@ -52,29 +52,29 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     n_components      number of topics, 2 to 65,536
     max_iter          sweeps over all tokens
-    random_state      None: other topics each time; an int from 0 to 2^64 - 1, a numpy RandomState or Generator: the
+    random_state      None: different topics each time; an int from 0 to 2^64 - 1, a numpy RandomState or Generator: the
                       same topics on any device and for any number of workers, the same as `mgpu-ngram lda --seed`
     doc_topic_prior   alpha, the prior of each topic in a document: a number, or (n_components,); None: 50 /
                       n_components
     topic_word_prior  beta, the prior of each word in a topic; None: 0.01
-    seeds             dict: word, or number of a column -> its topic, a list of topics, or a dict topic -> weight. A
-                      weight is a number of tokens of the word that the topic has from the start; 100 where none is
-                      given. In other topics the word keeps the prior beta
-    optimise_every    sweeps between estimates of both priors; 0: they stay as given
+    seeds             {word or number of a column: its topic, a list of topics, or a dict topic -> weight}. A
+                      weight is a number of tokens of the word that the topic has from the start, by default 100.
+                      In other topics the word keeps the prior beta
+    optimise_every    sweeps between estimates of both priors; 0: the priors do not change
     exclude_self      leave a token's own count out, as collapsed Gibbs sampling does; False: as CuLDA_CGS
-    evaluate_every    sweeps between metrics, and calls of `callback`; 0 or less: after the last sweep only
+    evaluate_every    sweeps between metrics, and between calls of `callback`; 0 or less: only after the last sweep
     held_out          share of the documents that are left out of training, to measure the perplexity on them
     tol               stop when the perplexity falls by less than this share between two metrics; 0: never
-    max_doc_update_iter  iterations for the topics of a document in transform, score and perplexity, at most
-    mean_change_tol   a document is done when an iteration changes its topics by less than this number of tokens in the
-                      mean, and by less than 1 % of the document
-    callback          callback(iteration, metrics) is called with the sweeps done and a dict of metrics; training stops
-                      if it returns True
+    max_doc_update_iter  greatest number of iterations for a document in transform, score and perplexity
+    mean_change_tol   a document is finished when an iteration changes its topics by less than this number of tokens in
+                      the mean, and by less than 1 % of the document
+    callback          callback(iteration, metrics) is called with the number of sweeps and a dict of metrics; training
+                      stops if it returns True
     verbose           1: print the perplexity with each metric
     vocabulary        words of the columns, or of documents: a list, a dict word -> column, or a file with a word a
                       line. None: a table's column names; documents' own words
     lowercase, token_pattern, stop_words, min_df, max_df, max_features
-                      how documents become bags of words, as in scikit-learn's CountVectorizer. stop_words may be
+                      options for making bags of words, as in scikit-learn's CountVectorizer. stop_words may be
                       "english", a file, or words
     device            "auto" (a GPU if there is one and 2 CPU cores would take a second), "cpu" or "gpu"
 
@@ -84,11 +84,11 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     weights; repeat a document instead.
 
     After fit:
-    components_          (n_components, n_features) float64, made at the first use: tokens of each word with each topic
+    components_          (n_components, n_features) float64, made at first use: number of tokens of each word and topic
                          plus the word's prior; rows divided by their sums are the topics' word probabilities
     doc_topic_prior_     (n_components,) float64; topic_word_prior_: float
-    n_iter_              sweeps of the last call of fit or partial_fit
-    n_batch_iter_        batches: 1 after fit, one more with each partial_fit
+    n_iter_              number of sweeps of the last call of fit or partial_fit
+    n_batch_iter_        number of batches: 1 after fit, one more with each partial_fit
     bound_               perplexity of the training tokens, exp(-plug-in log-likelihood per token): too low for new text
     history_             metrics, a list of dicts: sweep, joint and plugin (log-likelihood per token, natural),
                          perplexity, changed (share of tokens), held_out_perplexity
@@ -178,9 +178,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Train on one more batch of documents, and return self. The first batch is as in `fit`.
 
         The topics of a batch are sampled in max_iter sweeps, with the counts of its own tokens and of all batches
-        before. When the batch is done, its counts stay in the model, and its topics are never sampled again. So the
-        model is the same for the same batches in the same order, and another one for other batches. Batch b has the
-        seed random_state + b. The vocabulary is that of the first batch: other words are left out. Metrics are those of
+        before. After the batch, its counts stay in the model, and its topics are never sampled again. So the
+        model depends on the batches and their order. Batch b has the
+        seed random_state + b. The vocabulary is that of the first batch; other words are ignored. Metrics are those of
         the batch.
         """
         if not hasattr(self, "model_"):
@@ -197,34 +197,35 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any, threshold: float | None = None) -> Any:
         """Return the shares of topics in documents, (documents, n_components) float32; each row sums to 1.
 
-        threshold  None: a dense array. Else a CSR matrix with the shares that are at least this
+        threshold  None: return a dense array. Else return a CSR matrix of the shares that are at least this
 
-        A row depends on its document and the model alone: the same for any batch. With the words' topics held fixed,
+        A row depends only on its document and the model, not on the batch. With fixed topics of words,
         the row is about the fixed point of CVB0 (Asuncion et al., "On smoothing and inference for topic models", 2009),
-        which is unique; max_doc_update_iter and mean_change_tol say how close. An empty document has the shares of
-        doc_topic_prior_. The arrays are CuPy's if those of X are and the model is on a GPU, else NumPy's and SciPy's.
+        which is unique; max_doc_update_iter and mean_change_tol set the precision. An empty document has the shares of
+        doc_topic_prior_. The result is of CuPy if X is of CuPy and the model is on a GPU, else of NumPy or SciPy.
 
         Raises InputError for wrong counts or another number of columns, NotFittedError before `fit`.
         """
         return self._shares(self._documents(X), X, threshold)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the log-likelihood, natural, of half of the tokens of each document, given the other half.
+        """Return the natural log-likelihood of half of the tokens of each document, given the other half.
 
-        Document completion: a random number, of the model's seed and the token's place in X, makes each token observed
-        or a target. Topics of a document are fitted to its observed tokens (see `transform`). The result is the sum of
-        ln p over targets, the same each time. Wallach et al., "Evaluation methods for topic models" (2009), section 5.
+        Document completion: a random number, from the model's seed and the token's place in X, makes each token
+        observed or a target. Topics of a document are fitted to its observed tokens (see `transform`). The result is
+        the sum of ln p over targets, the same each time. Wallach et al., "Evaluation methods for topic models" (2009),
+        section 5.
         """
         return self._completion(X)[0]
 
     def perplexity(self, X: Any, sub_sampling: bool = False) -> float:
         """Return the perplexity of documents by document completion: exp(-score / number of target tokens).
 
-        NaN without target tokens. Compare it with other document completions alone, not with the bound that
+        NaN without target tokens. Compare it only with other document completions, not with the bound that
         scikit-learn's class returns. sub_sampling must be False.
         """
         if sub_sampling:
-            raise InputError("sub_sampling is True, but the perplexity is that of the documents given; leave it out")
+            raise InputError("sub_sampling is True, which is not supported; leave it out")
         score, tokens = self._completion(X)
         return math.exp(-score / tokens) if tokens else math.nan
 
@@ -241,12 +242,12 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return [[self._word(v) for v, known in zip(*row, strict=True) if known] for row in rows]
 
     def coherence(self, X: Any, measure: str = "c_npmi", n_words: int = 10) -> np.ndarray:
-        """Return the coherence of each topic, (n_components,) float64: how often its top words occur together in X.
+        """Return the coherence of each topic, (n_components,) float64: the co-occurrence of its top words in X.
 
         measure  u_mass, c_npmi, c_uci or c_v; pairs of words are counted in whole documents
         """
         if measure not in COHERENCE_MEASURES:
-            raise InputError(f"measure is {measure!r}; give {', '.join(COHERENCE_MEASURES)}")
+            raise InputError(f"measure is {measure!r} but must be one of {', '.join(COHERENCE_MEASURES)}")
         best = most_probable(self._rows, n_words, cpu_cores())
         pairs = WordPairs.of(best.words_Zn, self.n_features_in_)
         counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
@@ -255,14 +256,17 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return COHERENCE_MEASURES[measure](counts, pairs)
 
     def to_html(self, path: str | Path, title: str = "Topics", overwrite: bool = False) -> None:
-        """Write a page to explore the topics: one HTML file that needs no network. `overwrite` replaces a page."""
+        """Write a page to explore the topics: one HTML file that loads nothing from a network.
+
+        `overwrite` replaces a page.
+        """
         check_file(path, overwrite, *HTML)
         page = topic_page(self._rows, self._word, options=PageOptions(title, threads=cpu_cores()))
         with new_file(path) as sink:
             sink.write(page.encode())
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write the model to a safetensors file, in which nothing can run. `overwrite` replaces a topic model."""
+        """Write the model to a safetensors file, which holds no code. `overwrite` replaces a topic model."""
         save_topic_model(path, self._model, overwrite)
 
     @classmethod
@@ -272,7 +276,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         device  as in the constructor
 
         The settings are those of the training, without callback, seeds and the options that chose the vocabulary: the
-        model has its words. Raises InputError if there is no sound topic model.
+        model has its words. Raises InputError if no valid topic model is there.
         """
         model = load_topic_model(find_topic_model(path))
         found = {ours: model.settings[name] for ours, name in CONFIG_NAMES.items() if name in model.settings}

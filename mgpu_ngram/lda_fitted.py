@@ -19,12 +19,12 @@ from mgpu_ngram.kernels.dispatch import to_host
 
 
 def device_for(device: str, seconds: float) -> str:
-    """Return the device of work that takes 2 CPU cores so long: "auto" opens no GPU for less than a second."""
+    """Return the device for work of this many seconds of 2 CPU cores; "auto" opens no GPU for less than a second."""
     return "cpu" if device == "auto" and seconds < GPU_START_SECONDS else resolve_device(device)
 
 
 class FittedModel:
-    """A model, and what is made of it at the first use; a copy in another process makes it again."""
+    """A model and its device arrays, which are made at first use; a copy in another process makes them again."""
 
     def __init__(self, model: TopicModel):
         self.model = model
@@ -37,8 +37,8 @@ class FittedModel:
     def shares(self, documents: BagCorpus, device: str, updates: tuple[int, float], is_open: bool) -> Iterator[Any]:
         """Yield the shares of topics in documents, (documents, topics) float32, block by block.
 
-        updates  most iterations for a document, and the change at which it is done
-        is_open  whether the caller uses the GPU already: then blocks stay there
+        updates  greatest number of iterations for a document, and the change at which it is finished
+        is_open  whether the caller already uses the GPU; then blocks stay there
         """
         for bags in documents.blocks():
             for block in self._finder(bags, device, is_open).shares(bags, *updates):

@@ -1,4 +1,4 @@
-"""The parameters and documents of the estimator `LDA`: their meaning for the training, and their sizes."""
+"""Convert parameters and documents of the estimator `LDA` to settings of the training, and measure documents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def config_of(lda: Any, seed: int) -> LdaConfig:
             values["alpha"] = np.asarray(lda.doc_topic_prior, np.float64).tolist()
         except (TypeError, ValueError):
             raise InputError(
-                f"doc_topic_prior is {reprlib.repr(lda.doc_topic_prior)}; give one number, or "
+                f"doc_topic_prior is {reprlib.repr(lda.doc_topic_prior)} but must be one number, or "
                 f"{lda.n_components} numbers above 0"
             ) from None
     if isinstance(lda.evaluate_every, Integral):
@@ -67,7 +67,7 @@ def updates_of(lda: Any) -> tuple[int, float]:
 
 
 def text_bytes(X: Any) -> float:
-    """Return the size of texts in memory, about; inf if only reading them would tell."""
+    """Return the approximate size of texts in memory; inf if it is unknown without reading them."""
     if not isinstance(X, (list, tuple, np.ndarray)):
         return math.inf
     return sum(len(text) for text in X if isinstance(text, (str, bytes)))
@@ -85,7 +85,7 @@ def is_counts(X: Any) -> bool:
 
 
 def seed_of(random_state: Any) -> Any:
-    """Return the seed of a training; an int is its own."""
+    """Return the seed of a training; an int is its own seed."""
     if random_state is None:
         return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
     if hasattr(random_state, "randint"):

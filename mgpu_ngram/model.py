@@ -33,7 +33,7 @@ class Model(ModelStates):
     vocabulary  its words: len(), iteration, .id("word") (0: unknown), .word(3)
     device      "cpu" or "gpu"
 
-    A sentence is a string of words between white space; a newline is white space, too.
+    A sentence is a string of words that white space separates; a newline is white space, too.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Model(ModelStates):
         """Load a model file, an ARPA file, plain or compressed, or a KenLM binary model.
 
         device  "auto" (a GPU if there is one), "cpu" or "gpu"
-        index   "edge": an edge table, faster, or the tables of a KenLM probing model as they lie in its file; "btree":
-                the trie alone, which takes a third of the memory
+        index   "edge": an edge table, faster, or the tables of a KenLM probing model in the form of its file; "btree":
+                only the trie, which takes a third of the memory
         verify  compare the checksums of a model file
 
         Raises InputError for other files, and for a damaged file; for an ARPA file with the line. The n-grams of a
-        probing model are found when something other than scores needs them; that may raise InputError, too.
+        probing model are recovered when a call other than scoring needs them, which may also raise InputError.
         """
         device = resolve_device(device)
         check_index(index)
@@ -100,7 +100,7 @@ class Model(ModelStates):
         """Return the log10 probability of each sentence, (S,) float32 in host memory; for a single string, a float.
 
         bos  whether <s> precedes each sentence
-        eos  whether </s> follows it; </s> is scored, too
+        eos  whether </s> follows each sentence and is scored
         """
         if isinstance(sentences, (str, bytes)):
             return float(self.score([sentences], bos, eos)[0])
@@ -184,14 +184,14 @@ def estimate(
     memory: dict[str, Any] | None = None,
     **options: Any,
 ) -> Model:
-    """Estimate a model: modified Kneser-Ney as KenLM's lmplz, or another smoothing as SRILM's ngram-count.
+    """Estimate a model: modified Kneser-Ney as in KenLM's lmplz, or another smoothing as in SRILM's ngram-count.
 
-    N-grams are the same as theirs, and log10 values within 1e-6.
+    N-grams are the same as those of these programs, and log10 values agree within 1e-6.
 
     source   text as `count` takes it: a path, glob, directory or fsspec URL, or a list of them, an iterable of lines,
              an Arrow array; `Counts` from a run with sentence_markers=True; or `SrilmCounts`
     order    highest order; None: 5, or the highest order of the counts
-    device   "auto", "cpu" or "gpu": where to estimate and score
+    device   "auto", "cpu" or "gpu", the device that estimates and scores
     index    as in `Model.load`
     client   an existing `distributed.Client`; None: this process
     memory   memory limits, as in `count`

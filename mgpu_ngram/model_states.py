@@ -1,4 +1,4 @@
-"""States of a model: what a decoder keeps of the words so far, for many hypotheses at once."""
+"""States of a model for decoders: the words so far that affect later scores, for many hypotheses at once."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FEWER = "give fewer states at once"
 
 
 class ModelStates(NextWords):
-    """The methods of `Model` for states, with KenLM's scores and states. Rows go up to order 33.
+    """The methods of `Model` for states, with KenLM's scores and states. Rows support orders up to 33.
 
     A state is a small number, int32 on the device of the model: the longest suffix of the words so far that can affect
-    later scores. So hypotheses of equal states can be recombined. -1 is the state of no words.
+    later scores. So hypotheses with equal states can be recombined. -1 is the state without words.
 
-    States and words are NumPy or CuPy arrays, or tensors of PyTorch. If states are a tensor, so are the results, in
-    memory of PyTorch's. If any argument is a tensor on a GPU, the work is done on PyTorch's current stream, else on
-    CuPy's. Words are ids of the model's vocabulary; others count as <unk>. The model needs the index "edge".
+    States and words are NumPy or CuPy arrays, or PyTorch tensors. If states are a tensor, so are the results, in
+    memory from PyTorch. If any argument is a tensor on a GPU, the work is done on PyTorch's current stream, else on
+    CuPy's. Words are ids of the model's vocabulary; other numbers count as <unk>. The model needs the index "edge".
 
-    After a first call of a scale, no call waits for the GPU. `torch.cuda.graph` may then capture calls with tensors,
-    and CuPy's streams may capture `step` with int32 states and `out`, which allocates nothing.
+    After the first call with a scale, no call waits for the GPU. `torch.cuda.graph` may then capture calls with
+    tensors, and CuPy's streams may capture `step` with int32 states and `out`, which allocates no memory.
     """
 
     _held_states: StateModel | None = None
@@ -46,9 +46,9 @@ class ModelStates(NextWords):
 
     @not_compiled
     def start(self, batch: int, bos: bool = True, out: Any = None) -> Any:
-        """Return the states of sentences that have not begun, (batch,) int32.
+        """Return the states before sentences, (batch,) int32.
 
-        bos  whether <s> precedes each sentence; False: nothing is known of the words before
+        bos  whether <s> precedes each sentence; False: the previous words are unknown
         out  an array or a tensor to fill and return; None: a new array
         """
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not 0 <= batch <= MAX_BATCH:
@@ -66,7 +66,7 @@ class ModelStates(NextWords):
 
         states  (B,) int32
         words   (B,) int32 or int64
-        scale   "log10" (equal to KenLM's to the bit) or "ln"
+        scale   "log10" (with the same bits as KenLM) or "ln"
         out     (log-probabilities, states) to fill and return: (B,) float32 and int32, contiguous
 
         Returns (B,) float32 and (B,) int32. Raises InputError for other shapes, dtypes and scales.
@@ -103,9 +103,9 @@ class ModelStates(NextWords):
     ) -> tuple[Any, Any]:
         """Return a row of every word after each state, (B, V), and the state after every word, (B, V) int32.
 
-        scale        "log10" (equal to KenLM's to the bit), "ln" or "prob"
+        scale        "log10" (with the same bits as KenLM), "ln" or "prob"
         dtype        "float32", "float16" or "bfloat16", as in `distribution`
-        next_states  False: None in place of the states; `step` gives those of chosen words
+        next_states  False: return None instead of the states; `step` returns the states of chosen words
         out          (rows, states) to fill and return; states None without next_states
 
         Raises InputError for invalid arguments and RunError if the memory is too small.
@@ -158,9 +158,9 @@ class ModelStates(NextWords):
         try:
             array = array if hasattr(array, "dtype") else np.asarray(array)
         except ValueError:
-            raise InputError(f"{name} are rows of several lengths but must be a row of integers") from None
+            raise InputError(f"{name} are rows of several lengths but must be integers in one dimension") from None
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise InputError(f"{name} are {array.dtype} of shape {array.shape} but must be a row of integers")
+            raise InputError(f"{name} are {array.dtype} of shape {array.shape} but must be integers in one dimension")
         wanted = dtype or (array.dtype if array.dtype in INDEX_DTYPES else np.int64)
         if device_of(array) != self.device:
             array = move_to(array, self.device)

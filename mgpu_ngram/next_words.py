@@ -68,17 +68,17 @@ class NextWords:
 
         histories  see the class; one string is one history
         orders     "all", "max", or some orders: the row of order n uses the last n - 1 words of the history
-        mode       "smoothed": with backoff, as in `score`; a history with fewer than n - 1 words has the row of all of
-                   its words. "stored": stored n-grams only; other words have 0 (-inf in logarithms)
+        mode       "smoothed": with backoff, as in `score`; a history with fewer than n - 1 words has the row of all
+                   its words. "stored": only stored n-grams; other words have 0 (-inf in logarithms)
         top_k      return (ids (H, orders, k) int32, values (H, orders, k) float32) instead: the words with the greatest
-                   values of each row, ties by lower id, without <s>. Where a stored row has fewer words, ids are -1. At
+                   values of each row, ties by lower id, without <s>. If a stored row has fewer words, ids are -1. At
                    most 1,024
         dtype      "float32", "float16" or "bfloat16"; bfloat16 is uint16, the upper half of a float32, because NumPy
                    and CuPy lack the type
-        scale      "prob", "log10" (equal to KenLM's to the bit) or "ln"
+        scale      "prob", "log10" (with the same bits as KenLM) or "ln"
         bos        whether <s> precedes each history
-        out        array to fill and return: (H, orders, V) of that dtype; an array, or an object with the CUDA array
-                   interface or DLPack, such as a PyTorch tensor (also of bfloat16): then on PyTorch's current stream
+        out        array to fill and return: (H, orders, V) of the dtype; an array, or an object with the CUDA array
+                   interface or DLPack, such as a PyTorch tensor (also of bfloat16), which uses PyTorch's current stream
 
         A smoothed row of a normalised model sums to 1 without <s>, to which lmplz gives a probability of 1. The array
         is on the device of the model. Its rows may be padded so that each starts at a multiple of 128 bytes. Raises
@@ -108,11 +108,11 @@ class NextWords:
         client: Any = None,
         compact: bool | None = None,
     ) -> Iterator[Any]:
-        """Yield what `distribution` returns, block by block, in order, for any number of histories.
+        """Yield the result of `distribution`, block by block, in order, for any number of histories.
 
-        rows     histories per block; None: as many as fit a share of the free memory
+        rows     number of histories per block; None: as many as fit a share of the free memory
         client   a `distributed.Client`: its workers load this model's file and find the histories. Blocks come directly
-                 from the workers, a few ahead of the caller; rows are made here, on the device of this model
+                 from the workers, and a few are prefetched; rows are made in this process, on the device of this model
         compact  yield `CompactBlock`s of all orders instead of rows (`mgpu_ngram.compact.densify` makes the rows);
                  None: only with a client and without top_k
 
@@ -154,7 +154,7 @@ class NextWords:
         rows: int | None = None,
         client: Any = None,
     ) -> Iterator[Any]:
-        """Yield fn(block) for each block of what `distribution` returns, in order; fn runs where the block was made.
+        """Yield fn(block) for each block of the result of `distribution`, in order; fn runs on the worker of the block.
 
         fn      takes an array on a device, or (ids, values) with top_k. With a client it runs on the workers, so its
                 result should be small. It must not keep the block
@@ -183,15 +183,15 @@ class NextWords:
         """Sample a next word after each history: (H,) int32 ids, on the device of the model.
 
         temperature  words have probability proportional to P ** (1 / temperature); 0: always the most probable word
-        top_k        sample from the k most probable words only
-        top_p        sample from the fewest most probable words whose probabilities add up to this share of all words
+        top_k        sample only from the k most probable words
+        top_p        sample from the fewest most probable words whose probabilities sum to this share of all words
 
         The same histories, settings and seed give the same words on any device (below temperature 0.15, all but one of
         10^9). <s> is never sampled; -1 means that no other word has a probability above 0.
 
-        The first call at a temperature sums the weights of all n-grams, which takes 8 bytes each on the device. The
-        sums of the last temperature are kept. top_k up to 1,024 without top_p needs none. Raises RunError if the memory
-        is too small.
+        The first call with a temperature sums the weights of all n-grams, which takes 8 bytes each on the device. The
+        sums of the last temperature are kept. top_k up to 1,024 without top_p needs no sums. Raises RunError if the
+        memory is too small.
         """
         return self._draw(self._find(several(histories), bos), 0, seed, temperature, top_k, top_p)
 
@@ -204,7 +204,7 @@ class NextWords:
         top_k: int | None = None,
         top_p: float = 1.0,
     ) -> str:
-        """Return sampled words that continue the beginning of a sentence, until it ends or has max_words more words."""
+        """Return sampled words that continue a sentence, until its end or up to max_words words."""
         if isinstance(max_words, bool) or not (isinstance(max_words, (int, np.integer)) and max_words >= 0):
             raise InputError(f"max_words is {max_words!r} but must be a number, 0 or more")
         history: list[str | bytes] = list(line_of(prompt, "prompt").split())
@@ -245,7 +245,7 @@ class NextWords:
         with memory_guard(*self._finding):
             codes_T, positions_H = replica.encoder.histories(histories)
         if not len(positions_H):
-            raise InputError("there are no histories; give at least one")
+            raise InputError("histories is empty; give at least one")
         return codes_T, positions_H
 
     def _find(self, histories: Any, bos: bool) -> FoundHistories:
@@ -340,4 +340,4 @@ def _on_host(made: Any) -> Any:
 
 def _check_rows(rows: Any) -> None:
     if rows is not None and not (isinstance(rows, (int, np.integer)) and rows >= 1):
-        raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out for as many as fit in memory")
+        raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out to fill the memory")

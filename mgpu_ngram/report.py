@@ -1,4 +1,4 @@
-"""Output that stages share: progress bars on a terminal's stderr, parts of summaries on stdout."""
+"""Output that all stages use: progress bars on a terminal's stderr, and parts of summaries on stdout."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def many(n: int, thing: str) -> str:
 
 
 def where(result: RunFacts) -> str:
-    """Return where the tasks of a run worked: "2 cpu workers", or "this process"."""
+    """Return the place of the tasks of a run: "2 cpu workers" or "this process"."""
     if result.transport == "memory":
         return f"this process ({result.device}, {many(result.workers, 'thread')})"
     return many(result.workers, f"{result.device} worker")
@@ -131,7 +131,7 @@ def show_memory(result: MemoryFacts) -> None:
 
 
 def show_transport(result: RunFacts) -> None:
-    """Print how arrays moved between workers, if there was more than one."""
+    """Print the transport of arrays between workers, if the run had more than one."""
     if result.workers > 1 or result.device == "gpu":
         print(f"transport: {result.transport}")
 
@@ -188,7 +188,7 @@ def show_translation_model(path: str, found: dict[str, Any]) -> None:
 
 
 def show_file(path: str, found: dict[str, Any]) -> None:
-    """Print what a file is, other than a model file."""
+    """Print a description of a file that is not a model file."""
     counts = " + ".join(f"{count:,}" for count in found.get("orders", []))
     of_order = f" of order {found['order']}, {sum(found['orders']):,} n-grams ({counts})" if counts else ""
     compressed = f" ({found['compression']})" if found["compression"] else ""
@@ -200,14 +200,14 @@ def show_file(path: str, found: dict[str, Any]) -> None:
 
 
 def console() -> Console:
-    """Return a console on stdout that leaves text as it is."""
+    """Return a console on stdout that prints text without markup."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS, markup=False, emoji=False)
 
 
 def table(*columns: str) -> Table:
-    """Return an empty table; all columns but "strategy" are aligned right."""
+    """Return an empty table; all columns except "strategy" are aligned right."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")

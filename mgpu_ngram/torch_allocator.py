@@ -7,12 +7,12 @@ from mgpu_ngram.engine.torch_memory import block_allocator
 
 
 def use_torch_allocator() -> None:
-    """Let all of CuPy in this process take its memory from PyTorch's caching allocator, on every GPU.
+    """Let CuPy allocate all memory of this process from PyTorch's caching allocator, on every GPU.
 
-    Otherwise each keeps what it has freed, and the other cannot take it. Unused memory of CuPy's pool goes back to the
-    current GPU; arrays that exist stay there until they are freed. Later calls change nothing.
+    Otherwise each library keeps freed memory, which the other cannot use. Unused memory of CuPy's pool is returned to
+    the current GPU; existing arrays stay in the pool until they are freed. Later calls have no effect.
 
-    The limits of `memory=` and the peaks that runs report are those of CuPy's own pool, so they do not count this
+    The limits of `memory=` and the peaks that runs report are for CuPy's own pool, so they do not include this
     memory; `torch.cuda.set_per_process_memory_fraction` limits it. Raises InputError without PyTorch, CuPy or a GPU
     that both can use.
     """

@@ -32,14 +32,14 @@ OF_SEARCH = (
 class Translated(NamedTuple):
     """One result for a sentence.
 
-    text             its words; pieces of words are joined if the translator has BPE codes
-    tokens           the words that the model made, without the end of the sentence
-    score            by which results are ranked
-    log_prob         natural logarithm of the probability; of several models, the weighted sum
-    token_log_probs  each token's part of log_prob, with that of the end of the sentence
+    text             the words of the result; pieces of words are joined if the translator has BPE codes
+    tokens           the words or pieces from the model, without the end of the sentence
+    score            the score that ranks the results
+    log_prob         natural logarithm of the probability; for several models, the weighted sum
+    token_log_probs  contribution of each token to log_prob, including the end of the sentence
     alignment        None, or (tokens, source tokens) float32, both with the end of the sentence: attention weights of
                      the first model that has attention
-    model_log_probs  of each model, the n-gram model last; () for a single model
+    model_log_probs  log-probability of each model, the n-gram model last; () for a single model
     """
 
     text: str
@@ -52,24 +52,24 @@ class Translated(NamedTuple):
 
 
 class Translator:
-    """Recurrent translation models of Nematus, Amun and Marian, one or an ensemble, perhaps with an n-gram model.
+    """Recurrent translation models of Nematus, Amun and Marian, one or an ensemble, optionally with an n-gram model.
 
     models        .npz files, one or several
-    source_vocab  vocabulary of the source: JSON, YAML or a word a line; several: of the factors of a word, or of the
+    source_vocab  vocabulary of the source: JSON, YAML or a word a line; a list for the factors of a word, or for the
                   columns of a line between tabs
     target_vocab  vocabulary of the target; an ensemble has one
-    weights       of the models' log-probabilities; None: 1 each
-    bpe           byte pair codes that split source words; results are joined. None: words are split already, or whole
+    weights       weights of the models' log-probabilities; None: 1 each
+    bpe           byte pair codes that split source words; results are joined. None: words are not split here
     lm            n-gram model: a model file, an ARPA file, or an `ng.Model` on the same device
-    lm_weight     of its log-probabilities
-    dtype         "float32"; "tf32": a GPU rounds the numbers of products to TF32 (10 bits); "float16", on a GPU also
-                  that of states and products; "bfloat16": weights are rounded to it, and products are those of "tf32".
+    lm_weight     weight of its log-probabilities
+    dtype         "float32"; "tf32": a GPU rounds the factors of products to TF32 (10 bits); "float16", on a GPU also
+                  for states and products; "bfloat16": weights are rounded to it, and products are those of "tf32".
                   A CPU computes in float32, so all dtypes take the same time there
     device        "auto" (a GPU if there is one), "cpu" or "gpu"
     options       the other settings of `DecodeConfig` for files: debpe, columns, softmax_filter, first_words,
                   most_translations, table_bytes
 
-    A sentence is a string of words between spaces. Raises InputError, one line, for files that are damaged or do not
+    A sentence is a string of words separated by spaces. Raises InputError for files that are damaged or do not
     fit each other.
 
     >>> import mgpu_ngram as ng
@@ -137,9 +137,9 @@ class Translator:
     ) -> Any:
         """Return the best results of each sentence, best first: a list of `Translated`; for one string, its list.
 
-        beam_size   hypotheses of a sentence, 1 to 64
-        n_best      results of a sentence, at most beam_size
-        prefixes    first words of the results of each sentence, as the model makes them
+        beam_size   number of hypotheses of a sentence, 1 to 64
+        n_best      number of results of a sentence, at most beam_size
+        prefixes    first words of the results of each sentence, in the model's words or pieces
         alignments  whether results have attention weights
         client      a `distributed.Client`, whose workers load the same files; None: this process, on a CPU with a
                     thread for each core. Results do not depend on the number of workers
@@ -148,7 +148,7 @@ class Translator:
                     allow_unk, early_stopping ("amun", "first", "bound"), sample with top_k, top_p, temperature and
                     seed, mini_batch (sentences searched at once), mini_batch_words, batching
 
-        With sample=True, results are beam_size draws. They are fixed by the seed and the sentence's number. An empty
+        With sample=True, results are beam_size draws, which depend only on the seed and the sentence's number. An empty
         sentence has one result, without words, of score 0. Raises InputError for settings and sentences that cannot be
         used, RunError for NaN, with the sentence.
         """
@@ -171,7 +171,7 @@ class Translator:
     ) -> Any:
         """Return a `Translated` for the given translation of each sentence, forced decoding; for one string, one.
 
-        targets  translations, words as the model makes them; a word that the target vocabulary lacks is <unk>
+        targets  translations, in the model's words or pieces; a word that the target vocabulary lacks is <unk>
 
         The other arguments are those of `translate`; of the options length_penalty, word_penalty, max_length,
         mini_batch, mini_batch_words and batching. Probabilities are -inf where a shortlist leaves a word out.
@@ -193,7 +193,7 @@ class Translator:
         _check_names(options, OF_SEARCH, where)
         if alignments and not self._translation.has_attention:
             name = self._translation.models[0].name
-            raise InputError(f"{name!r} has no attention, so no alignment; leave alignments out")
+            raise InputError(f"{name!r} has no attention and therefore no alignments; leave alignments out")
         same = {name: getattr(self._config, name) for name in DecodeConfig.__dataclass_fields__}
         values = {"n_best": 1, "alignment": "hard" if alignments else "none", **given, **options}
         return fill(DecodeConfig, same | values, where)
@@ -260,7 +260,7 @@ def _paths(given: Any) -> list[Any]:
     if isinstance(given, (str, Path)):
         return [str(given)]
     if not isinstance(given, Iterable):
-        raise InputError(f"{given!r} is no path; give a path or a list of paths")
+        raise InputError(f"{given!r} is not a path; give a path or a list of paths")
     return [str(item) if isinstance(item, (str, Path)) else _paths(item) for item in given]
 
 
@@ -278,4 +278,4 @@ def _lines(given: Any, name: str) -> list[str]:
 def _check_names(options: dict[str, Any], known: Sequence[str], where: str) -> None:
     for name in options:
         if name not in known:
-            raise InputError(f"{where}: unknown argument {name!r}; the other ones are {', '.join(known)}")
+            raise InputError(f"{where}: unknown argument {name!r}; known: {', '.join(known)}")

@@ -239,7 +239,7 @@ def test_nan_names_the_sentence():
     [
         ({"vocab_size": 0}, "vocab_size is 0"),
         ({"step": 3}, "step is 3"),
-        ({"eos": 4}, "eos is 4 but tokens are 0 to 3"),
+        ({"eos": 4}, "eos is 4 but must be a token, 0 to 3"),
         ({"bos": -1}, "bos is -1"),
         ({"unk": 1.5}, "unk is 1.5"),
         ({"beam_size": 0}, "beam size is 0"),
@@ -274,7 +274,7 @@ def test_wrong_words_of_an_ngram_model(arpa):
     lm = ng.Model.load(arpa, "cpu")
     with pytest.raises(ng.InputError, match="there are 4 words but vocab_size is 5"):
         ng.BeamSearch(step, 5, lm=lm, words=WORDS)
-    with pytest.raises(ng.InputError, match="knows no token, such as '3'"):
+    with pytest.raises(ng.InputError, match="knows none of the tokens, such as '3'"):
         ng.BeamSearch(step, V, lm=lm)
 
 

@@ -372,8 +372,8 @@ def odds(folder):
         ("text --chunk-bytes -1", ["chunk_bytes", "at least 1|must be a size"]),
         ("text --chunk-bytes big", ["chunk_bytes is 'big'", "'64 MiB'"]),
         ("text --separator-id 5", ["separator_id needs unit id", "leave it out"]),
-        ("text --unit id --separator-id -1", ["separator_id is -1", "uint16 holds 0 to 65535"]),
-        ("text --unit id --separator-id 70000", ["separator_id is 70000", "uint16 holds 0 to 65535"]),
+        ("text --unit id --separator-id -1", ["separator_id is -1", "ids of uint16 are 0 to 65535"]),
+        ("text --unit id --separator-id 70000", ["separator_id is 70000", "ids of uint16 are 0 to 65535"]),
         ("text --unit byte --sentence-markers", ["sentence_markers needs unit word"]),
         ("text --unit id --lowercase", ["lowercase needs unit word or byte"]),
         ("all --unit byte --order 8 --strategy global", [r"256\*\*\d bins", "needs [0-9,]+ bytes", "[0-9,]+ are free"]),
@@ -511,7 +511,7 @@ def test_device_gpu_never_runs_on_a_cpu(folder, mgpu_ngram, monkeypatch):
     monkeypatch.setattr(devices, "visible_gpus", lambda: 0)
     for workers in ("0", "1"):
         result = mgpu_ngram("count", "text", "-o", "out", "--device", "gpu", "--workers", workers)
-        check_refused(folder, result, "device gpu was asked for", "--device cpu")
+        check_refused(folder, result, "device is gpu but", "--device cpu")
 
 
 # Runs that fail

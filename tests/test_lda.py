@@ -538,7 +538,7 @@ def test_other_errors(fitted, planted, texts, tmp_path):
         fitted.perplexity(planted, sub_sampling=True)
     with pytest.raises(ng.InputError, match="threshold is 2 but must be a share"):
         fitted.transform(planted, threshold=2)
-    with pytest.raises(ng.InputError, match="no file in a folder that exists"):
+    with pytest.raises(ng.InputError, match="not a file in an existing folder"):
         fitted.to_html(tmp_path / "none" / "page.html")
     (tmp_path / "other").write_text("no model")
     with pytest.raises(ng.InputError, match="is no HTML page, so it is not overwritten"):

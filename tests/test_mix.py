@@ -150,7 +150,7 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["model.arpa", "--weights", "1"], "a mixture has two or more; give another model"),
+        (["model.arpa", "--weights", "1"], "a mixture needs two or more; add a model"),
         (["model.arpa", "other.arpa"], "neither weights nor tune is given; give one of them"),
         (["model.arpa", "other.arpa", "--weights", "1", "0", "--tune", "text"], "both weights and tune are given"),
         (["model.arpa", "other.arpa", "--weights", "1"], "there are 1 weights for 2 models; give one for each"),
@@ -169,7 +169,7 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
         (["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes", "-1"], "bayes is -1 but must be at least 0"),
         (
             ["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes", "1", "--log-linear"],
-            "bayes weighs sums, but log_linear is set; leave one of them out",
+            "bayes is for linear mixtures but log_linear is set; leave one of them out",
         ),
         (["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes-scale", "2"], "is 2.0 but bayes is 0"),
         (

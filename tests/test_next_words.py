@@ -933,7 +933,7 @@ def test_settings_that_are_refused(settings, message, arpa):
 @pytest.mark.parametrize(
     ("histories", "message"),
     [
-        ([], "there are no histories; give at least one"),
+        ([], "histories is empty; give at least one"),
         ([3], "history 0 has 3 but must be a string, a list of words or an array of ids"),
         (["a", ["a", 4]], "history 1 has 4 in it but must be"),
         (np.array([[3, 5]]), "ids are 3 to 5 but must be 0 to 4"),
@@ -947,7 +947,7 @@ def test_settings_that_are_refused(settings, message, arpa):
             np.array(["a", "b"]),
             r"histories are <U1 of shape \(2,\) but must be a list of histories, or a matrix of ids",
         ),
-        (np.zeros((0, 3), int), "there are no histories; give at least one"),
+        (np.zeros((0, 3), int), "histories is empty; give at least one"),
     ],
 )
 def test_histories_that_are_refused(histories, message, arpa):

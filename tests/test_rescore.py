@@ -224,7 +224,7 @@ LINE = "0 ||| a ||| F0= 1 ||| 2"
         ("0 ||| a ||| F0= ||| 2", "has more or fewer values of feature F0 than its weights, 1"),
         ("0 ||| a ||| F0= F1= 2 ||| 2", "has more or fewer values of feature F0 than its weights, 1"),
         ("0 ||| a ||| F0= 1 F1= 2 F0= 1 ||| 2", "has more or fewer values of feature F0 than its weights, 1"),
-        ("0 ||| a ||| F0= 1 model= 3 ||| 2", "has a feature model already; name the model otherwise: --names"),
+        ("0 ||| a ||| F0= 1 model= 3 ||| 2", "already has a feature model; give the model another name with --names"),
         ("0 ||| a ||| F0= 3e38 ||| 3e38", "gets a total or a score that is not finite"),
         ("1 ||| a ||| F0= 1 ||| 2\n" + LINE, "list '0' occurs again after other lists; put the lines of each id"),
     ],
@@ -242,7 +242,7 @@ def test_wrong_lines(lines, message, rescore):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "there are neither models nor weights, so nothing changes; give --lm FILE"),
+        ([], "neither models nor weights are given, so nothing would change; give --lm FILE"),
         (["--lm", "none.arpa"], "none.arpa: cannot be read"),
         (["--lm", "model.arpa", "--weights", "G=1"], "no line has the feature G, which has a weight"),
         (["--lm", "model.arpa", "--weights", "TM=1"], "has more or fewer values of feature TM than its weights, 1"),
@@ -260,18 +260,18 @@ def test_wrong_lines(lines, message, rescore):
         (["--lm", "model.arpa", "--weights", "model=1,2"], "model has 2 weights but one value; give one"),
         (
             ["--lm", "model.arpa", "--lm", "model.arpa"],
-            "two features have the name model; name the models otherwise: --names A B",
+            "two features have the name model; give the models other names: --names A B",
         ),
         (["--lm", "model.arpa", "--names", "A", "B"], "there are 1 models but 2 names; give one for each model"),
         (["--lm", "model.arpa", "--names", "A B"], "'A B' cannot be the name of a feature; give another"),
         (["--lm", "model.arpa", "--names", "total"], "'total' cannot be the name of a feature"),
-        (["--lm", "model.arpa", "--names", "F0"], "has a feature F0 already; name the model otherwise"),
+        (["--lm", "model.arpa", "--names", "F0"], "already has a feature F0; give the model another name"),
         (["--lm", "model.arpa", "--chunk-bytes", "0"], "chunk_bytes is 0 but must be at least 1"),
         (["--lm", "model.arpa", "--json"], "--json prints a summary in place of the lists; give -o FILE"),
         (["--lm", "model.arpa", "-o", "nbest"], "output nbest is a file that this run reads"),
         (["--lm", "model.arpa", "-o", "model.arpa", "--overwrite"], "output model.arpa is a file that this run reads"),
         (["--lm", "model.arpa", "-o", "out.json"], "output out.json would be a text file"),
-        (["--lm", "model.arpa", "-o", "no/out.txt"], "output no/out.txt is no file in a folder that exists"),
+        (["--lm", "model.arpa", "-o", "no/out.txt"], "output no/out.txt is not a file in an existing folder"),
     ],
 )
 def test_wrong_flags(words, message, rescore):

@@ -187,7 +187,7 @@ def test_wrong_archives(files, message, rescore):
         (["kaldi", "--costs", "ac=ac"], "costs are for archives of Kaldi; give --kaldi"),
         (["kaldi", "--kaldi", "--costs", "ac"], "costs 'ac' are not NAME=ARCHIVE; write them as ac=ac.txt"),
         (["kaldi", "--kaldi", "--costs", "ac=none"], "'none' does not exist"),
-        (["kaldi", "--kaldi", "--costs", "LM=lm"], "two features have the name LM; name the models otherwise"),
+        (["kaldi", "--kaldi", "--costs", "LM=lm"], "two features have the name LM; give the models other names"),
         (["kaldi", "--kaldi", "--costs", "a:b=lm"], "'a:b' cannot be the name of a feature; give another"),
         (["kaldi", "json"], "some n-best lists are JSON lines and some are not"),
         (["model.safetensors"], "'model.safetensors' is a PDF document, not text"),

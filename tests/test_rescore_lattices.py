@@ -386,7 +386,7 @@ def test_scores_of_slf_to_another_base(rescore):
         (["--n-best", 2], "n_best is 2 but the texts are lists; leave it out, or give --lattices kaldi"),
         (["--lattices", "kaldi", "--n-best", 0], "n_best is 0 but must be at least 1"),
         (["--lattices", "kaldi", "--weights", "F0=1"], "lattices have no feature F0; their features are graph, ac"),
-        (["--lattices", "slf", "--names", "lm"], "lattices have a feature lm already; name the model otherwise"),
+        (["--lattices", "slf", "--names", "lm"], "lattices already have a feature lm; give the model another name"),
         (["--lattices", "kaldi", "--weights", "ac=1,2"], "ac has 2 weights but one value; give one"),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_pipe_that_closes(arpa, tmp_path):
         (["-o", "x.parquet", "-v", "summary"], "rows of -o cannot be summary; give -v word or -v sentence"),
         (["-o", "x.parquet", "-v", "word", "-v", "sentence"], "rows of -o cannot be word and sentence"),
         (["-o", "text"], "output text exists; add --overwrite (in Python"),
-        (["-o", "nowhere/x.parquet"], "output nowhere/x.parquet is no file in a folder that exists"),
+        (["-o", "nowhere/x.parquet"], "output nowhere/x.parquet is not a file in an existing folder"),
         (["--json", "-v", "word"], "--json prints the summary alone; leave -v out"),
         (["-v", "line"], "argument -v: invalid choice: 'line'"),
         (["--chunk-bytes", "0"], "chunk_bytes is 0 but must be at least 1"),

@@ -205,7 +205,7 @@ def test_gpu_workers(submit, tmp_path):
     job.wait()
     lines = [line for line in job.err().splitlines() if line.startswith("mgpu-ngram: ")]
     lines = [line for line in lines if "waiting up to 60 s for scheduler file" not in line]
-    assert len(lines) == 1 and "device gpu was asked for but" in lines[0], job.err()
+    assert len(lines) == 1 and "device is gpu but" in lines[0], job.err()
     srun = (job.stubs / "srun.log").read_text().split("\n")
     assert srun[srun.index("dask_cuda.cli") - 2 :][:5] == [
         "python",

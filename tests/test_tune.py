@@ -146,12 +146,15 @@ def test_lattices(tune):
     [
         ([], "there are no references; give --references FILE"),
         (["--references", "none"], "'none' does not exist"),
-        (["--references", "short"], "references 'short' have 2 lines but there is a list 2; lists are numbered from 0"),
+        (
+            ["--references", "short"],
+            "references 'short' have 2 lines but the lists go up to 2; lists are numbered from 0",
+        ),
         (["--references", "empty"], "the references are empty, so no error rate is defined"),
         (["--references", "right", "--restarts", "-1"], "restarts is -1 but must be at least 0"),
         (["--references", "right", "--grid", "F0"], "weight 'F0' is not NAME=NUMBER"),
         (["--references", "right", "--grid", "F0=nan"], "the grid of F0 is [nan] but must be a list of finite numbers"),
-        (["--references", "right", "--grid", "G=1"], "the grid has 'G', which is no weight of one value"),
+        (["--references", "right", "--grid", "G=1"], "the grid has 'G', which is not a weight of a single value"),
         (["--references", "right", "-o", "right"], "output right is a file that this run reads"),
         (["--references", "right", "-o", "w.json"], "output w.json would be a text file"),
         (["--references", "right", "--lm", "model.arpa", "--weights", "G=1"], "no line has the feature G"),

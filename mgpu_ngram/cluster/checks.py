@@ -26,13 +26,13 @@ class NoAnswer(RunError):
 def scheduler_info(client: Client) -> dict[str, Any]:
     """Return the scheduler's description of itself and of all its workers.
 
-    `Client.scheduler_info` returns an attribute that a timer of Dask may have just replaced: without some workers.
+    `Client.scheduler_info` returns an attribute that a timer of Dask replaces, and that may lack some workers.
     """
     try:
         return dask_private.describe_scheduler(client)
     except (OSError, AttributeError):  # a client that is closed has no scheduler
         raise NoAnswer(
-            f"the Dask scheduler of {client} does not answer any more; see that it runs, then run again"
+            f"the Dask scheduler of {client} does not answer any more; check that it runs, then run again"
         ) from None
 
 
@@ -63,7 +63,7 @@ def check_workers(
     if len(devices) > 1:
         raise InputError(
             "some workers of the cluster see a GPU and some do not; use --device cpu (device='cpu' in Python), "
-            "or fix the workers"
+            "or start all workers on GPUs"
         )
     found = devices.pop()
     check_tasks(client, workers, found)  # "auto" may have become "gpu"
@@ -83,7 +83,7 @@ def _check_versions(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> 
     for package, versions in seen.items():
         if len({worker.comparable(package, version) for version in versions}) > 1:
             having = ", ".join(f"{version} in {who}" for version, who in versions.items())
-            raise InputError(f"versions of {package} differ: {having}; install the same everywhere")
+            raise InputError(f"versions of {package} differ: {having}; install the same version everywhere")
 
 
 def _check_gpus(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None:
@@ -98,7 +98,7 @@ def _check_gpus(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None
 
 
 def threads_per_task(tasks: dict[str, int], facts: dict[str, dict[str, Any]]) -> int:
-    """Return the threads per task when all tasks run at once; workers that may use the same cores share them.
+    """Return the threads per task when all tasks run at once; workers with the same cores share them.
 
     tasks  number of tasks at once, by worker address; dask-cuda binds a worker to the cores beside its GPU
     """
@@ -131,7 +131,7 @@ def check_folder(client: Client, folder: str) -> None:
 
 
 def choose_transport(client: Client, device: str, facts: dict[str, dict[str, Any]]) -> tuple[str, list[str]]:
-    """Return (transport, identities of the workers that can read each other's memory), found by trying."""
+    """Test the transports; return (transport, identities of the workers that can read each other's memory)."""
     if {fact["pid"] for fact in facts.values()} == {os.getpid()}:
         return "memory", []
     if all(address.startswith(("ucx://", "ucxx://")) for address in facts):

@@ -47,7 +47,7 @@ def start_cluster(
               loopback ports, too. None: only if the host has other users now and the protocol is not ucx, which has no
               encryption
 
-    Raises InputError for more workers than the host can have, and for secure with ucx or without cryptography.
+    Raises InputError for too many workers for the host, and for secure with ucx or without cryptography.
     """
     apply_settings(settings or {})
     if secure and protocol == "ucx":
@@ -56,7 +56,7 @@ def start_cluster(
         secure = protocol != "ucx" and has_other_users()
     most = max(64, 8 * cpu_cores())
     if device == "cpu" and workers is not None and workers > most:
-        raise InputError(f"{workers:,} workers were asked for on {cpu_cores()} cores; use --workers {most} or fewer")
+        raise InputError(f"{workers:,} workers were requested on {cpu_cores()} cores; use --workers {most} or fewer")
     make, options = _cluster_class(device, workers)
     scratch = scratch_folder()
     options |= {
@@ -86,7 +86,7 @@ def start_cluster(
         closing.close()
         if isinstance(error, RuntimeError | TimeoutError) and not isinstance(error, RunError):
             raise RunError(
-                f"the Dask workers did not start ({error}); try fewer --workers, or --workers 0 to do without"
+                f"the Dask workers did not start ({error}); try fewer --workers, or --workers 0 to run without them"
             ) from None
         raise
 
@@ -106,7 +106,7 @@ def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str
         return LocalCluster, {"n_workers": workers or cpu_cores(), "processes": True}
     gpus = visible_gpus()
     if workers is not None and workers > gpus:
-        raise InputError(f"{workers} workers were asked for but {gpus} GPUs are visible; use --workers {gpus} or fewer")
+        raise InputError(f"{workers} workers were requested but {gpus} GPUs are visible; use --workers {gpus} or fewer")
     try:
         from dask_cuda import LocalCUDACluster
     except ImportError as error:
@@ -125,7 +125,7 @@ def connect(
     workers: int | None,
     settings: dict[str, Any] | None = None,
 ) -> DaskExecutor:
-    """Connect to a Dask cluster that runs or is starting, by its scheduler's address or scheduler file.
+    """Connect to a running or starting Dask cluster by the address or the file of its scheduler.
 
     device    "auto": the device of the workers
     workers   wait for this many; None: at least one
@@ -208,7 +208,7 @@ def _wait_for_workers(client: Client, workers: int | None, address: str, deadlin
         if time.monotonic() > deadline:
             raise InputError(
                 f"{joined} of {workers or 1} workers came to the Dask cluster {address} within {WORKERS_SECONDS} s; "
-                "start more, or ask for fewer with --workers"
+                "start more, or request fewer with --workers"
             )
         time.sleep(0.1)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def rows_on_demand(read: Callable[[int, int], np.ndarray], shape: tuple[int, ...], dtype: Any, rows: int) -> da.Array:
-    """Return a Dask array in pieces of `rows` rows; read(begin, end) returns rows, in whichever process needs them."""
+    """Return a Dask array in pieces of `rows` rows; read(begin, end) returns rows, in the process that needs them."""
     sizes = [min(rows, shape[0] - i) for i in range(0, shape[0], rows)] or [0]
 
     def piece(block_info: Any = None) -> np.ndarray:

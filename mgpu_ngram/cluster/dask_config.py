@@ -27,7 +27,7 @@ DASK_SETTINGS = {
 
 
 def apply_settings(settings: dict[str, Any]) -> None:
-    """Apply our settings and, after checks, the user's over them: to this process and the processes it starts."""
+    """Apply our settings, and then the user's after checks, to this process and to the processes that it starts."""
     _check(settings)
     dask.config.set({**DASK_SETTINGS, **settings})
 
@@ -36,7 +36,10 @@ def _check(settings: dict[str, Any]) -> None:
     """Refuse keys that Dask would ignore, and mappings, which would replace a whole section of its settings."""
     for key, value in settings.items():
         if isinstance(value, dict):
-            raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
+            raise InputError(
+                f"dask.{key} is a mapping but must be a value; "
+                "write its keys with dots, such as distributed.comm.timeouts.connect"
+            )
         if key in DASK_SETTINGS:
             _check_value(key, value, DASK_SETTINGS[key])
             continue

@@ -49,7 +49,7 @@ class DaskExecutor:
 
     device   "auto": the device of the workers
     ours     whether the cluster was started for this executor; any other cluster is left as it was
-    closing  contexts that close() ends, too
+    closing  contexts that close() also ends
     """
 
     def __init__(self, client: Client, device: str = "auto", ours: bool = False, closing: ExitStack | None = None):
@@ -224,7 +224,7 @@ class DaskExecutor:
 
     @contextmanager
     def scheduler(self) -> Iterator[None]:
-        """Turn exceptions of Dask after the loss of its scheduler, or after the end of a run, into one line."""
+        """Turn exceptions of Dask after the loss of its scheduler, or after the end of a run, into one-line errors."""
         if self._watch.error:
             raise self._watch.error
         if self.client.status != "running":
@@ -240,7 +240,7 @@ class DaskExecutor:
         return self._watch.on_loss
 
     def way_out(self, first: str) -> str:
-        """Return what the user must do before the next run, and how to resume."""
+        """Return the advice for the next run, and how to resume."""
         return self._watch.way_out(first)
 
     def _lost(self) -> RunError:
@@ -256,7 +256,8 @@ class DaskExecutor:
         if isinstance(error, KilledWorker):
             raise RunError(
                 f"{self._watch.label(str(error.task))} killed every worker that tried it "
-                f"({error.allowed_failures + 1} times); most often memory ran out: use smaller chunks (chunk_bytes) "
+                f"({error.allowed_failures + 1} times); the usual reason is lack of memory: "
+                "use smaller chunks (chunk_bytes) "
                 "or fewer workers"
             ) from None
         if isinstance(error, NoWorkerError):

@@ -1,7 +1,7 @@
 """All private names of Dask that this package uses, with the reason and the public call that each replaces.
 
-No other file uses such names, so a new Dask release can break this file only. pyproject.toml says which releases pass
-the tests.
+No other file uses private names, so a new Dask release can break only this file. pyproject.toml lists the releases that
+pass the tests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Call:
     """A task to send: fn(*args), where arguments may be futures.
 
     workers   addresses of the workers that should run it; empty: any
-    strict    whether only these may
+    strict    whether only these workers may run it
     priority  whether it starts before tasks that were sent earlier
     """
 
@@ -60,7 +60,7 @@ class Call:
 def describe_scheduler(client: Client) -> dict[str, Any]:
     """Return the scheduler's description of itself and of all its workers.
 
-    Replaces Client.scheduler_info, which returns an attribute that a timer of Dask may have just replaced: without some
+    Replaces Client.scheduler_info, which returns an attribute that a timer of Dask replaces, and that may lack some
     workers.
     """
 
@@ -72,7 +72,7 @@ def describe_scheduler(client: Client) -> dict[str, Any]:
 
 
 def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]) -> None:
-    """Send tasks, by key, in one message. Each starts before those of greater numbers.
+    """Send tasks, by key, in one message. Tasks start in the order of their numbers.
 
     Replaces Client.submit, which sends a message per task: the scheduler takes a millisecond or more for each.
     Client.get sends many tasks at once, but does not keep their order.
@@ -96,7 +96,7 @@ def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]
 def event_handler(client: Client, topic: str) -> Callable | None:
     """Return the client's handler of a topic, or None.
 
-    No public call tells it, and Client.subscribe_topic replaces it: a client has one handler per topic.
+    No public call returns it, and Client.subscribe_topic replaces it, because a client has one handler per topic.
     """
     return client._event_handlers.get(topic)
 
@@ -104,7 +104,7 @@ def event_handler(client: Client, topic: str) -> Callable | None:
 async def lift_restrictions(client: Client, keys: list[str]) -> list[str]:
     """Let tasks run on any worker; return the keys that the scheduler knows.
 
-    Replaces nothing: a public call sets restrictions when a task is submitted, and none changes them.
+    Replaces no public call: restrictions can only be set when a task is submitted.
     """
 
     def unrestrict(keys: list[str], dask_scheduler: Any) -> list[str]:  # nested: the scheduler may lack this module
@@ -116,7 +116,7 @@ async def lift_restrictions(client: Client, keys: list[str]) -> list[str]:
 
 
 async def list_workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's workers by address, asked now and on the client's event loop.
+    """Return the scheduler's current workers by address; runs on the client's event loop.
 
     Replaces Client.scheduler_info, which blocks that loop.
     """
@@ -149,9 +149,9 @@ def send_sooner_from_scheduler(scheduler: Scheduler, worker: str | None = None) 
 
 
 def tell_scheduler(worker: Worker, topic: str, message: dict[str, Any]) -> None:
-    """Log an event of the cluster from a task's thread, and return when the scheduler has it.
+    """Log an event of the cluster from a task's thread, and return when the scheduler has received it.
 
-    Replaces Worker.log_event, which returns at once: a task that kills its process would take the message with it.
+    Replaces Worker.log_event, which returns at once, so the message is lost if the task kills its process.
     """
     distributed.utils.sync(worker.loop, worker.scheduler.log_event, topic=topic, msg=message)
 
@@ -159,7 +159,7 @@ def tell_scheduler(worker: Worker, topic: str, message: dict[str, Any]) -> None:
 async def leave_cluster(worker: Worker, reason: str) -> None:
     """Give a worker's tasks back to the scheduler, then end the worker and its nanny.
 
-    Replaces Worker.close_gracefully where the worker has a nanny. There the worker ends before its nanny: its process
+    Replaces Worker.close_gracefully if the worker has a nanny. Then the worker ends before its nanny: its process
     closes a queue that its own thread reads, and logs a traceback (distributed 2026.7, Nanny: watch_stop_q).
 
     Heartbeats end first. One that reaches the scheduler after the worker has left would close the worker a second time.
@@ -177,9 +177,9 @@ async def leave_cluster(worker: Worker, reason: str) -> None:
 
 
 def on_lost_worker(worker: Worker, react: Callable[[str], None]) -> Callable[[], None]:
-    """Call `react` with the address of each worker that this worker hears was lost; return what ends that.
+    """Call `react` with the address of each lost worker of which this worker is told; return a function that ends this.
 
-    Replaces nothing: WorkerPlugin has no such method.
+    Replaces no public call: WorkerPlugin has no such method.
     """
     usual = worker.stream_handlers["remove-worker"]
 
@@ -192,9 +192,9 @@ def on_lost_worker(worker: Worker, react: Callable[[str], None]) -> Callable[[],
 
 
 def forget_connections(worker: Worker, address: str) -> None:
-    """End this worker's connections to an address, also one that is just being opened.
+    """End this worker's connections to an address, including connections that are being opened.
 
-    Replaces nothing: Dask ends open connections to a lost worker, but tries one that begins just then for 30 s.
+    Replaces no public call: Dask ends open connections to a lost worker, but tries to open a new one for 30 s.
     """
     worker.rpc.remove(address)
 
@@ -203,9 +203,9 @@ def forget_connections(worker: Worker, address: str) -> None:
 
 
 def is_executing(worker: Worker, key: str) -> bool:
-    """Return whether a task that runs in a thread of this worker is still wanted.
+    """Return whether a task in a thread of this worker is still wanted, that is, not cancelled.
 
-    Replaces nothing: Dask cannot stop a task, and does not tell it that it was cancelled.
+    Replaces no public call: Dask cannot stop a task, and does not tell a task that it was cancelled.
     """
     task = worker.state.tasks.get(key)
     return task is not None and task.state in ("executing", "long-running")
@@ -214,7 +214,7 @@ def is_executing(worker: Worker, key: str) -> bool:
 def add_handler(worker: Worker, name: str, answer: Callable) -> None:
     """Let other workers call `answer`, a coroutine function, by `worker.rpc(address).name(...)`.
 
-    Replaces nothing: extensions of Dask do the same.
+    Replaces no public call: extensions of Dask do the same.
     """
     worker.handlers[name] = answer
 
@@ -230,13 +230,13 @@ def remove_handler(worker: Worker, name: str) -> None:
 def offer_in_handshakes(worker: Worker, offer: dict[str, Any]) -> None:
     """Send `offer` to the other side of each connection that this worker opens from now on.
 
-    Replaces nothing: Dask's handshake has no public place for facts of ours.
+    Replaces no public call: Dask's handshake has no public place for further facts.
     """
     worker.rpc.connection_args["handshake_overrides"] = offer
 
 
 def recipient_of(context: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the handshake of the process that a message goes to, with its offer; empty if unknown."""
+    """Return the handshake, with the offer, of the recipient of a message; empty if unknown."""
     return (context or {}).get("recipient") or {}
 
 
@@ -246,7 +246,7 @@ _usual_messages = distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._o
 def messages_in_threads(min_bytes: int, threads: ThreadPoolExecutor) -> None:
     """Read and write messages of `min_bytes` and more in these threads, not on the event loop.
 
-    Replaces the setting distributed.comm.offload, which Dask reads once, when it is imported; and Dask has one thread
+    Replaces the setting distributed.comm.offload, which Dask reads only when it is imported. Also, Dask has one thread
     for all messages.
     """
     distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor = min_bytes, threads
@@ -265,8 +265,8 @@ def end_cluster(cluster: Any, seconds: float) -> None:
 
     Replaces cluster.close() alone, which fails in two cases (distributed 2026.7):
     - It waits for workers that are starting. If one was killed while it started, its nanny may wait for ever, with the
-      next one up and running: the first start takes the answer of the second.
-    - A worker that was killed while it registered ends Dask's watch of the workers with a KeyError, which comes up at
+      next worker running: the first start takes the answer of the second.
+    - A worker that was killed while it registered ends Dask's watch of the workers with a KeyError, which is raised at
       the end of close: all processes have ended by then.
     """
     starting = [n for n in cluster.workers.values() if n.process and n.process.status == Status.starting]

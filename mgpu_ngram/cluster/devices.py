@@ -17,7 +17,7 @@ NOBODY = 65534
 
 
 def visible_gpus() -> int:
-    """GPUs that CUDA_VISIBLE_DEVICES leaves visible; 0 without driver or NVML."""
+    """Return the number of GPUs that are visible under CUDA_VISIBLE_DEVICES; 0 without driver or NVML."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return 0
@@ -35,9 +35,9 @@ def visible_gpus() -> int:
 
 
 def resolve_device(wanted: str) -> str:
-    """Return "cpu" or "gpu" for a wanted "auto", "cpu" or "gpu". Never falls back from "gpu" in silence.
+    """Return "cpu" or "gpu" for the setting "auto", "cpu" or "gpu". Raises InputError if "gpu" is not possible.
 
-    `auto` is the GPU when one is visible and CuPy is installed.
+    "auto" is the GPU if one is visible and CuPy is installed.
     """
     if wanted not in ("auto", "cpu", "gpu"):
         raise InputError(f"device is {wanted!r} but must be auto, cpu or gpu")
@@ -50,19 +50,17 @@ def resolve_device(wanted: str) -> str:
         return "cpu"
     if not cupy:
         raise InputError(
-            "device gpu was asked for but CuPy is not installed; pip install -e '.[cuda13]' (or cuda12) in the "
+            "device is gpu but CuPy is not installed; pip install -e '.[cuda13]' (or cuda12) in the "
             "checkout, or use --device cpu"
         )
     if importlib.util.find_spec("pynvml") is None:
-        raise InputError(
-            "device gpu was asked for but nvidia-ml-py, which finds GPUs, is not installed; pip install nvidia-ml-py"
-        )
+        raise InputError("device is gpu but nvidia-ml-py, which finds GPUs, is not installed; pip install nvidia-ml-py")
     import ctypes.util
 
     driver = "no NVIDIA driver is loaded" if not ctypes.util.find_library("cuda") else "no GPU is visible"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
     raise InputError(
-        f"device gpu was asked for but {driver} (CUDA_VISIBLE_DEVICES={visible}); check nvidia-smi, or use --device cpu"
+        f"device is gpu but {driver} (CUDA_VISIBLE_DEVICES={visible}); check nvidia-smi, or use --device cpu"
     )
 
 
@@ -79,7 +77,7 @@ def cpu_cores() -> int:
 def has_other_users() -> bool:
     """Return whether another person has a process on this host, as far as this process can see.
 
-    A person is a user id from FIRST_USER on; programs of the system have smaller ones, and NOBODY.
+    A person has a user id from FIRST_USER on; system programs have lower ids, or NOBODY.
     """
     import psutil  # when first used: it takes a while to load
 
@@ -89,7 +87,7 @@ def has_other_users() -> bool:
 
 
 def allow_open_files() -> None:
-    """Let this process open as many files as the system lets it: a merge may read thousands at once."""
+    """Raise this process's limit of open files to the system's maximum, because a merge may read thousands at once."""
     with suppress(ImportError, OSError, ValueError):  # no POSIX; a system that refuses its own hard limit
         import resource
 

@@ -15,13 +15,13 @@ OnDone = Callable[[Any], Iterable[Any] | None]
 class Executor(Protocol):
     """Runs pure functions. Arguments may be handles or lists of handles; tasks receive their values.
 
-    workers    tasks that run at once
-    device     "cpu" or "gpu", where tasks work
-    threads    host threads that one task may use
-    tasks_per_host     tasks at once on one host
-    tasks_per_process  tasks at once in one process
-    transport  how values move between workers: "memory", "ipc", "ucx" or "tcp"
-    dashboard  address of the cluster's dashboard, if it has one
+    workers    number of tasks that run at once
+    device     "cpu" or "gpu", the device of the tasks
+    threads    number of host threads that one task may use
+    tasks_per_host     number of tasks at once on one host
+    tasks_per_process  number of tasks at once in one process
+    transport  transport of values between workers: "memory", "ipc", "ucx" or "tcp"
+    dashboard  address of the cluster's dashboard, or None
     resume_hint  how to resume a run after its cluster is lost, such as "with --resume"; the caller of a run sets it,
                and errors end with it. Empty: the run must start again
     """
@@ -44,10 +44,10 @@ class Executor(Protocol):
         colocate_with: Handle | None = None,
         priority: bool = False,
     ) -> Handle:
-        """Run fn(*args) somewhere. It may begin only when this process waits, gathers, or asks everywhere.
+        """Run fn(*args) on some worker. It may begin only when this process calls `wait`, `gather` or `everywhere`.
 
         label          name of the task in errors: "chunk 3: books.txt, bytes 0 to 1,000"
-        affinity       prefer worker number `affinity % workers`; another worker takes the task if that one is gone
+        affinity       prefer worker number `affinity % workers`; another worker takes the task if that worker is lost
         colocate_with  prefer the worker that holds the value of this finished handle
         priority       start before tasks that were called earlier and have not started
         """
@@ -55,7 +55,7 @@ class Executor(Protocol):
     def wait(self, handles: Iterable[Handle], done: OnDone | None = None) -> None:
         """Wait for all; call `done` with each handle as it finishes. The first error is raised.
 
-        `done` may return further handles to wait for. Finished handles are not kept, so values without other
+        `done` may return further handles to wait for. Finished handles are dropped, so values without other
         handles are freed during the wait.
         """
 
@@ -69,15 +69,16 @@ class Executor(Protocol):
         """Run fn(*args) in every worker process at once; for short functions with small results."""
 
     def gang_size(self, seconds: float = 0) -> int:
-        """Return how many ranks a gang can have now: the number of tasks that run at once.
+        """Return the number of ranks that a gang can have now: the number of tasks that run at once.
 
-        On a cluster, waits for the first worker, and up to `seconds` for all `workers`: lost ones may come back.
+        On a cluster, waits for the first worker, and up to `seconds` for all `workers`, because lost workers may
+        return.
         """
 
     def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
         """Run fn(communicator, *args) for each rank, all at once; wait for all.
 
-        label  name of the work in errors: "the sweeps"
+        label  name of the work for errors, such as "the sweeps"
 
         The communicator is a `gang.Communicator`. Waits until enough workers are free. Returns the finished handles of
         the results, by rank; a result is lost with its worker. A rank runs on a worker that holds one of its arguments,
@@ -86,16 +87,16 @@ class Executor(Protocol):
         """
 
     def groups(self, handles: Sequence[Handle]) -> list[list[Handle]]:
-        """Return finished handles grouped by the worker that made their value; groups keep the order."""
+        """Return finished handles grouped by the worker that made their values; groups keep the order."""
 
     def worker_of(self, handle: Handle) -> str:
         """Return the name of the worker that ran the task of a handle."""
 
     def check_folder(self, folder: str) -> None:
-        """Raise InputError unless every worker sees this folder of ours."""
+        """Raise InputError unless every worker sees this folder of the driver."""
 
     def reserve(self, device_bytes: int) -> None:
-        """Allocate this much device memory at once on every worker, where that makes arrays move faster."""
+        """Allocate this number of bytes of device memory at once on every worker, if arrays then move faster."""
 
     def describe(self) -> str:
         """Return where tasks run, for reports: "this process, 2 threads" or "2 cpu workers"."""
@@ -112,7 +113,7 @@ def reduce_tasks(
     roots: int = 1,
     priority: bool = False,
 ) -> list[Handle]:
-    """Merge neighbours in a tree, by an associative merge(*values) of 2 to `arity` values.
+    """Merge neighbours in a tree, with an associative merge(*values) of 2 to `arity` values.
 
     priority  as in `Executor.call`
 
@@ -128,7 +129,7 @@ def reduce_tasks(
 def windowed(
     executor: Executor, calls: Iterable[Handle], window: int, done: OnDone, meanwhile: Callable[[], None] | None = None
 ) -> None:
-    """Wait for the tasks of `calls`, at most `window` of them unfinished at once: workers fetch arguments early.
+    """Wait for the tasks of `calls`, at most `window` unfinished at once, because workers fetch arguments early.
 
     calls      a lazy iterable: drawing a handle from it calls its task
     done       called with each handle as it finishes; may return further handles to wait for, which do not count
@@ -156,7 +157,7 @@ def windowed(
 
 
 def in_order(executor: Executor, calls: Iterable[Handle], window: int) -> Iterator[Any]:
-    """Yield the values of `calls` in order, at most `window` of them running or not yet yielded at once.
+    """Yield the values of `calls` in order, at most `window` running or not yet yielded at once.
 
     calls  a lazy iterable: drawing a handle from it calls its task
     """

@@ -80,11 +80,11 @@ class Watch:
             self._futures.add(future)
 
     def place(self, key: str, affinity: int | None, holder: str | None) -> list[str]:
-        """Return where to put a task: by affinity on a worker of this number, or where another task ran.
+        """Return the worker for a task: by affinity the worker of this number, or the worker that ran another task.
 
-        The second is strict, or an idle worker would steal the task and fetch all its arguments. If that worker is
-        lost, so are the arguments; before they are computed again, `_release` lifts the restriction. Uses addresses,
-        because Dask fails on the name of a worker that is briefly gone.
+        The second choice is strict, or an idle worker would steal the task and fetch all its arguments. If that worker
+        is lost, so are the arguments; before they are computed again, `_release` lifts the restriction. Uses addresses,
+        because Dask fails on the name of a worker that is briefly absent.
         """
         addresses = list(self._workers)
         address = ""
@@ -119,7 +119,7 @@ class Watch:
         return address if address in self._workers else key
 
     def close(self) -> None:
-        """Leave a cluster as it was: end all our tasks."""
+        """End all our tasks, to leave a cluster in its earlier state."""
         self.client.cancel(self._alive())
         self.client.unsubscribe_topic(self.topic)
         self.client.unsubscribe_topic(WORKERS_TOPIC)
@@ -183,14 +183,14 @@ class Watch:
             self._fail(self.no_workers())
 
     def no_workers(self) -> str:
-        """Return the message that no worker is left, with the way out."""
+        """Return the message that all workers are lost, with the way out."""
         return (
             f"all workers of the Dask cluster {self.address} are gone and none came back within "
             f"{_no_workers_seconds():g} s; {self.way_out('start some')}"
         )
 
     def way_out(self, first: str) -> str:
-        """Return what the user must do, then run again: with the hint on resuming, if the run has one."""
+        """Return the advice to do something and run again, with the hint on resuming if the run has one."""
         return f"{first}, then run again{' ' * bool(self.resume_hint)}{self.resume_hint}"
 
     def _fail(self, message: str) -> None:

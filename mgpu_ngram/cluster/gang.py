@@ -24,13 +24,13 @@ class GangError(RunError):
 
 
 class Pending(Protocol):
-    """A collective that has begun. Its arrays must neither change nor be read before it ends."""
+    """A collective that has begun. Do not change or read its arrays before it ends."""
 
     def wait(self) -> Any:
         """Wait for the result and return it; raise GangError if the gang ends first."""
 
     def hold_stream(self) -> Any:
-        """Return the result at once: kernels launched on the current stream from now on start when it is complete."""
+        """Return the result at once: later kernels on the current stream start when it is complete."""
 
 
 class Communicator(ABC):
@@ -40,8 +40,8 @@ class Communicator(ABC):
     size  tasks in the gang
 
     Arrays are C-contiguous and equal in shape and type on all ranks. CuPy arrays go from GPU to GPU, NumPy arrays
-    through host memory. Sums are of the types in SUMMED. Sums of integers wrap around and do not depend on an order, so
-    they are the same for any number of ranks. Sums of floats may differ in the last bits.
+    through host memory. Sums support the types in SUMMED. Sums of integers wrap around and do not depend on the order,
+    so they are the same for any number of ranks. Sums of floats may differ in the last bits.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class Communicator(ABC):
     def all_reduce_async(self, array: Any, out: Any = None) -> Pending:
         """Begin `all_reduce`, after the kernels of the current stream and beside later ones.
 
-        out  another array of the same shape and type to fill, where `array` stays as it is
+        out  another array of the same shape and type to fill; then `array` does not change
         """
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Communicator(ABC):
         """Raise GangError if the gang was aborted. Call it now and then in work without collectives."""
 
     def close(self) -> None:  # noqa: B027
-        """Free what the communicator holds; the gang does that when the rank ends."""
+        """Free the resources of the communicator; the gang does this when the rank ends."""
 
     def all_reduce(self, array: Any) -> Any:
         """Replace the array by its sum over all ranks, in place; return it."""
@@ -87,7 +87,7 @@ class Communicator(ABC):
 
 
 def check_array(array: Any, size: int, operation: str) -> None:
-    """Raise ValueError unless this collective takes this array."""
+    """Raise ValueError unless an array is valid for a collective."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{operation} got an array with strides {array.strides}; make it C-contiguous first")
     if operation != "all_gather" and array.dtype.name not in SUMMED:
@@ -97,22 +97,22 @@ def check_array(array: Any, size: int, operation: str) -> None:
 
 
 def checked_target(array: Any, out: Any, size: int) -> Any:
-    """Return the array that `all_reduce` fills; raise ValueError unless it can be."""
+    """Return the array that `all_reduce` fills; raise ValueError if it is not valid."""
     check_array(array, size, "all_reduce")
     if out is None:
         return array
     check_array(out, size, "all_reduce")
     if (out.shape, out.dtype) != (array.shape, array.dtype):
         raise ValueError(
-            f"all_reduce got out of {out.dtype} and shape {out.shape}; give one of {array.dtype} and {array.shape}"
+            f"all_reduce got out of {out.dtype} and shape {out.shape}; give an array of {array.dtype} and {array.shape}"
         )
     return out
 
 
 def check_size(ranks: int, workers: int, label: str) -> None:
-    """Raise GangError unless a gang of so many ranks can run on so many workers."""
+    """Raise GangError unless a gang of `ranks` ranks can run on `workers` workers."""
     if not 1 <= ranks <= workers:
         raise GangError(
-            f"{label and f'{label}: '}{ranks} ranks were asked for but {workers} can run at once; "
+            f"{label and f'{label}: '}{ranks} ranks were requested but {workers} can run at once; "
             f"use 1 to {workers} ranks, or start more workers"
         )

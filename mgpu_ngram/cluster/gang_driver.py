@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.005, 0.1  # between questions to the workers, first and last
 
 
 def slots(executor: DaskExecutor) -> dict[str, int]:
-    """Return how many tasks each worker can run at once, by address."""
+    """Return the number of tasks that each worker can run at once, by address."""
     with executor.scheduler():
         workers = checks.scheduler_info(executor.client)["workers"].items()
     return {address: int(worker["nthreads"]) for address, worker in workers if worker["status"] == "running"}
@@ -44,7 +44,7 @@ def size_now(executor: DaskExecutor, seconds: float) -> int:
 
 
 def run(executor: DaskExecutor, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str) -> list[Future]:
-    """See `Executor.gang`."""
+    """Run a gang; see `Executor.gang`."""
     executor.wait([handle for args in args_by_rank for handle in _handles(args)])
     patience = GANG_START_SECONDS
     while True:

@@ -15,7 +15,7 @@ POLL_SECONDS = 0.05  # between checks whether a gang was aborted or interrupted
 
 
 class Abort:
-    """Whether a gang has ended early, and why; any thread may set it, and the first reason counts."""
+    """Whether a gang was aborted, and the reason. Any thread may set it; the first reason is kept."""
 
     def __init__(self) -> None:
         self._lock, self._set, self._reason = threading.Lock(), threading.Event(), ""
@@ -45,7 +45,7 @@ class Abort:
 
 
 class Hub:
-    """Combines the arrays that all ranks bring to a collective; rank 0 keeps it."""
+    """Combines the arrays of all ranks in collectives; rank 0 holds it."""
 
     def __init__(self, size: int):
         self.size = size
@@ -54,7 +54,7 @@ class Hub:
         self._closed = ""
 
     def put(self, rank: int, number: int, operation: str, array: np.ndarray) -> Future:
-        """Add the array of a rank to the collective of this number; return the result, which all ranks share."""
+        """Add the array of a rank to the collective with a number; return the result, which all ranks share."""
         with self._lock:
             brought, future = self._rounds.setdefault(number, ({}, Future()))
             if not brought:
@@ -74,7 +74,7 @@ class Hub:
         return future
 
     def close(self, reason: str) -> None:
-        """End all collectives, also future ones."""
+        """End all collectives, including future ones."""
         with self._lock:
             self._closed, rounds = reason, list(self._rounds.values())
             self._rounds.clear()
@@ -104,7 +104,7 @@ class Channel(Protocol):
     """Connects ranks through host memory."""
 
     def exchange(self, operation: str, array: np.ndarray) -> np.ndarray:
-        """Return what `Hub` makes of the arrays of all ranks; raise GangError if the gang ends first."""
+        """Return the result of the `Hub` for the arrays of all ranks; raise GangError if the gang ends first."""
 
 
 class ThreadChannel:
@@ -122,7 +122,7 @@ NO_BYTES = np.empty(0, np.uint8)
 
 
 class HostCommunicator(Communicator):
-    """Sums through host memory. A gang of one rank may use CuPy arrays, too: nothing is exchanged."""
+    """Sums through host memory. A gang of one rank exchanges nothing and may also use CuPy arrays."""
 
     def __init__(self, channel: Channel, rank: int, size: int, abort: Abort):
         self.rank, self.size, self._channel, self._abort = rank, size, channel, abort

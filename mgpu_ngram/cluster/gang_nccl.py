@@ -26,12 +26,12 @@ LOOKS_PER_ERROR_CHECK = 200  # looks at an event between checks for errors of NC
 
 
 class NcclCommunicator(Communicator):
-    """Sums arrays of GPUs directly.
+    """Sums arrays directly between GPUs.
 
-    Waits do not block in CUDA: they look at an event, so an abort ends them. An abort also ends NCCL's kernels, on
+    Waits do not block in CUDA: they poll an event, so an abort ends them. An abort also ends NCCL's kernels, on
     which other streams may wait.
 
-    give_up  called with the reason if NCCL does not let go of the GPU after an abort; must end the process
+    give_up  called with the reason if NCCL still occupies the GPU after an abort; must end the process
     """
 
     def __init__(self, channel: Channel, rank: int, size: int, abort: Abort, give_up: Callable[[str], None]):
@@ -125,7 +125,7 @@ class NcclCommunicator(Communicator):
         self._abort.check()
 
     def close(self) -> None:
-        """End NCCL here; after an abort, return only when the GPU is free, or give it up."""
+        """End NCCL in this process; after an abort, return only when the GPU is free, or call `give_up`."""
         self._is_closed = not self._abort.is_set()
         if self._is_closed:
             with self._calling:

@@ -1,7 +1,7 @@
 """The ranks of a gang on the workers of a Dask cluster.
 
-Only the driver aborts a gang: it cancels the task of each rank, and every worker notices, even a busy one. If the
-driver is lost, the scheduler cancels its tasks, which also aborts the gang.
+Only the driver aborts a gang: it cancels the task of each rank, which every worker notices, even while it is busy. If
+the driver is lost, the scheduler cancels its tasks, which also aborts the gang.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LONE_FACTOR = 10  # times `patience`: a rank that waits longer runs again, witho
 class Place:
     """The place of a task in a gang.
 
-    addresses  of the workers, by rank
-    patience   seconds that the driver waits for all ranks to be there
+    addresses  addresses of the workers, by rank
+    patience   seconds that the driver waits for all ranks to start
     """
 
     gang: str
@@ -47,7 +47,7 @@ _here: dict[tuple[str, int], Future] = {}  # ranks in this process; each begins 
 
 
 def ranks_here(gang: str, begin: bool) -> list[int]:
-    """Return the ranks of a gang that run in this process; let them begin if all ranks are there."""
+    """Return the ranks of a gang that run in this process; let them begin if all ranks have started."""
     found = {rank: future for (name, rank), future in list(_here.items()) if name == gang}
     for future in found.values():
         if begin and not future.done():
@@ -56,7 +56,7 @@ def ranks_here(gang: str, begin: bool) -> list[int]:
 
 
 def run_rank(place: Place, device: str, fn: Callable, *args: Any) -> Any:
-    """Return fn(communicator, *args); calls fn when all ranks are there."""
+    """Wait until all ranks have started, then return fn(communicator, *args)."""
     worker, size, abort = get_worker(), len(place.addresses), Abort()
     with _registered(worker, place, abort) as (begun, hub):
         abort.wait_for(begun)

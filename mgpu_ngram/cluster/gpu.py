@@ -1,4 +1,4 @@
-"""CUDA calls of the cluster: share arrays with other processes of this host, and check that the device works.
+"""CUDA calls of the cluster package: share arrays with other processes of this host, and check that the device works.
 
 The rest of the cluster does not use CUDA, so tests replace this module.
 """
@@ -22,13 +22,13 @@ _one_at_a_time = threading.Lock()  # a process may not open the same allocation 
 
 
 def is_array(value: Any) -> bool:
-    """Return whether it is a CuPy array; does not import CuPy, which takes a while."""
+    """Return whether a value is a CuPy array, without the slow import of CuPy."""
     array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
     return array_type is not None and isinstance(value, array_type)
 
 
 def as_contiguous(array: Any) -> Any:
-    """Return the array itself, or a C-contiguous copy that is complete."""
+    """Return the array itself, or a complete C-contiguous copy."""
     if array.flags.c_contiguous:
         return array
     import cupy
@@ -53,7 +53,7 @@ _slab: _Slab | None = None
 
 
 def reserve(nbytes: int) -> None:
-    """Let CuPy's pool allocate up to `nbytes` at once: peers open that once and read any array in it."""
+    """Let CuPy's pool allocate up to `nbytes` at once, as a slab: peers open the slab once and read any array in it."""
     global _slab
     nbytes -= nbytes % WHOLE_BYTES
     if _slab is not None or nbytes <= 0:
@@ -84,7 +84,7 @@ class Loan:
 
 
 def lend(arrays: Sequence[Any]) -> Loan:
-    """Lend complete arrays: views of the slab if they lie in it, else copies in few allocations."""
+    """Lend complete arrays: views of the slab if they are in it, else copies in few allocations."""
     import cupy
     from cupy.cuda import runtime
 
@@ -231,7 +231,7 @@ def wait_for_device() -> None:
 
 
 def why_lost() -> str:
-    """Return the error of a device that no longer works in this process (such as after an illegal access), or ''."""
+    """Return the error of a device that no longer works in this process, such as after an illegal access; else ''."""
     try:
         wait_for_device()
     except Exception as error:

@@ -109,7 +109,7 @@ class LocalExecutor:
         return self.workers
 
     def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future]:
-        """Run the ranks in threads of their own, so that they do not wait for tasks."""
+        """Run the ranks in separate threads, so that they do not wait for tasks."""
         check_size(len(args_by_rank), self.workers, label)
         return run_in_threads(fn, [[_value(a) for a in args] for args in args_by_rank])
 

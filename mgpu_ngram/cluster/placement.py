@@ -25,8 +25,8 @@ GPU_START_SECONDS = 0.8
 class Work(NamedTuple):
     """The size of a run's work.
 
-    size_bytes   size of the input or the output, uncompressed where that is known
-    cpu_seconds  about how long 2 cores take, without the start of the program; inf: unknown, or long
+    size_bytes   size of the input or the output, uncompressed if known
+    cpu_seconds  approximate seconds of 2 cores, without the start of the program; inf: unknown, or long
     """
 
     size_bytes: int = 0
@@ -34,10 +34,10 @@ class Work(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a run's tasks go.
+    """The device and the workers of a run.
 
-    workers  Dask workers to start; 0: this process
-    reason   for people, such as "one GPU"
+    workers  number of Dask workers to start; 0: this process
+    reason   reason to show, such as "one GPU"
     device   "cpu" or "gpu"
     """
 
@@ -47,9 +47,9 @@ class Placement(NamedTuple):
 
 
 def choose_place(device: str, workers: int | None, work: Work) -> Placement:
-    """Return where work goes: to the CPU when device and workers are free and opening a GPU costs more than the work.
+    """Return the placement of work: the CPU if the user left the choice and opening a GPU takes longer than the work.
 
-    device   what the user asked for: "auto", "cpu" or "gpu"
+    device   the user's setting: "auto", "cpu" or "gpu"
     workers  as in `choose_workers`
     """
     found = resolve_device(device)
@@ -60,11 +60,11 @@ def choose_place(device: str, workers: int | None, work: Work) -> Placement:
 
 
 def choose_workers(device: str, workers: int | None, work_bytes: int) -> Placement:
-    """Return the number of Dask workers that an input is worth, and the reason.
+    """Return the number of Dask workers for an input, and the reason.
 
     device      "cpu" or "gpu"
-    workers     the number that the user asked for, which is returned; None (`workers: auto`): choose
-    work_bytes  size of the input, uncompressed where that is known
+    workers     the user's setting, which is returned; None (`workers: auto`): choose
+    work_bytes  size of the input, uncompressed if known
     """
     if workers is not None:
         return Placement(workers, "as asked for" if workers else "in this process, as asked for", device)

@@ -42,7 +42,7 @@ class Parcel:
     """The result of a task.
 
     loan    copies of its arrays for peers to read, kept as long as the value
-    failed  why it did not arrive; raised where the value is used
+    failed  the error that kept the value from arriving; raised when the value is used
     """
 
     value: Any
@@ -68,7 +68,7 @@ _here = _Worker()
 
 
 def announce_offers(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[str], None] | None) -> None:
-    """Announce in all future connections that this worker can map the files of its host's other processes, and, if it
+    """Announce in all future connections that this worker can map files of other processes of its host, and, if it
     is in `may_lend`, that it can read its peers' memory.
     """
     me, lends = {"host": host_identity(), "pid": os.getpid()}, process_identity() in may_lend
@@ -89,7 +89,7 @@ def stop(worker: Any) -> None:
 
 
 def host_identity() -> str:
-    """Return a name shared by processes that see each other's memory and process ids: one host, one container."""
+    """Return a name that is equal for processes that see each other's memory and process ids: one host or container."""
     try:
         spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("ipc", "pid")]
         return " ".join([Path("/proc/sys/kernel/random/boot_id").read_text().strip(), *spaces])
@@ -98,7 +98,7 @@ def host_identity() -> str:
 
 
 def process_identity() -> str:
-    """Return a name shared by workers with the same host and GPUs, also after a restart."""
+    """Return a name that is equal for workers with the same host and GPUs, even after a restart."""
     gpus = sorted(os.environ.get("CUDA_VISIBLE_DEVICES", "all").split(","))
     return f"{host_identity()} {','.join(gpus)}"
 

@@ -29,7 +29,7 @@ from mgpu_ngram.core.version import VERSION
 
 
 class Prompt(SchedulerPlugin):
-    """Lets the scheduler of a cluster that we started send messages sooner."""
+    """Makes the scheduler of a cluster that we started send messages sooner."""
 
     name = "mgpu-ngram-prompt"
 
@@ -41,11 +41,11 @@ class Prompt(SchedulerPlugin):
 
 
 class Plugin(WorkerPlugin):
-    """Sets a worker up; Dask also runs it on workers that restart or join later. Cheap: no CUDA here.
+    """Sets up a worker; Dask also runs it on workers that restart or join later. Does not use CUDA.
 
-    A worker that joins later and does not fit the run leaves again and logs why.
+    A worker that joins later and does not fit the run leaves again and logs the reason.
 
-    versions  of packages in the driver
+    versions  versions of packages in the driver
     may_lend  `process_identity` of the workers that can read each other's memory
     ours      whether we started the cluster. If so, do not log a traceback when a worker is lost, and send messages
               without delay
@@ -115,9 +115,9 @@ def silence() -> None:
 
 
 def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> Parcel:
-    """Return fn(*args). First tells the driver, so that it knows the running task if the process dies.
+    """Return fn(*args). First tells the driver, which then knows the running task if the process dies.
 
-    For tasks without a label, which are short, the driver is told while they run.
+    Tasks without a label are short, so the driver is told while they run.
     """
     if _tasks.are_refused:  # the task came before this worker has left
         raise Reschedule
@@ -172,7 +172,7 @@ def _value(arg: Any) -> Any:
 
 
 def tell(worker: Worker, topic: str, message: dict[str, Any]) -> None:
-    """Log an event of the cluster; return when the scheduler has it."""
+    """Log an event of the cluster; return when the scheduler has received it."""
     with suppress(OSError):  # the scheduler is gone, which ends the worker anyway
         dask_private.tell_scheduler(worker, topic, message)
 
@@ -185,7 +185,7 @@ def die(worker: Worker, why: str, during: str) -> None:
 
 
 def facts(wanted: str) -> dict[str, Any]:
-    """Return what the driver must know of this worker before work starts. Uses no CUDA."""
+    """Return the facts about this worker that the driver needs before work starts. Does not use CUDA."""
     device, here = resolve_device(wanted), versions()
     if device == "gpu":
         import cupy

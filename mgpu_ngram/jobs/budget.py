@@ -30,13 +30,13 @@ def make_budget(
     result_bytes: int = 0,
     outside_pool: Callable[[Budget], int] = lambda budget: 0,
 ) -> Budget:
-    """Return the budget of each process of a run, the same for all: that of the worker with least memory.
+    """Return the budget of the processes of a run, which is that of the worker with least memory.
 
-    `memory.device_bytes` is for the run alone, as is the free memory that stands in for it. GPU arrays of the process
+    `memory.device_bytes`, by default the free memory, is for the run alone. GPU arrays of the process
     that are older than the run, such as the caller's or replicas of models, are `before_bytes`: the fewest that any
     process has, so that no process exceeds the limit.
 
-    result_bytes  the most bytes of results that the run keeps until it writes them
+    result_bytes  greatest number of bytes of results that the run keeps until it writes them
     outside_pool  bytes of the device that a task takes outside CuPy's pool, such as buffers for text
     """
     # Workers release an earlier job's results before they run these tasks; then those do not count as taken.
@@ -74,7 +74,7 @@ def is_spilling(result_bytes: int, device: str, device_bytes: int, workers: int)
 
 
 def text_within(budget: Budget, bytes_per_text_byte: int, most: int) -> int:
-    """Return the bytes of text that one task may take at once, at most `most`.
+    """Return the bytes of text that one task may read at once, at most `most`.
 
     bytes_per_text_byte  bytes of memory that the task takes for each byte of its text
     """
@@ -83,10 +83,10 @@ def text_within(budget: Budget, bytes_per_text_byte: int, most: int) -> int:
 
 
 def chunks_ahead(budget: Budget, workers: int, result_bytes: int, most: int) -> int:
-    """Return how many chunks may be in flight or buffered when results wait for that of the first chunk.
+    """Return the number of chunks that may be in flight or buffered, as results wait for the result of the first chunk.
 
     result_bytes  bytes of host memory that the result of a chunk takes
-    most          the most chunks for each worker; the least is 1
+    most          greatest number of chunks for each worker; the result is at least 1 for each
     """
     return workers * max(1, min(most, budget.kept_host_bytes() // (budget.tasks * max(1, result_bytes))))
 
@@ -124,7 +124,7 @@ class _Limited:
 
 
 class LimitedTask:
-    """A task that holds CuPy's pool to a budget while it runs. It takes the name of its function, which Dask shows."""
+    """A task that limits CuPy's pool to a budget while it runs. It has the name of its function, which Dask shows."""
 
     def __init__(self, fn: Callable, budget: Budget):
         self.fn, self.budget = fn, budget

@@ -13,16 +13,16 @@ from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a job runs, and its limits.
+    """The executor and the output of a job, and its limits.
 
     executor            runs the tasks
-    output              the folder to write: it appears when it is whole. None: the job writes no file
+    output              the folder to write, which appears when it is complete. None: the job writes no file
     single_file         `output` is the file of the result alone, without a folder and a manifest
     overwrite           replace an output of the same kind
     resume              continue from OUT.checkpoint; the result is that of an uninterrupted run
     progress            receives the progress of phases
     memory              limits for each GPU and host, and the spill folder
-    checkpoint_seconds  how often finished work is saved in OUT.checkpoint
+    checkpoint_seconds  seconds between saves of finished work in OUT.checkpoint
     """
 
     executor: Executor
@@ -36,7 +36,7 @@ class RunContext:
 
     @property
     def target(self) -> str | Path:
-        """Return `output`; for a job that always writes."""
+        """Return `output`, for jobs that always write."""
         if self.output is None:
             raise ValueError("the job writes an output but the context has none; give RunContext an output")
         return self.output
@@ -46,8 +46,8 @@ class RunContext:
 class PlanContext:
     """The workers that a plan assumes.
 
-    free_bytes  of one GPU, or of the host when `device` is "cpu"
-    transport   how arrays go from worker to worker
+    free_bytes  free bytes of one GPU, or of the host if `device` is "cpu"
+    transport   transport of arrays between workers
     output      folder of the whole run; sorted runs spill beside it
     """
 

@@ -28,8 +28,8 @@ from mgpu_ngram.jobs.trie.config import MODEL_FILES
 class ModelResult:
     """The model of a run.
 
-    counts   n-grams of each order
-    seconds  by step
+    counts   number of n-grams of each order
+    seconds  seconds by step
     """
 
     path: Path
@@ -61,9 +61,9 @@ def run_alone(make: Make[R], context: RunContext, format: str, kind: str, made_o
     single file.
 
     make     make(path, device, threads, overwrite) writes the model; a picklable function
-    format   of the model, a key of MODEL_FILES
+    format   format of the model, a key of MODEL_FILES
     kind     the format of the manifest
-    made_of  what the output depends on, for the manifest
+    made_of  the settings and inputs that determine the output, for the manifest
 
     Not resumable.
     """
@@ -90,9 +90,9 @@ def run_alone(make: Make[R], context: RunContext, format: str, kind: str, made_o
 
 
 def open_target(output: str | Path, overwrite: bool, format: str) -> Path:
-    """Return the path of a model to write, after its folder was made. Raises InputError unless it can be written.
+    """Make the folder of a model to write, and return the model's path. Raises InputError unless it can be written.
 
-    Called before the work, because a large model takes a while.
+    Called before the work, to report errors early.
     """
     check_free_file(output, overwrite, format)
     output = Path(output)
@@ -105,7 +105,7 @@ def open_target(output: str | Path, overwrite: bool, format: str) -> Path:
 
 
 def absolute(path: str) -> str:
-    """Return a path for a worker, which may have another working folder; a URL unchanged."""
+    """Return an absolute path, for workers with another working directory; URLs are unchanged."""
     return path if "://" in path else os.path.abspath(path)
 
 

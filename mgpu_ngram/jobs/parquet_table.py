@@ -22,7 +22,7 @@ else:
 
 
 class ParquetTable:
-    """A Parquet file with columns of these types; it gets its name when it is complete."""
+    """A Parquet file with columns of given types; it appears when it is complete."""
 
     def __init__(self, path: str | Path, columns: dict[str, str]):
         self.path, self.schema = path, pa.schema([(name, getattr(pa, kind)()) for name, kind in columns.items()])

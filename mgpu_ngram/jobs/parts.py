@@ -16,9 +16,9 @@ MAX_WHOLE = 4  # times the text of a chunk: the most of a source that cannot be 
 
 
 def in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
-    """Yield (chunk, number of chunks that it completes). A chunk that is too large is read here and yielded in parts.
+    """Yield (chunk or part, number of chunks that it completes). Too large chunks are read here and yielded in parts.
 
-    For example a large compressed file: its results would fill the memory of a worker, and then of the driver.
+    An example is a large compressed file, whose results would fill the memory of a worker and then of the driver.
     """
     for chunk in chunks:
         if chunk.size_bytes <= MAX_WHOLE * chunk_bytes:
@@ -37,10 +37,10 @@ def results_of(
     executor: Executor, chunks: list[Chunk], chunk_bytes: int, ahead: int, doing: str, task: Callable[..., Any],
     *arguments: Any,
 ) -> Iterator[tuple[Any, int]]:  # fmt: skip
-    """Yield (what a task makes of a chunk or a part of one, number of chunks that it completes), in order.
+    """Yield (result of the task of a chunk or of a part, number of chunks that it completes), in order.
 
-    ahead  the most calls in flight or buffered
-    doing  what a task does, such as "scoring", for messages
+    ahead  greatest number of calls in flight or buffered
+    doing  activity of a task for messages, such as "scoring"
     """
     counts: deque[int] = deque()
 

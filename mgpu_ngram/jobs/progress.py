@@ -1,10 +1,10 @@
-"""How a job reports its progress."""
+"""Report the progress of a job."""
 
 from __future__ import annotations
 
 
 class Progress:
-    """Receives the progress of a job's phases. This base class ignores it; the command line shows bars."""
+    """Receives the progress of a job's phases. This base class does nothing; the command line shows bars."""
 
     def start(self, phase: str, total: int, unit: str = "", rate: str = "") -> None:
         """Begin a phase of `total` units, 0 for an unknown number.

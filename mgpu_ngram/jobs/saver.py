@@ -12,7 +12,7 @@ CHECKPOINT_SECONDS = 120.0  # between two saves, unless the run says otherwise
 
 
 class Saver:
-    """Collects the finished results of a phase. Every `seconds`, each worker saves the results that it holds.
+    """Collects the finished results of a phase. Every `seconds` seconds, each worker saves the results that it holds.
 
     save(results, items, *shared)  a task that writes a list of results to the checkpoint, on the worker that holds
                                    them; items are the numbers of the chunks (or other items) that they cover
@@ -29,7 +29,7 @@ class Saver:
         return self.flush() if time.monotonic() - self._last >= self.seconds else []
 
     def flush(self) -> list[Handle]:
-        """Save all results that are not saved yet; return the save tasks."""
+        """Save all unsaved results; return the save tasks."""
         self._last = time.monotonic()
         waiting, self.waiting = self.waiting, {}
         return [

@@ -389,5 +389,5 @@ def test_a_scheduler_that_does_not_answer_is_one_line():
         raise OSError
 
     client = SimpleNamespace(sync=fail)
-    with pytest.raises(RunError, match="does not answer any more; see that it runs, then run again"):
+    with pytest.raises(RunError, match="does not answer any more; check that it runs, then run again"):
         checks.scheduler_info(client)

@@ -668,7 +668,7 @@ def test_a_cluster_without_workers_is_refused():
 
 def test_more_gpu_workers_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr("mgpu_ngram.cluster.dask.visible_gpus", lambda: 2)
-    with pytest.raises(InputError, match="3 workers were asked for but 2 GPUs are visible; use --workers 2"):
+    with pytest.raises(InputError, match="3 workers were requested but 2 GPUs are visible; use --workers 2"):
         start_cluster("gpu", 3)
 
 
@@ -676,7 +676,10 @@ def test_more_gpu_workers_than_gpus_are_refused(monkeypatch):
     ("settings", "message"),
     [
         ({"distributed.scheduler.alowed-failures": 3}, "did you mean 'distributed.scheduler.allowed-failures'"),
-        ({"distributed": {"scheduler": {}}}, "dask.distributed is a mapping; write its keys with dots"),
+        (
+            {"distributed": {"scheduler": {}}},
+            "dask.distributed is a mapping but must be a value; write its keys with dots",
+        ),
     ],
 )
 def test_dask_settings_are_checked(settings, message):

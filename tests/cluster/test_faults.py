@@ -55,7 +55,8 @@ def test_only_the_task_that_kills_is_blamed(cluster):
     with pytest.raises(RunError) as error:
         cluster.wait([*innocent, guilty])
     assert str(error.value) == (
-        "chunk 40: books.txt, bytes 0 to 1,000 killed every worker that ran it (4 times); most often memory ran out: "
+        "chunk 40: books.txt, bytes 0 to 1,000 killed every worker that ran it (4 times); "
+        "the usual reason is lack of memory: "
         "use smaller chunks (chunk_bytes) or fewer workers"
     )
     with pytest.raises(RunError, match="chunk 40"):

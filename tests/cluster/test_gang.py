@@ -186,9 +186,9 @@ def work(comm):
 
 
 def test_too_large(executor):
-    with pytest.raises(GangError, match="^the sweeps: 4 ranks were asked for but 3 can run at once; use 1 to 3 ra"):
+    with pytest.raises(GangError, match="^the sweeps: 4 ranks were requested but 3 can run at once; use 1 to 3 ra"):
         executor.gang(work, [[]] * 4, "the sweeps")
-    with pytest.raises(GangError, match="^0 ranks were asked for but 3 can"):
+    with pytest.raises(GangError, match="^0 ranks were requested but 3 can"):
         executor.gang(work, [])
     assert executor.gang_size() == 3
 
@@ -197,7 +197,7 @@ def test_a_gpu_of_this_process_has_one_rank():
     executor = LocalExecutor("gpu")
     try:
         assert executor.gang_size(5) == 1
-        with pytest.raises(GangError, match="^2 ranks were asked for but 1 can run at once"):
+        with pytest.raises(GangError, match="^2 ranks were requested but 1 can run at once"):
             executor.gang(work, [[], []])
     finally:
         executor.close()

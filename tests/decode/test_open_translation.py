@@ -255,7 +255,7 @@ def test_files_that_do_not_fit_are_one_line(
     first, source = files(0).models[0], ((vocabularies[0],),)
     free = save_model(tensors_without_attention(), "free")
     cases = {
-        "there is no model": lambda: TranslationFiles((), source, vocabularies[1]),
+        "the list of models is empty": lambda: TranslationFiles((), source, vocabularies[1]),
         "no source vocabulary": lambda: TranslationFiles((first,), (), vocabularies[1]),
         "1 models but 2 columns": lambda: files(0, columns=(0, 0)),
         "reads column 1": lambda: files(0, columns=(1,)),

@@ -692,7 +692,7 @@ def test_a_word_with_the_hash_of_a_special_is_another_word(tmp_path):
 def test_collisions_under_every_hash_fail_the_run(text_file, tmp_path, monkeypatch):
     real = tokenise_words.hash_words
     monkeypatch.setattr(tokenise_words, "hash_words", lambda *a: (real(*a) != 0).astype(np.uint64))
-    with pytest.raises(RunError, match="collided under each of 8"):
+    with pytest.raises(RunError, match="collided with each of 8"):
         run_here(tmp_path / "out", [text_file])
     assert [p.name for p in tmp_path.iterdir()] == ["text"]
 
@@ -746,7 +746,7 @@ def test_plan_describes_the_run_without_reading(tmp_path):
         ({"histograms": 0}, "histograms is 0"),
         ({"chunk_bytes": 0}, "chunk_bytes is 0"),
         ({"separator_id": 3}, "separator_id needs unit id"),
-        ({"separator_id": 65536, "unit": "id"}, "uint16 holds 0 to 65535"),
+        ({"separator_id": 65536, "unit": "id"}, "ids of uint16 are 0 to 65535"),
         ({"separator_id": -1, "unit": "id"}, "separator_id is -1"),
         ({"sentence_markers": True, "unit": "byte"}, "sentence_markers needs unit word"),
         ({"lowercase": True, "unit": "id"}, "lowercase needs unit word or byte"),

@@ -148,7 +148,7 @@ def test_refusals(count, texts, tmp_path):
     for add, options, told in (
         (["one"], {}, "order is 4 but .*one has orders up to 3; lower it, or count again with order 4"),
         (["rare"], {"order": 3}, "was counted with min_count 2 and lacks n-grams"),
-        (["bytes"], {"order": 2}, "has counts of unit byte, but only counts of words are added to"),
+        (["bytes"], {"order": 2}, "has counts of unit byte, but add needs counts of words"),
         (["one"], {"order": 3, "sentence_markers": True}, "counted with sentence_markers false, but this run has true"),
         (["one"], {"order": 3, "lowercase": True}, "was counted with lowercase false, but this run has true"),
         (["one", "one"], {"order": 3}, "one of them twice"),

@@ -225,7 +225,7 @@ def test_stored_rows_as_parquet(orders, arpa, text, lines, here, tmp_path, small
         np.testing.assert_allclose(found.pop("value"), value, rtol=1e-6)
         assert found == {name: column for name, column in table.items() if name != "value"}
     with pytest.raises(
-        InputError, match=r"out is of format parquet; give .*out/part-\*\.parquet to what reads Parquet"
+        InputError, match=r"out is of format parquet; read .*out/part-\*\.parquet with a Parquet reader"
     ):
         ng.open_distributions(result.path)
 

@@ -1017,7 +1017,7 @@ def test_blank_lines_are_sentences(make):
 @pytest.mark.parametrize("text", [b"", b" ", b"\t \r"])
 def test_an_empty_text_is_refused(text, here, tmp_path):
     (tmp_path / "text").write_bytes(text)
-    with pytest.raises(InputError, match="^the text is empty: .*one sentence per line$"):
+    with pytest.raises(InputError, match="^the text is empty; .*one sentence per line$"):
         run(EstimateConfig([str(tmp_path / "text")], order=2), RunContext(here, tmp_path / "model", single_file=True))
     assert names(tmp_path) == ["text"]
 
@@ -1118,13 +1118,13 @@ def test_the_end_of_a_sentence_is_never_pruned(order, make):
         ({"counts": "counts"}, "both corpus and counts are given; give one of them"),
         ({"corpus": []}, "neither corpus nor counts is given; give one of them"),
         ({"order": 0}, "order is 0 but must be from 1 to 1000"),
-        ({"prune": [0, 2, 1]}, "prune is [0, 2, 1] but thresholds must be 0 or more and not fall"),
+        ({"prune": [0, 2, 1]}, "prune is [0, 2, 1] but thresholds must be 0 or more and must not fall"),
         ({"prune": [-1]}, "prune is [-1] but thresholds must be 0 or more"),
         ({"order": 2, "prune": [0, 0, 1]}, "prune has 3 thresholds for 2 orders"),
         ({"vocab_pad": -1}, "vocab_pad is -1 but must be at least 0"),
         ({"vocab_pad": 9, "interpolate_unigrams": False}, "vocab_pad needs interpolate_unigrams"),
         ({"separator_id": 3}, "separator_id needs unit id"),
-        ({"unit": "id", "separator_id": 65536}, "separator_id is 65536 but uint16 holds 0 to 65535"),
+        ({"unit": "id", "separator_id": 65536}, "separator_id is 65536 but ids of uint16 are 0 to 65535"),
         ({"discount_fallback": [0.5, 1, 1.5, 2]}, "discount_fallback has 4 values but there are only 3 discounts"),
         ({"discount_fallback": [1.5]}, "discount_fallback has 1.5 for count 1 but it must be from 0 to 1"),
         ({"discount_fallback": [0, 2.5]}, "discount_fallback has 2.5 for count 2 but it must be from 0 to 2"),

@@ -246,7 +246,7 @@ def test_parts_are_split_into_consecutive_parts():
         ({"corpus": ["a", "-"]}, "documents are read more than once, so standard input cannot be used; give"),
         ({"topics": 1}, "topics is 1 but must be at least 2"),
         ({"topics": 70_000}, "topics is 70,000 but must be at most 65,536"),
-        ({"held_out": 1.0}, "held_out is 1.0 but must be a share from 0 up, below 1"),
+        ({"held_out": 1.0}, "held_out is 1.0 but must be a share of at least 0 and below 1"),
         ({"alpha": 0.0}, "alpha is 0.0 but must be 0.000001 to 1,000,000"),
         ({"beta": float("nan")}, "beta is nan but must be 0.000001 to 1,000,000"),
         ({"seed": 2**64}, r"seed is 18446744073709551616 but must be below 2\^64"),

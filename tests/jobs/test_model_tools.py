@@ -66,5 +66,5 @@ def test_models_of_lines_on_a_cluster(arpa, executor, start, hooks, hooks_folder
     manifest = json.loads((tmp_path / "here" / "manifest.json").read_text())
     assert prune.changed_since(config, manifest) == "" and manifest["lines"] == 150
     (tmp_path / "text").write_text("")
-    with pytest.raises(InputError, match="has no line; give a text with one or more"):
+    with pytest.raises(InputError, match="is empty; give a text with one line or more"):
         prune.run(config, RunContext(executor, tmp_path / "none"))

@@ -215,7 +215,7 @@ def test_resume(corpus, tmp_path):
     [
         ({"discount": [0.5]}, "discount is for smoothing absolute, not kneser-ney"),
         ({"interpolate": True, "smoothing": "good-turing"}, "interpolate is for smoothing witten-bell or absolute"),
-        ({"closed": True}, "closed is not for smoothing kneser-ney"),
+        ({"closed": True}, "closed needs another smoothing than kneser-ney"),
         ({"vocab_pad": 9, "smoothing": "additive"}, "vocab_pad is for smoothing kneser-ney, not additive"),
         ({"smoothing": "absolute", "discount": [1.0]}, "discount has 1 but must be at least 0 and below 1"),
         ({"smoothing": "additive", "delta": [-1.0]}, "delta has -1 but must be at least 0"),

@@ -178,7 +178,7 @@ def test_matrices(model, planted, here, tmp_path):
     )
     rows = [json.loads(line) for line in (tmp_path / "other.jsonl").read_text().splitlines()]
     assert [(row["tokens"], row["unknown"], row["topics"][0]) for row in rows] == [(1, 2, 0), (4, 0, 2)]
-    with pytest.raises(InputError, match="has 3 columns but the model has 13 words; name the words of its columns"):
+    with pytest.raises(InputError, match="has 3 columns but the model has 13 words; give the words of its columns"):
         run_topics(here, model, tmp_path / "other.npz", tmp_path / "no.npy")
     assert not (tmp_path / "no.npy").exists()
 

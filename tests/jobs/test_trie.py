@@ -147,7 +147,7 @@ def test_without_backoffs(arpa, device, tmp_path):
 
 def test_a_quantised_model_is_not_quantised_again(arpa, tmp_path):
     build(TrieConfig(arpa, quantize=8), tmp_path / "m")
-    with pytest.raises(InputError, match="m is quantised already; leave quantize out, or give what it was made from"):
+    with pytest.raises(InputError, match="m is already quantised; leave quantize out, or give the original model"):
         build(TrieConfig(str(tmp_path / "m"), quantize=4), tmp_path / "n")
     assert not (tmp_path / "n").exists()
 
@@ -253,10 +253,13 @@ def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, conte
         ({"index": "edge", "backoff": False}, "index edge holds backoffs but backoff is false; make index btree, or"),
         ({"index": "both", "backoff": False}, "index both holds backoffs"),
         ({"index": "trie"}, "index is 'trie'"),
-        ({"format": "kenlm-probing", "multiplier": 1}, "multiplier is 1 but must be a number over 1"),
+        ({"format": "kenlm-probing", "multiplier": 1}, "multiplier is 1 but must be a number above 1"),
         ({"format": "arpa", "multiplier": 2}, "multiplier is 2 but format arpa has no tables; leave it out"),
         ({"format": "kenlm-trie", "quantize": 26}, "quantize is 26 bits but must be 1 to 25; leave it out for floats"),
-        ({"format": "kenlm-trie", "quantize": 1}, "quantize_backoff is 1 bits but must be 2 to 25: KenLM keeps two"),
+        (
+            {"format": "kenlm-trie", "quantize": 1},
+            "quantize_backoff is 1 bits but must be 2 to 25, because KenLM reserves two",
+        ),
         ({"format": "kenlm-trie", "quantize_backoff": 8}, "quantize_backoff is 8 but needs format kenlm-trie and quan"),
         ({"quantize": 8, "quantize_backoff": 8}, "quantize_backoff is 8 but needs"),
         ({"format": "kenlm-trie", "pointer_bits": 256}, "pointer_bits is 256 but must be 0 to 255, with format kenlm-"),

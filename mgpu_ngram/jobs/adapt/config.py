@@ -27,7 +27,7 @@ class AdaptConfig:
 
     def __post_init__(self) -> None:
         if not self.corpus:
-            raise InputError("corpus is empty; give the new text")
+            raise InputError("corpus is empty; give the files of the new text")
         for name in OWN:
             if name in self.estimate:
                 raise InputError(f"estimate.{name} has no effect on stage adapt; leave it out")
@@ -36,7 +36,7 @@ class AdaptConfig:
         self.estimating("counts", {})
 
     def estimating(self, counts: str, before: dict[str, Any]) -> EstimateConfig:
-        """Return the settings for the model of counts; `before` are those of the model before."""
+        """Return the settings for estimation from counts; `before` are the settings of the earlier model."""
         return fill(EstimateConfig, {**before, **self.estimate, "counts": counts}, "estimate")
 
     def counting(self, counts: str, order: int, lowercase: bool) -> CountConfig:

@@ -29,11 +29,11 @@ BY_ORDER = ("orders", "device_bytes", "host_bytes", "spill_bytes")  # of a plan
 
 @dataclass(frozen=True)
 class AdaptResult:
-    """The adapted model of a run, and the counts that it was made from.
+    """The adapted model of a run, and its counts.
 
-    before     words of the text before, without sentence markers
-    added      words of the new text
-    smoothing  of the model
+    before     number of words of the earlier text, without sentence markers
+    added      number of words of the new text
+    smoothing  smoothing of the model
     """
 
     path: Path
@@ -82,8 +82,8 @@ def open_inputs(config: AdaptConfig) -> Corpus:
 
 
 def plan(config: AdaptConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do: how it would count, and the model. Counts that an earlier job makes may have any
-    order: then the plan does not say how each order is counted, nor in what memory.
+    """Return the plan of `run`: of the counts and of the model. Counts that an earlier job makes may have any
+    order; then the plan lacks the strategies of the orders and their memory.
     """
     if os.path.exists(config.earlier):
         _, counting, estimating = settings(config)
@@ -107,9 +107,9 @@ def changed_since(config: AdaptConfig, manifest: dict[str, Any]) -> str:
 def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) -> AdaptResult:
     """Write OUT/counts, OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json.
 
-    inputs  an open corpus in place of config.corpus
+    inputs  an open corpus instead of config.corpus
 
-    A run that ended early resumes from the counts of chunks that it had saved.
+    An interrupted run resumes from the saved counts of chunks.
     """
     corpus = inputs or open_inputs(config)
     counts, counting, estimating = settings(config)

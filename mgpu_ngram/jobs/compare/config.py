@@ -23,7 +23,7 @@ class CompareConfig:
 
     def __post_init__(self) -> None:
         if len(self.models) < 2:
-            raise InputError(f"models are {self.models} but a comparison has two or more; give another model")
+            raise InputError(f"models are {self.models} but a comparison needs two or more; add a model")
         if not self.text:
             raise InputError("text is empty; give a held-out text with one sentence per line")
         check_at_least(self, 0, "shown")

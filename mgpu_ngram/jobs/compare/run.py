@@ -52,9 +52,9 @@ SENTENCES_FILE, DIFFERENCES_FILE = "sentences.parquet", "differences.png"
 class ModelFigures:
     """The figures of one model.
 
-    orders            n-grams of each order, as the file's header gives them
-    totals            of all words
-    known_perplexity  of the words that all models know; NaN without any
+    orders            number of n-grams of each order, from the header of the file
+    totals            totals of all words
+    known_perplexity  perplexity of the words that all models know; NaN if there are none
     lengths           words by the length of the longest n-gram that ends there; place 0 counts unknown words
     """
 
@@ -84,10 +84,10 @@ class CompareResult:
     """The comparison of a run.
 
     path    its folder; None if the run wrote none
-    known   words that all models know, with each </s>
+    known   number of words that all models know, with each </s>
     models  in the order of the settings
-    paired  the second model and each later one beside the first
-    shown   of each of these: sentences with the largest differences, first gains, then losses
+    paired  the second and each later model compared with the first
+    shown   for each of these: the sentences with the largest differences, first gains, then losses
     """
 
     path: Path | None
@@ -133,7 +133,7 @@ def open_inputs(config: CompareConfig) -> Corpus:
 
 
 def plan(config: CompareConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run` from the sizes of the inputs alone."""
     planned = plan_text(open_inputs(config), context, config.chunk_bytes, words=True)
     return {"job": config.name, **planned, "models": config.models}
 
@@ -155,11 +155,11 @@ def _made_of(config: CompareConfig, corpus: Corpus) -> dict[str, Any]:
 
 def run(config: CompareConfig, context: RunContext, inputs: Corpus | None = None) -> CompareResult:
     """Score a text with all models. Write OUT/manifest.json, which holds the comparison, OUT/sentences.parquet and,
-    where Matplotlib is installed, OUT/differences.png; nothing if the context has no output.
+    if Matplotlib is installed, OUT/differences.png. Writes nothing if the context has no output.
 
-    inputs  an open corpus in place of config.text
+    inputs  an open corpus instead of config.text
 
-    Not resumable: it takes as long as to score the text once with each model.
+    Not resumable. The run takes as long as scoring the text once with each model.
     """
     corpus = inputs or open_inputs(config)
     if context.output is None:

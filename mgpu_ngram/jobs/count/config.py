@@ -13,13 +13,13 @@ MAX_ID = {"uint16": (1 << 16) - 1, "uint32": (1 << 32) - 1}  # token ids, by dty
 
 
 def check_separator(unit: str, dtype: str, separator_id: int | None) -> None:
-    """Raise InputError for a separator id of a text that is not token ids, or one that `dtype` does not hold."""
+    """Raise InputError for a separator id if the unit is not "id", or if `dtype` cannot hold the id."""
     if separator_id is None:
         return
     if unit != "id":
         raise InputError(f"separator_id needs unit id but unit is {unit}; leave it out")
     if not 0 <= separator_id <= MAX_ID[dtype]:
-        raise InputError(f"separator_id is {separator_id} but {dtype} holds 0 to {MAX_ID[dtype]}")
+        raise InputError(f"separator_id is {separator_id} but ids of {dtype} are 0 to {MAX_ID[dtype]}; correct it")
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,18 @@ SAME_OPTIONS = ("sentence_markers", "lowercase")  # options of both counts
 
 
 def open_earlier(config: CountConfig) -> list[Counts]:
-    """Open the counts that a config adds to. Raises InputError when counts of the corpus cannot be added."""
+    """Open the earlier counts of a config. Raises InputError if counts of the corpus cannot be added to them."""
     opened = []
     for path in config.add:
         counts = read_counts(os.path.abspath(path))  # workers may have another working directory
         options = counts.manifest.get("options", {})
         if counts.unit != "word":
-            raise InputError(f"{path} has counts of unit {counts.unit}, but only counts of words are added to")
+            raise InputError(f"{path} has counts of unit {counts.unit}, but add needs counts of words; leave it out")
         for name in SAME_OPTIONS:
             if options.get(name) != getattr(config, name):
                 raise InputError(
                     f"{path} was counted with {name} {str(options.get(name)).lower()}, but this run has "
-                    f"{str(getattr(config, name)).lower()}; count with the same"
+                    f"{str(getattr(config, name)).lower()}; count with the same setting"
                 )
         if options["min_count"] > 1:
             raise InputError(
@@ -43,7 +43,7 @@ def open_earlier(config: CountConfig) -> list[Counts]:
             )
         opened.append(counts)
     if len({counts.path for counts in opened}) < len(opened):
-        raise InputError(f"add names {', '.join(config.add)}, one of them twice; name each folder once")
+        raise InputError(f"add is {', '.join(config.add)}, which has a folder twice; name each folder once")
     return opened
 
 
@@ -53,13 +53,13 @@ def inputs_of(earlier: Sequence[Counts]) -> list[dict[str, Any]]:
 
 
 def states_of(earlier: Sequence[Counts]) -> list[dict[str, Any]]:
-    """Return what identifies earlier counts, for checkpoints."""
+    """Return the identity of earlier counts, for checkpoints."""
     found = [(str(counts.path), *counts_checksum(counts.manifest)) for counts in earlier]
     return [{"name": name, "size_bytes": size_bytes, "crc32": crc32} for name, size_bytes, crc32 in found]
 
 
 def as_earlier(earlier: Sequence[Counts]) -> list[EarlierCounts]:
-    """Return earlier counts for tasks."""
+    """Return earlier counts in the form that tasks take."""
     made: list[EarlierCounts] = []
     sources = 0
     for counts in earlier:

@@ -107,7 +107,7 @@ class CountPasses:
         return self.executor.gather(handles)
 
     def count(self, streams: int, earlier: Earlier = NONE_EARLIER) -> _Counted:
-        """Run both passes over all chunks; if two words collide, again with another hash."""
+        """Run both passes over all chunks; if the hashes of two words collide, run them again with another seed."""
         self.earlier, self.added = earlier
         for seed in range(HASH_SEEDS):
             try:
@@ -116,7 +116,7 @@ class CountPasses:
                 continue
             except SpecialInText as found:
                 raise InputError(self._refusal(*found.args)) from None
-        raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
+        raise RunError(f"hashes of words collided with each of {HASH_SEEDS} seeds; please report this corpus")
 
     def _refusal(self, source_index: int, offset: int, word: bytes) -> str:
         source = next(p.source for c in self.chunks for p in c.pieces if p.source_index == source_index)
@@ -291,7 +291,7 @@ class CountPasses:
         return [*results, *executor.gather([written])]
 
     def parts(self, counted: _Counted) -> list[tuple[int, int]]:
-        """Return (first, last) shards of each part: one part per worker, or more, so that two received parts fit."""
+        """Return (first, last) shards of each part: one part per worker, or more so that two received parts fit."""
         S, workers = counted.totals["num_shards"], self.executor.workers
         rounds = 1  # if workers share memory, parts are views
         if self.executor.transport != "memory":

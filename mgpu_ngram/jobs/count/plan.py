@@ -39,7 +39,7 @@ MAX_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # most text of a chunk
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
-    """Return the text per chunk: the setting, else that of M x G chunks for G workers, M as small as memory allows."""
+    """Return the bytes of text per chunk: the setting, else those of M x G chunks for G workers, M as small as fits."""
     if config.chunk_bytes is not None:
         return config.chunk_bytes
     most, total = text_bytes(budget), corpus.text_bytes
@@ -58,7 +58,7 @@ def _bytes_per_text_byte(config: CountConfig) -> float:
 
 
 def count_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0) -> Budget:
-    """Return the budget of each process of a run that counts; `table_bytes` as of `most_table_bytes`."""
+    """Return the budget of each process of a run that counts; `table_bytes` is the result of `most_table_bytes`."""
     return make_budget(memory, executor, table_bytes, _ring_bytes)
 
 
@@ -68,7 +68,7 @@ def _ring_bytes(budget: Budget) -> int:
 
 
 def text_bytes(budget: Budget) -> int:
-    """Return the most text of a chunk for which everything up to its counts fits the budget."""
+    """Return the greatest size of a chunk for which all data up to its counts fits the budget."""
     return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_CHUNK_BYTES[budget.device])
 
 
@@ -82,14 +82,14 @@ def planned_budget(config: CountConfig, context: PlanContext, corpus: Corpus) ->
 
 
 def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
-    """Return about how many streams are counted separately: lines are joined by chunk, and so are small files."""
+    """Return the approximate number of streams that are counted separately; lines and small files are joined."""
     if config.unit == "word":
         return chunks
     return max(chunks, sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources))
 
 
 def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
+    """Return the plan of `run` from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
 
     Raises InputError if the run could not fit.
     """

@@ -87,7 +87,7 @@ def without_checksums(inputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def run(config: CountConfig, context: RunContext, inputs: Corpus | None = None) -> CountResult:
     """Count a corpus and write OUT/order=N/part-*.parquet, OUT/vocabulary.parquet, OUT/manifest.json.
 
-    inputs  an open corpus in place of config.corpus
+    inputs  an open corpus instead of config.corpus
     """
     corpus = inputs or open_inputs(config)
     with (
@@ -104,7 +104,7 @@ def counted(
 ) -> Iterator[CountResult]:
     """Count a corpus, write the files and the manifest to a folder that exists, and yield the result.
 
-    path  whose checkpoint the run has; it is deleted if the block ends without an error
+    path  output path, beside which the checkpoint is; the checkpoint is deleted if the block ends without an error
     """
     executor, memory, progress = context.executor, context.memory, context.progress
     start = time.perf_counter()

@@ -17,7 +17,7 @@ def shuffle(
     done: Callable[[Handle], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
-    """Call call(part, the part's share of all runs), two parts per worker at a time. Empties `runs` with the last part.
+    """Call call(part, the part's share of all runs), two parts per worker at a time. Empties `runs` at the last part.
 
     runs       runs in memory
     stored     runs in files

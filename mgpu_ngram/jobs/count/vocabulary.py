@@ -50,7 +50,7 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Numbering:
-    """How symbols get their ids; the fields are those of `number_symbols`. Results are spilled to `folder`."""
+    """Options for numbering symbols, as for `number_symbols`. Results are spilled to `folder`."""
 
     unit: str
     sentence_markers: bool
@@ -70,11 +70,11 @@ def number_vocabulary(executor: Executor, vocabularies: Sequence[Handle], how: N
 def number_in_ranges(
     executor: Executor, vocabularies: Sequence[Handle], sizes: Sequence[int], how: Numbering, ranges: int
 ) -> Handle:
-    """Merge and number the words in `ranges` tasks each, spread over the workers; return the `Numbered`.
+    """Merge the words in `ranges` tasks and number them in as many, on all workers; return the `Numbered`.
 
     sizes  bytes of each vocabulary
 
-    The result is that of `number_vocabulary`. A worker gets of each vocabulary only what its tasks need.
+    The result is that of `number_vocabulary`. A worker gets only the parts of each vocabulary that its tasks need.
     """
     options = Ranges(ranges, how.sentence_markers, how.seed, how.lmplz, how.budget, how.folder)
     call, each = executor.call, range(ranges)
@@ -105,12 +105,12 @@ def number_in_ranges(
 
 
 def ranges_needed(sizes: Sequence[int], budget: Budget) -> int:
-    """Return into how many ranges vocabularies of these bytes are cut: 1 if a task has memory for all of them."""
+    """Return the number of ranges for vocabularies of these sizes: 1 if a task has memory for all of them."""
     return min(max(1, -(-RANGE_COPIES * sum(sizes) // max(1, budget.host_working_bytes()))), MAX_HASH_RANGES)
 
 
 def groups(items: Sequence[T], sizes: Sequence[int], most_bytes: int) -> list[list[T]]:
-    """Return neighbours that have at most `most_bytes` together; a larger item is alone.
+    """Return groups of neighbours with at most `most_bytes` in total; a larger item is a group of its own.
 
     sizes  bytes of each item
     """

@@ -73,13 +73,13 @@ class DecodeConfig:
         if self.n_best > self.beam_size:
             raise InputError(f"n_best is {self.n_best} but must be at most beam_size, {self.beam_size}")
         if self.wipo and not self.n_best:
-            raise InputError("wipo is a form of n-best lists but n_best is 0; give --n-best (in YAML n_best: N)")
+            raise InputError("wipo is a format of n-best lists but n_best is 0; give --n-best (in YAML n_best: N)")
         if self.alignment == "nematus" and self.n_best:
-            raise InputError("the Nematus alignment is of the best result alone; give hard or soft with n_best")
+            raise InputError("the Nematus alignment is only for the best result; give hard or soft with n_best")
         if self.prefixes and self.targets:
             raise InputError("prefixes and targets are given but a target has its own first words; give one of them")
         if self.targets and (self.sample or self.n_best > 1):
-            raise InputError("targets are scored, not searched for; leave sample and n_best out, or n_best: 1")
+            raise InputError("targets are scored without a search; leave out sample, and n_best above 1")
         for name in ("top_k", "top_p", "temperature", "seed"):
             if not self.sample and getattr(self, name) != getattr(type(self), name):
                 raise InputError(f"{name} is for samples; add --sample (in YAML sample: true), or leave it out")

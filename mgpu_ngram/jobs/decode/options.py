@@ -1,4 +1,4 @@
-"""The options that a decode job gives to its tasks, and checks of its files."""
+"""Options for the tasks of a decode job, and checks of its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT_CHUNKS, SHORT_SENTENCES = 16, 64  # of a text too short for 16 tasks of 25
 def check(config: DecodeConfig, made: Collection[str] = ()) -> None:
     """Raise InputError for settings that contradict each other, and for a file that does not exist.
 
-    made  files that an earlier job makes
+    made  files that an earlier job writes
     """
     search_of(config)
     batching_of(config, "cpu")
@@ -50,7 +50,7 @@ def files_of(config: DecodeConfig) -> TranslationFiles:
     given = config.source_vocab
     wrong = next((item for item in given if not _is_vocabulary(item)), None)
     if wrong is not None:
-        raise InputError(f"source_vocab has {wrong!r} but must have paths, or lists of the paths of factors")
+        raise InputError(f"source_vocab has {wrong!r} but must hold paths, or lists with a path for each factor")
     vocabs = tuple(tuple(item) if isinstance(item, list) else (item,) for item in given)
     is_flat = len(given) > 1 and not config.columns and all(isinstance(item, str) for item in given)
     if is_flat and factors_in(config.models[0]) == len(given):
@@ -76,7 +76,7 @@ def absolute_files(files: TranslationFiles) -> TranslationFiles:
 
 
 def absolute_path(path: str) -> str:
-    """Return a path that does not depend on the current directory; URLs and "" are left alone."""
+    """Return a path that does not depend on the current directory; URLs and "" are unchanged."""
     return path if not path or "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
@@ -96,7 +96,7 @@ def search_of(config: DecodeConfig) -> SearchOptions:
 
 
 def batching_of(config: DecodeConfig, device: str) -> Batching:
-    """Return how sentences share a device."""
+    """Return the batching options."""
     sentences, words = config.mini_batch, config.mini_batch_words
     if words is None:
         words = 0 if sentences else POSITIONS[device]
@@ -104,7 +104,7 @@ def batching_of(config: DecodeConfig, device: str) -> Batching:
 
 
 def format_of(config: DecodeConfig) -> LineFormat:
-    """Return how results are written."""
+    """Return the format of the results."""
     alignment = "" if config.alignment == "none" else config.alignment
     scores = config.targets is not None and not config.n_best
     join = bool(config.bpe) and config.debpe
@@ -112,7 +112,7 @@ def format_of(config: DecodeConfig) -> LineFormat:
 
 
 def sentences_of_task(config: DecodeConfig, sentences: int, device: str) -> int:
-    """Return the sentences of a task. They do not depend on the workers, so that results do not."""
+    """Return the number of sentences of a task, which does not depend on the workers, so neither do results."""
     least, most = CHUNK_SENTENCES[device]
     if device == "cpu":  # no fewer than 64: small models take twice the time with 64 sentences at once as with 256
         least = max(SHORT_SENTENCES, min(least, -(-sentences // SHORT_CHUNKS)))
@@ -120,7 +120,7 @@ def sentences_of_task(config: DecodeConfig, sentences: int, device: str) -> int:
 
 
 def options_of(config: DecodeConfig, identity: dict[str, str], device: str, threads: int) -> DecodeOptions:
-    """Return the options of tasks on a device; `identity` is that of the config's files."""
+    """Return the options of tasks on a device; `identity` is the identity of the config's files."""
     return DecodeOptions(
         absolute_files(files_of(config)),
         {absolute_path(path): value for path, value in identity.items()},
@@ -138,6 +138,6 @@ def options_of(config: DecodeConfig, identity: dict[str, str], device: str, thre
 
 
 def check_file(config: DecodeConfig, path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless a text file may be written there."""
+    """Raise InputError unless a text file may be written to the path."""
     read = [*files_of(config).paths, *(p for p in (config.lm, config.prefixes, config.targets) if p), *config.text]
     check_text_file(path, read, overwrite)

@@ -38,9 +38,9 @@ BYTES_PER_WORD = 5.5  # of text; an estimate for plans
 class DecodeResult:
     """The result of a run; `path` is None if it wrote no file.
 
-    source_words  that the models read
-    words         of the best results
-    cut           sentences with more than max_length words, whose rest was not read
+    source_words  number of words that the models read
+    words         number of words of the best results
+    cut           number of sentences with more than max_length words, which were read up to max_length
     """
 
     path: Path | None
@@ -78,7 +78,7 @@ def open_inputs(config: DecodeConfig) -> Corpus:
 
 
 def plan(config: DecodeConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run` from the sizes of the inputs alone."""
     corpus = open_inputs(config)
     return {
         "job": config.name,
@@ -137,10 +137,10 @@ def run(
 ) -> DecodeResult:
     """Decode a text and write OUT/translations.txt and OUT/manifest.json; only the text file for a single file.
 
-    inputs  an open corpus in place of config.text
+    inputs  an open corpus instead of config.text
     take    called with the lines of each task, in order, when the context has no output
 
-    With an output, finished work is saved, and a run that ended early can be resumed.
+    With an output, finished work is saved, and an interrupted run can be resumed.
     """
     start = time.perf_counter()
     opened = _opened(config, inputs or open_inputs(config))

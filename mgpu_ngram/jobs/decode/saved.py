@@ -19,7 +19,7 @@ KEPT_BYTES = 64 << 20  # of results that wait for the next save, at most
 
 
 class SavedResults:
-    """Results of tasks in a checkpoint; without one it keeps nothing."""
+    """Results of tasks in a checkpoint; without a checkpoint, nothing is saved."""
 
     def __init__(self, checkpoint: Checkpoint | None, seconds: float):
         self._checkpoint, self._seconds = checkpoint, seconds
@@ -30,7 +30,7 @@ class SavedResults:
 
     @contextmanager
     def kept_after_errors(self) -> Iterator[None]:
-        """Save what is kept when the block fails or is interrupted."""
+        """Save the kept results if the block fails or is interrupted."""
         try:
             yield
         except BaseException:
@@ -56,7 +56,7 @@ class SavedResults:
         return DecodedLines(arrays["text"][begin:end].tobytes(), DecodeCounts(*arrays["counts"][i].tolist()))
 
     def add(self, number: int, decoded: DecodedLines) -> None:
-        """Keep the results of a task; save all that are kept if it is time."""
+        """Keep the results of a task; save all kept results if it is time."""
         if self._checkpoint is not None:
             self._waiting[number] = decoded
             self._bytes += len(decoded.text)
@@ -64,7 +64,7 @@ class SavedResults:
                 self.flush()
 
     def flush(self) -> None:
-        """Save the results that are kept."""
+        """Save the kept results."""
         self._last, self._bytes = time.monotonic(), 0
         waiting, self._waiting = self._waiting, {}
         if self._checkpoint is None or not waiting:

@@ -47,11 +47,14 @@ def _blocks(corpus: Corpus) -> Iterator[np.ndarray]:
 
 
 def open_beside(path: str, lines: int, name: str) -> Corpus:
-    """Return the corpus of a file with a line for each line of the text. Raises InputError for another number."""
+    """Return the corpus of a file with a line for each line of the text.
+
+    Raises InputError for another number of lines.
+    """
     corpus = open_corpus([path])
     found = measure_text(corpus).lines
     if found != lines:
-        raise InputError(f"{name} {path!r} has {found:,} lines but the text has {lines:,}; give one for each")
+        raise InputError(f"{name} {path!r} has {found:,} lines but the text has {lines:,}; give one line for each")
     return corpus
 
 

@@ -57,7 +57,7 @@ class DistributionConfig:
         RowOptions.of(1, "all", **self.how())
 
     def row_options(self, order: int) -> RowOptions:
-        """Return the row options for a model of that order. Raises InputError for orders that it lacks."""
+        """Return the row options for a model of an order. Raises InputError for orders that the model lacks."""
         from mgpu_ngram.engine.row_options import RowOptions
 
         return RowOptions.of(order, "all" if self.orders is None else self.orders, **self.how())

@@ -119,7 +119,7 @@ class DistributionPasses:
         return tasks
 
     def write(self, checkpoint_seconds: float) -> None:
-        """Write the files chunk by chunk, with a few chunks in flight beyond those that are done."""
+        """Write the files chunk by chunk, with a few chunks in flight."""
         executor, config = self.executor, self.config
         tasks = [task for task in self._tasks() if task[0] not in self.done]
         self._check_room()
@@ -169,7 +169,7 @@ class DistributionPasses:
             raise InputError(f"the output needs {needed:,} bytes but {free:,} are free in {where}; {WAYS_OUT}")
 
     def described(self) -> dict[str, Any]:
-        """Return the manifest's entries about the output; its inputs are described elsewhere."""
+        """Return the manifest's entries about the output, without its inputs."""
         files = [path for path in self.folder.rglob("[!.]*") if path.is_file() and path.name != MANIFEST]
         parts = {"arrays": self.arrays} if self.arrays else {"part_histories": self.part}
         return parts | {

@@ -68,7 +68,7 @@ def open_inputs(config: DistributionConfig) -> Corpus:
 
 
 def plan(config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs; without sizes if the model does not exist yet."""
+    """Return the plan of `run` from the sizes of the inputs; without sizes if the model does not exist yet."""
     facts, corpus = known_facts(config), open_inputs(config)
     workers, device = context.workers, context.device
     histories = int(corpus.text_bytes / text_bytes(config))

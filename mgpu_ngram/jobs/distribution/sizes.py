@@ -22,7 +22,7 @@ PARQUET_BYTES = 16  # per row, an estimate
 
 
 def known_facts(config: DistributionConfig) -> ModelFacts | None:
-    """Return the facts of the model that need no loading; None for an ARPA file or a model that does not exist yet."""
+    """Return the facts of a model from its header; None for an ARPA file or a model that does not exist yet."""
     if not os.path.isfile(config.model) or not is_model_file(config.model):
         return None
     found = describe_model(config.model)
@@ -32,7 +32,7 @@ def known_facts(config: DistributionConfig) -> ModelFacts | None:
 
 
 def rows_for(config: DistributionConfig, facts: ModelFacts) -> RowOptions:
-    """Return the row options for a model. Raises InputError if the model lacks what they need."""
+    """Return the row options for a model. Raises InputError if the model lacks orders or backoffs that they need."""
     rows = config.row_options(facts.order)
     if rows.mode == "smoothed" and config.format != "compact" and not facts.has_backoffs:
         raise InputError(
@@ -57,7 +57,7 @@ def text_bytes(config: DistributionConfig) -> float:
 
 
 def chunk_bytes(corpus: Corpus, workers: int, device: str, history_bytes: int, text_bytes: float) -> int:
-    """Return the text per task: less if its output is large, or if workers would have too few tasks."""
+    """Return the bytes of text per task: fewer if its output is large, or if workers would have too few tasks."""
     most = min(MAX_CHUNK_BYTES, int(TASK_BYTES[device] / history_bytes * text_bytes))
     return max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))
 
@@ -70,7 +70,7 @@ def table_rows(rows: RowOptions, symbols: int) -> int:
 
 
 def output_bytes(config: DistributionConfig, corpus: Corpus) -> int:
-    """Return the bytes of the files, about; 0 when the model is not known yet."""
+    """Return the approximate bytes of the files; 0 if the model is not known yet."""
     facts = known_facts(config)
     if facts is None:
         return 0

@@ -40,7 +40,7 @@ MAX_STRETCHES = 32  # more do not help: all n-grams of one first word, such as <
 
 @dataclass
 class Estimate:
-    """A finished model: a trie, on the device or, where that is full, in host memory; and its words."""
+    """A finished model: its words and its trie, on the device or, if that is full, in host memory."""
 
     trie: Any
     words: Words
@@ -51,7 +51,7 @@ class Estimate:
 class Resources:
     """The resources of a job's tasks.
 
-    folder  where workers may spill
+    folder  folder for spilled results
     """
 
     executor: Executor
@@ -60,7 +60,7 @@ class Resources:
     progress: Progress
 
     def threads(self, parts: int) -> int:
-        """Return the threads of a task that makes the only one of some parts: all of this process, on a CPU."""
+        """Return the threads of a task that makes the only part of a model: on a CPU, all of this process."""
         executor = self.executor
         is_alone = parts == 1 and executor.device == "cpu" and executor.transport == "memory"
         return executor.workers * executor.threads if is_alone else 1
@@ -71,7 +71,7 @@ class Assembly:
     """Assembles the estimated parts of one model.
 
     unigrams    the handle of `Unigrams`, and
-    vocabulary  that of the `Vocabulary`, which has `symbols` words
+    vocabulary  the handle of the `Vocabulary`, which has `symbols` words
     order       the highest order of the model
     """
 
@@ -82,10 +82,10 @@ class Assembly:
     order: int
 
     def assembled(self, parts: list[Handle], collapse: bool) -> tuple[Handle, list[dict[str, float]]]:
-        """Return (the `Estimate`, timings of the parts that it does not store).
+        """Return (the handle of the `Estimate`, timings that the `Estimate` does not store).
 
-        One task assembles all parts; or, where the model has several parts that are not collapsed, each worker
-        assembles one stretch of the n-grams, or several where memory is short.
+        One task assembles all parts; or, if the model has several parts and is not collapsed, each worker
+        assembles one stretch of the n-grams, or several if memory is short.
 
         parts     handles of `Estimated`, running or finished; the list is emptied, so that each part is freed when it
                   has been used
@@ -193,7 +193,7 @@ def make_stretch(
 
 
 def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, budget: Budget, folder: str) -> Stretch:
-    """Return the stretch with its suffixes, which are searched in the keys of all stretches; spill it."""
+    """Search the suffixes of a stretch in the keys of all stretches; return the stretch with them; spill it."""
     watch = Stopwatch(budget.device)
 
     def linked(device: str) -> Stretch:
@@ -206,7 +206,7 @@ def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, bu
 
 
 def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, device: str) -> Estimate:
-    """Return the model of all stretches, on the device or, without room there, in host memory."""
+    """Return the model of all stretches, on the device or, if that is full, in host memory."""
     watch = Stopwatch(device)
 
     def joined(device: str) -> Any:
@@ -221,7 +221,7 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
 def finish(
     parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
 ) -> Estimate:
-    """Return the model of all parts, on the device or, without room there, in host memory."""
+    """Return the model of all parts, on the device or, if that is full, in host memory."""
     watch = Stopwatch(device)
 
     def made(device: str) -> Any:
@@ -242,7 +242,7 @@ def _moved(unigrams: Unigrams, device: str) -> Unigrams:
 def save(
     model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int, closed: bool = False
 ) -> tuple[int, str, dict[str, float]]:
-    """Write a model. Return (bytes, fingerprint, seconds by step). The file appears at `path` when it is whole.
+    """Write a model. Return (bytes, fingerprint, seconds by step). The file appears at `path` when it is complete.
 
     closed  leave <unk> out of an ARPA file
     """
@@ -253,5 +253,5 @@ def save(
 
 
 def in_host_memory(model: Estimate) -> BackoffModel:
-    """Return the model as the Python interface takes it."""
+    """Return the model in host memory, for the Python interface."""
     return BackoffModel.of(model.trie.map_arrays(to_host_fast), model.words)

@@ -83,9 +83,11 @@ class EstimateConfig:
         if self.order is not None and not 1 <= self.order <= MAX_ORDER:
             raise InputError(f"order is {self.order} but must be from 1 to {MAX_ORDER}")
         if self.prune and (min(self.prune) < 0 or sorted(self.prune) != self.prune):
-            raise InputError(f"prune is {self.prune} but thresholds must be 0 or more and not fall; correct it")
+            raise InputError(f"prune is {self.prune} but thresholds must be 0 or more and must not fall; correct it")
         if self.order is not None and len(self.prune) > self.order:
-            raise InputError(f"prune has {len(self.prune)} thresholds for {self.order} orders; give at most so many")
+            raise InputError(
+                f"prune has {len(self.prune)} thresholds for {self.order} orders; give at most {self.order}"
+            )
         check_at_least(self, 0, "vocab_pad")
         if self.vocab_pad and not self.interpolate_unigrams:
             raise InputError("vocab_pad needs interpolate_unigrams; leave one of them out")
@@ -107,7 +109,7 @@ class EstimateConfig:
                     f"{f.name} is for smoothing {' or '.join(smoothings)}, not {self.smoothing}; leave it out"
                 )
         if self.closed and self.smoothing == KNESER_NEY:
-            raise InputError("closed is not for smoothing kneser-ney, whose models have <unk>; leave it out")
+            raise InputError("closed needs another smoothing than kneser-ney, whose models have <unk>; leave it out")
         if self.vocabulary is not None and self.limit_vocab_file is not None:
             raise InputError("vocabulary and limit_vocab_file are given; give one of them")
         if self.vocabulary is not None and self.unit != "word":
@@ -121,7 +123,7 @@ class EstimateConfig:
 
     @property
     def like_srilm(self) -> bool:
-        """Return whether words of a text are read as SRILM does, not as lmplz does."""
+        """Return whether text is read as SRILM reads it, not as lmplz does."""
         return self.smoothing != KNESER_NEY or self.vocabulary is not None
 
     @property
@@ -137,7 +139,7 @@ class EstimateConfig:
         )  # fmt: skip
 
     def options(self, order: int) -> EstimateOptions:
-        """Return the options for a model of that order."""
+        """Return the options for a model of an order."""
         from mgpu_ngram.engine.part import EstimateOptions
 
         thresholds = [*self.prune[:order], *[self.prune[-1] if self.prune else 0] * (order - len(self.prune))]

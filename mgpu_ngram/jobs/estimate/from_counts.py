@@ -32,8 +32,8 @@ from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted
 def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:
     """Open the counts that a config names. Raises InputError when no model can be made from them.
 
-    A folder is an output of count, a file has counts of SRILM's ngram-count. Counts of a text give a last line without
-    a newline its </s>, unlike lmplz.
+    A folder is an output of count; a file has counts of SRILM's ngram-count. In counts of a text, a last line without
+    a newline has </s>, unlike in lmplz.
     """
     if _is_file(str(config.counts)):
         return SrilmCounts(str(config.counts))
@@ -65,7 +65,7 @@ def check_estimable(counts: Counts, config: EstimateConfig) -> None:
             f"order {order}"
         )
     if not counts.manifest["lines"]:
-        raise InputError(f"{path} has counts of 0 lines; count text with one sentence per line")
+        raise InputError(f"{path} has the counts of an empty text; count text with one sentence per line")
 
 
 def _is_file(path: str) -> bool:
@@ -76,7 +76,7 @@ def _is_file(path: str) -> bool:
 
 
 def describe(counts: Counts | SrilmCounts) -> list[dict[str, Any]]:
-    """Return what identifies the counts, for manifests."""
+    """Return the identity of the counts, for manifests."""
     if isinstance(counts, SrilmCounts):
         return open_corpus([counts.path]).described
     size_bytes, crc32 = counts_checksum(counts.manifest)
@@ -89,7 +89,7 @@ def parts_of_counts(
 ) -> tuple[Estimation, list[Handle]]:  # fmt: skip
     """Read counts and adjust them. Return (the remaining steps, handles of the parts).
 
-    limit   the words of a limited vocabulary; None: it is not limited
+    limit   the words of a limited vocabulary; None: the vocabulary is not limited
     """
     if isinstance(counts, SrilmCounts):
         return _parts_of_srilm(config, limit, counts, resources, part_limits)
@@ -172,8 +172,8 @@ def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
     for word, count, marks in zip(SPECIALS, specials, (0, lines, lines), strict=True):
         if count > marks:
             raise InputError(
-                f"{word.decode()} stands {count - marks:,} times as a word in the text of {counts.path}, where a "
-                "model's text has no such word; take it out and count again, or estimate from the corpus with "
+                f"{word.decode()} occurs {count - marks:,} times as a word in the text of {counts.path}, but the "
+                "text of a model must not contain it; remove it and count again, or estimate from the corpus with "
                 "--skip-symbols (skip_symbols: true)"
             )
 
@@ -184,7 +184,7 @@ def read_part(
 ) -> Part:  # fmt: skip
     """Read the shards of a part, given as paths by order, and adjust their counts.
 
-    threads  that read
+    threads  threads that read
     """
 
     def read(n: int) -> list[ShardedTable]:

@@ -50,12 +50,12 @@ SUM_ARITY = 8  # vectors over the vocabulary that one task sums
 class Statistics:
     """The statistics of an estimate, by order.
 
-    kept, total       n-grams in the model, and before pruning
-    counts_of_counts  number of n-grams with count 1, 2, ..., from which discounts are computed; of Kneser-Ney, with
+    kept, total       numbers of n-grams in the model, and before pruning
+    counts_of_counts  numbers of n-grams with count 1, 2, ..., from which discounts are computed; for Kneser-Ney, with
                       adjusted count 1, 2, 3, 4
     discounts         Kneser-Ney: of adjusted counts 1, 2, and 3 or more; absolute: one; additive: delta; Good-Turing:
                       the coefficients of counts 1, 2, ...; Witten-Bell: none
-    fallback          orders whose discounts could not be computed
+    fallback          orders with fallback discounts, because theirs could not be computed
     """
 
     kept: dict[int, int]
@@ -66,16 +66,16 @@ class Statistics:
 
 
 def part_resources(resources: Resources, parts: int) -> PartResources:
-    """Return the resources of the tasks of a model of some parts."""
+    """Return the resources of the tasks of a model with this number of parts."""
     return PartResources(resources.budget, resources.folder, resources.threads(parts), parts == 1)
 
 
 class Estimation:
     """The steps after counting.
 
-    limit       the words of a limited vocabulary; None: it is not limited
+    limit       the words of a limited vocabulary; None: the vocabulary is not limited
     vocabulary  the handle of the `Vocabulary`, which has `symbols` words
-    split       words whose trigrams and longer n-grams are assigned by the word before them
+    split       words whose trigrams and longer n-grams are assigned to parts by the word before them
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Estimation:
         )  # fmt: skip
 
     def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
-        """Return (the model's handle, its statistics); empties `parts`, so that each part is freed after use."""
+        """Return (the model's handle, its statistics). Empties `parts`, so that each part is freed after use."""
         executor, device = self.executor, self.budget.device
         smoothing = self.options.smoothing
         lefts = [] if smoothing else [executor.call(left_of, part) for part in parts]

@@ -50,11 +50,11 @@ COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_co
 class EstimateResult:
     """An estimated model and its statistics.
 
-    path        of the model file or the ARPA file
-    tokens      words of the text, without sentence markers
-    types       words of the vocabulary, including <unk>, <s> and </s>
-    statistics  by order
-    seconds     by step, summed over workers
+    path        path of the model file or the ARPA file
+    tokens      number of words of the text, without sentence markers
+    types       number of words of the vocabulary, including <unk>, <s> and </s>
+    statistics  statistics by order
+    seconds     seconds by step, summed over workers
     """
 
     path: Path | None
@@ -106,9 +106,7 @@ def _opened(
 
 
 def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone: how it would count, and about how many parts its
-    n-grams would have.
-    """
+    """Return the plan of `run` from the sizes of the inputs alone: the counts, and the approximate number of parts."""
     if config.counts:
         where = {"device": context.device, "workers": context.workers}
         return {"job": config.name, "counts": config.counts, "smoothing": config.smoothing, **where}
@@ -177,7 +175,7 @@ def estimated(
     """Yield a handle of the model, and the result without its path and size. The checkpoint of `path` is deleted if the
     block ends without an error.
 
-    Estimation from counts cannot be resumed, because none of its work is worth saving.
+    Estimation from counts saves no work, so it cannot be resumed.
     """
     executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
@@ -233,7 +231,7 @@ def _parts_of_text(
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals
     if not totals["tokens"]:
-        raise InputError("the text is empty: it has not one line; give text with one sentence per line")
+        raise InputError("the text is empty; give text with one sentence per line")
     options = config.options(config.highest)
     resources = Resources(executor, budget, folder, progress)
     estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals["symbols"], totals["split"])
@@ -283,7 +281,7 @@ def _part_tokens(budget: Budget) -> int:
 def saved(
     config: EstimateConfig, executor: Executor, model: Handle, result: EstimateResult, path: Path
 ) -> EstimateResult:
-    """Write the model, and return the result with its path, its size and the seconds of all."""
+    """Write the model, and return the result with its path, its size and the total seconds."""
     header = None
     if config.verbose_header:
         names = config.counts or ", ".join(config.corpus)
@@ -321,7 +319,7 @@ def _identity(config: EstimateConfig, source: Corpus | Counts | SrilmCounts) -> 
 
 
 def figures_of(result: EstimateResult) -> dict[str, Any]:
-    """Return what the manifest of a model says about the model itself."""
+    """Return the manifest's entries about the model itself."""
     return {
         "order": result.order,
         "tokens": result.tokens,

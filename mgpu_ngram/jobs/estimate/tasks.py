@@ -64,9 +64,9 @@ class _Words:
 
 
 class PartResources(NamedTuple):
-    """What the task of a part may use.
+    """The resources of the task of a part.
 
-    folder  where it may spill
+    folder  folder for spilled results
     alone   whether the part is the only one of its model
     """
 
@@ -109,7 +109,7 @@ def adjusted(
 ) -> Part:  # fmt: skip
     """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result.
 
-    find  returns the tables of an order; called once for each
+    find  function that returns the tables of an order; called once for each
     """
     budget, folder, threads, alone = resources
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
@@ -179,7 +179,7 @@ def element_at(vector: Any, place: int) -> int:
 
 
 def add_vectors(*vectors: Any) -> Any:
-    """Return the sum, on the device of the first vector, or in host memory if that is full."""
+    """Return the sum of vectors, on the device of the first one, or in host memory if that is full."""
 
     def add(device: str) -> Any:
         total = move_to(vectors[0], device).copy()

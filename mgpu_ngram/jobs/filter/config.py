@@ -72,14 +72,14 @@ class FilterConfig:
                 raise InputError(f"{least} is {low} but must be at most {most}, {high}")
         for name in _parts(self.keep):
             if name not in NEW_FIELDS:
-                raise InputError(f"keep has {name!r}; {suggest(name, NEW_FIELDS)}")
+                raise InputError(f"keep has the unknown field {name!r}; {suggest(name, NEW_FIELDS)}")
         ends = self.bucket_ends
         for name in self.only_buckets:
             if not ends:
                 raise InputError(f"only has {name!r} but there are no buckets; add --buckets head:30,middle:60")
             if name not in (*ends, LAST, NO_BUCKET):
                 known = ", ".join([*ends, LAST, NO_BUCKET])
-                raise InputError(f"only has {name!r} but the buckets are {known}")
+                raise InputError(f"only has {name!r} but must name some of the buckets {known}")
         self._check_models()
         self._check_buckets()
 
@@ -90,7 +90,9 @@ class FilterConfig:
             raise InputError(f"{PLACE} may be once in the path of the model, and {others_of}")
         for setting in ("tokenizer", "contrast_model"):
             if self.has_table and getattr(self, setting):
-                raise InputError(f"{setting} is {getattr(self, setting)!r} but {self.model} is a table; give it there")
+                raise InputError(
+                    f"{setting} is {getattr(self, setting)!r} but {self.model} is a table; set it in the table"
+                )
         wanted = {"max_difference": self.max_difference, "min_difference": self.min_difference}
         given = {name for name, value in wanted.items() if value is not None}
         given |= {f"keep {name}" for name in _parts(self.keep) if name in CONTRAST_FIELDS}
@@ -118,7 +120,7 @@ class FilterConfig:
 
     @property
     def by_language(self) -> bool:
-        """Whether there is a model of each language."""
+        """Whether each language has a model of its own."""
         return PLACE in self.model or self.has_table
 
     @property
@@ -132,7 +134,7 @@ class FilterConfig:
         return tuple(_parts(self.only))
 
     def rules(self, cutoffs: Mapping[str | None, tuple[float, ...]]) -> Rules:
-        """Return how documents get a bucket and which are kept, with cut-offs by language."""
+        """Return the rules of buckets and of the kept documents, with cut-offs by language."""
         return Rules(
             tuple(self.bucket_ends), cutoffs, "" if self.fixed_buckets else self.language, self.bucket_by,
             self.min_perplexity, self.max_perplexity, self.min_difference, self.max_difference, self.only_buckets,
@@ -141,7 +143,7 @@ class FilterConfig:
     def fields(self, has_contrast: bool) -> tuple[str, ...]:
         """Return the new fields, in the order of NEW_FIELDS.
 
-        has_contrast  whether there is a contrast model
+        has_contrast  whether a contrast model is given
         """
         absent = {"lines", *(() if self.bucket_ends else ("bucket",)), *(() if has_contrast else CONTRAST_FIELDS)}
         wanted = _parts(self.keep) or [name for name in NEW_FIELDS if name not in absent]
@@ -149,12 +151,12 @@ class FilterConfig:
 
     @property
     def language(self) -> str:
-        """The field with the language; "" for none."""
+        """The field with the language, or ""."""
         return self.language_column or (LANGUAGE if self.cutoffs or self.by_language else "")
 
     @property
     def unit(self) -> Literal["line", "document"]:
-        """What a sentence is."""
+        """The unit of a sentence: "line" or "document"."""
         if self.sentences == "auto":
             return "document" if self.normalize == "ccnet" else "line"
         return self.sentences

@@ -27,9 +27,9 @@ class ModelPaths:
 
 
 def model_paths(config: FilterConfig) -> dict[str, ModelPaths]:
-    """Return the files of the model of each language; the key "" is that of all documents.
+    """Return the files of the model of each language; the key "" is for all documents.
 
-    Raises InputError if no model has a name with a language in the place of {language}, and for a table that cannot be
+    Raises InputError if no file matches the path with a language in place of {language}, and for a table that cannot be
     used.
     """
     if config.has_table:
@@ -48,24 +48,24 @@ def model_paths(config: FilterConfig) -> dict[str, ModelPaths]:
 def read_table(path: str) -> dict[str, ModelPaths]:
     """Return the models of a table, by language; relative paths start at the folder of the table.
 
-    path  a CSV file with the columns language, model, tokenizer, contrast_model, the last two on demand; or a YAML file
+    path  a CSV file with the columns language, model, tokenizer, contrast_model, the last two optional; or a YAML file
           that maps a language to the path of its model, or to a mapping with these keys
 
-    Raises InputError, which names the place, for another file.
+    Raises InputError, which names the place, for a file in another form.
     """
     rows = _csv_rows(path) if path.lower().endswith(".csv") else _yaml_rows(path)
     names = [field.name for field in fields(ModelPaths)]
     found: dict[str, ModelPaths] = {}
     for where, language, row in rows:
         if not isinstance(language, str) or not language:
-            raise InputError(f"{path}: {where} has the language {language!r}, which is no name; write it in quotes")
+            raise InputError(f"{path}: {where} has the language {language!r}, which is not a str; write it in quotes")
         if language in found:
             raise InputError(f"{path}: {where} gives the language {language!r} a second model; leave one of them out")
         for key, value in row.items():
             if key not in names:
                 raise InputError(f"{path}: {where} has the unknown key {key!r}; {suggest(str(key), names)}")
             if not isinstance(value, str):
-                raise InputError(f"{path}: {where} has {value!r} as {key}, which is no path; give a path")
+                raise InputError(f"{path}: {where} has {value!r} as {key}, which is not a path; give a path")
         if "model" not in row:
             raise InputError(f"{path}: {where} has no model; give the path of one")
         folder = Path(path).parent
@@ -74,7 +74,9 @@ def read_table(path: str) -> dict[str, ModelPaths]:
         raise InputError(f"{path}: the table has no models; {TABLE_WAY_OUT}")
     if len({paths.contrast_model is None for paths in found.values()}) > 1:
         lacking = next(name for name, paths in found.items() if paths.contrast_model is None)
-        raise InputError(f"{path}: {lacking!r} has no contrast_model but others have; give all languages one, or none")
+        raise InputError(
+            f"{path}: {lacking!r} has no contrast_model but other languages have; give one to all languages or to none"
+        )
     return found
 
 
@@ -84,7 +86,7 @@ def _csv_rows(path: str) -> list[tuple[str, Any, dict[str, Any]]]:
         lines = Path(path).read_text("utf-8-sig").splitlines()
         rows = [(i, row) for i, row in enumerate(csv.reader(lines), 1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or "it is no CSV in UTF-8"
+        reason = getattr(error, "strerror", None) or "it is not CSV in UTF-8"
         raise InputError(f"{path}: cannot be read ({reason}); {TABLE_WAY_OUT}") from None
     header = [name.strip() for name in rows[0][1]] if rows else []
     if "language" not in header or "model" not in header:
@@ -105,5 +107,7 @@ def _yaml_rows(path: str) -> list[tuple[str, Any, dict[str, Any]]]:
     ]
     for where, _, row in rows:
         if not isinstance(row, dict):
-            raise InputError(f"{path}: {where} is {row!r} but must be a path, or such as {{model: en.binary}}")
+            raise InputError(
+                f"{path}: {where} is {row!r} but must be a path, or a mapping such as {{model: en.binary}}"
+            )
     return rows

@@ -52,7 +52,7 @@ AHEAD = 2  # shards per worker that wait or are filtered
 class FilterResult:
     """The result of a run.
 
-    cutoffs  of each language; the key "" is that of all languages
+    cutoffs  cut-offs of each language; the key "" stands for all languages
     """
 
     path: Path
@@ -91,7 +91,7 @@ def open_inputs(config: FilterConfig) -> Corpus:
 def check(config: FilterConfig, made: Collection[str] = ()) -> None:
     """Raise InputError unless the models, the tokeniser and the table of cut-offs can be used.
 
-    made  models that an earlier job makes
+    made  models that an earlier job writes
     """
     for paths in model_paths(config).values():
         check_models([path for path in (paths.model, paths.contrast_model) if path], made)
@@ -102,7 +102,7 @@ def check(config: FilterConfig, made: Collection[str] = ()) -> None:
 
 
 def plan(config: FilterConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run` from the sizes of the inputs alone."""
     corpus, paths = open_inputs(config), model_paths(config)
     return {
         "job": config.name,
@@ -162,12 +162,12 @@ def _from_documents(config: FilterConfig) -> bool:
 
 
 def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None) -> FilterResult:
-    """Write the documents that stay to OUT/documents, a file for each shard, and what happened beside them.
+    """Write the kept documents to OUT/documents, a file for each shard, and a report beside them.
 
-    inputs  open documents in place of config.text
+    inputs  open documents instead of config.text
 
     OUT gets rejects.jsonl, report.html and manifest.json. Finished shards are kept in OUT.checkpoint until all are
-    done; a run that ended early can be resumed.
+    finished; an interrupted run can be resumed.
     """
     start = time.perf_counter()
     corpus = inputs or open_inputs(config)

@@ -71,14 +71,14 @@ class LdaConfig:
         for name in ("held_out", "tolerance"):
             value = getattr(self, name)
             if not 0 <= value < 1:
-                raise InputError(f"{name} is {value} but must be a share from 0 up, below 1")
+                raise InputError(f"{name} is {value} but must be a share of at least 0 and below 1")
         for name in ("min_df", "max_df"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and (0 <= value < 1 or value == int(value))):
                 raise InputError(f"{name} is {value} but must be a whole number from 1 on, or a share below 1")
 
     def cpu_seconds(self, tokens: float) -> float:
-        """Return the approximate seconds that 2 CPU cores train on this number of tokens."""
+        """Return the approximate seconds that 2 CPU cores take to train on this number of tokens."""
         return tokens * self.sweeps * (1 + self.topics / HALF_RATE_TOPICS) / SAMPLED_PER_SECOND
 
     @property

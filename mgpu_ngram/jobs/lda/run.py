@@ -46,10 +46,10 @@ AHEAD = 2  # chunks of text per worker that wait to be put in order
 
 @dataclass(frozen=True)
 class LdaResult:
-    """The model of a run, and how fast it was trained.
+    """The model of a run, and the speed of the training.
 
-    sweeps   that the model has seen, over all runs that were resumed
-    seconds  to read the documents, and to train
+    sweeps   number of sweeps of the model, including resumed runs
+    seconds  seconds of reading the documents, and of training
     """
 
     path: Path
@@ -72,7 +72,7 @@ class LdaResult:
 
 
 def text_options(config: LdaConfig) -> TextOptions:
-    """Return how the documents of a config become bags of words."""
+    """Return the options for making bags of words from the documents of a config."""
     return TextOptions(
         config.lowercase,
         config.token_pattern or DEFAULT_PATTERN,
@@ -88,7 +88,7 @@ def _number_or_share(value: float) -> int | float:
 
 
 def plan(config: LdaConfig, context: PlanContext) -> dict[str, Any]:
-    """Return the plan of `run`, from the sizes and heads of the inputs alone."""
+    """Return the plan of `run` from the sizes and headers of the inputs alone."""
     files, words = find_files(config.corpus), columns_of(config.corpus)
     return {
         "job": config.name,
@@ -104,7 +104,7 @@ def plan(config: LdaConfig, context: PlanContext) -> dict[str, Any]:
 
 
 def work_bytes(config: LdaConfig) -> int:
-    """Return the size of the work, about: the bytes that sweeps read."""
+    """Return the approximate size of the work: the bytes that sweeps read."""
     return sum(state["size_bytes"] for state in states_of_inputs(config.corpus)) * config.sweeps
 
 
@@ -126,7 +126,7 @@ def _made_of(config: LdaConfig, inputs: Sequence[dict[str, Any]]) -> dict[str, A
 def run(config: LdaConfig, context: RunContext) -> LdaResult:
     """Write OUT/model.safetensors, OUT/perplexity.png and OUT/manifest.json.
 
-    A resumed run continues from its last snapshot, with the result of an uninterrupted one.
+    A resumed run continues from its last snapshot and gives the result of an uninterrupted run.
     """
     begin = time.perf_counter()
     executor = limited_to(context.executor, context.memory)
@@ -202,13 +202,13 @@ def settings_of(config: LdaConfig) -> dict[str, Any]:
 
 
 def priors_of(config: LdaConfig, seeds: Mapping[Any, Any], documents: BagCorpus) -> Priors:
-    """Return the priors that a training starts from; `seeds` as in `seed_priors`, which raises InputError."""
+    """Return the initial priors of a training; `seeds` as in `seed_priors`, which raises InputError."""
     own = seed_priors(seeds, documents.words, documents.num_words, config.topics, config.beta)
     return Priors(np.array(config.alphas), config.beta, own)
 
 
 def write_topic_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
-    """Write the model, and a picture of its metrics where matplotlib is installed."""
+    """Write the model, and a figure of its metrics if Matplotlib is installed."""
     save_topic_model(folder / MODEL_FILE, replace(model, settings=settings_of(config)))
     if find_spec("matplotlib"):
         draw_sweeps(model.history, folder / PERPLEXITY_FILE, config.name)

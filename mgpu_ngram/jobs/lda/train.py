@@ -39,10 +39,10 @@ Callback = Callable[[int, dict[str, float]], object]
 class TrainingCorpus:
     """Documents to train on.
 
-    parts      in order
+    parts      parts of the corpus, in order
     num_words  V
-    tokens     of all documents
-    earlier    model of earlier documents, whose counts stay in the new model
+    tokens     number of tokens of all documents
+    earlier    model of earlier documents, whose counts are added to the new model
     """
 
     parts: Sequence[CorpusPart]
@@ -58,11 +58,11 @@ def corpus_of(
 ) -> TrainingCorpus:  # fmt: skip
     """Return the corpus of consecutive blocks of documents.
 
-    folder      where documents are written that do not stay in memory; None: all stay
-    keep_bytes  of documents that stay in memory; 0 for workers of other processes
-    earlier     model of earlier documents, whose counts stay in the new model
+    folder      folder for documents that do not stay in memory; None: all stay
+    keep_bytes  bytes of documents that stay in memory; 0 if workers are other processes
+    earlier     model of earlier documents, whose counts are added to the new model
 
-    Raises InputError for a document of more than MAX_DOCUMENT_TOKENS, and for a word of more than MAX_WORD_TOKENS.
+    Raises InputError for a document with over MAX_DOCUMENT_TOKENS tokens, and a word with over MAX_WORD_TOKENS tokens.
     """
     parts, documents, tokens, kept = list[CorpusPart](), 0, 0, 0
     totals_V = np.zeros(num_words, np.int64) if earlier is None else earlier.word_totals_V()
@@ -82,7 +82,8 @@ def corpus_of(
     if totals_V.max(initial=0) > MAX_WORD_TOKENS:
         word = int(totals_V.argmax())
         raise InputError(
-            f"word {word:,} of the vocabulary occurs {totals_V[word]:,} times but may occur {MAX_WORD_TOKENS:,} times; "
+            f"word {word:,} of the vocabulary occurs {totals_V[word]:,} times but may occur at most "
+            f"{MAX_WORD_TOKENS:,} times; "
             "leave it out"
         )
     return TrainingCorpus(parts, num_words, documents, tokens, earlier)
@@ -94,7 +95,8 @@ def _refuse_long(bags: Bags, first: int) -> None:
     if lengths_D.max(initial=0) > MAX_DOCUMENT_TOKENS:
         d = int(lengths_D.argmax())
         raise InputError(
-            f"document {first + d:,} has {lengths_D[d]:,} tokens but a document may have {MAX_DOCUMENT_TOKENS:,}; "
+            f"document {first + d:,} has {lengths_D[d]:,} tokens but a document may have at most "
+            f"{MAX_DOCUMENT_TOKENS:,}; "
             "cut it into several"
         )
 
@@ -103,9 +105,9 @@ def _refuse_long(bags: Bags, first: int) -> None:
 class Trained:
     """A trained model.
 
-    tokens   of the training documents
-    seconds  of the training
-    swept    sweeps of this run, without those that it resumed from
+    tokens   number of tokens of the training documents
+    seconds  seconds of the training
+    swept    number of sweeps of this run, without sweeps before a resume
     """
 
     model: TopicModel
@@ -127,7 +129,7 @@ def train(
     """Return the trained model. Raises RunError if too many workers are lost.
 
     callback  called with the sweep and its metrics every `evaluate_every` sweeps; training stops when it returns True
-    priors    None: those of the config, without seed words
+    priors    initial priors; None: the priors of the config, without seed words
     """
     run = _Run(config, corpus, executor, progress or Progress(), storage or Storage())
     state = Snapshot(0, priors or Priors(np.array(config.alphas), config.beta))
@@ -136,12 +138,12 @@ def train(
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a run saves snapshots of its topics, and the memory that its documents may take.
+    """The place of the snapshots of a run, and the memory for its documents.
 
-    folder    of the entries; "" for none
-    seconds   between two snapshots
-    entries   returns the entries of the newest whole snapshot: none yet, []
-    memory    limits of each device and host; documents that do not fit go to files of its spill_dir
+    folder    folder of the entries; "" for no snapshots
+    seconds   seconds between snapshots
+    entries   function that returns the entries of the newest complete snapshot, or []
+    memory    memory limits of each device and host; documents that do not fit go to files in its spill_dir
     """
 
     folder: str = ""
@@ -298,7 +300,7 @@ class _Watch:
 
 
 def shared_folder(executor: Executor) -> Path | None:
-    """Return a folder that the workers see, for documents; None: they travel with the tasks."""
+    """Return a folder for documents that all workers see; None: documents are sent with the tasks."""
     folder = scratch_folder()
     try:
         executor.check_folder(folder)

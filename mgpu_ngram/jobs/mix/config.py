@@ -29,15 +29,15 @@ class MixConfig:
 
     def __post_init__(self) -> None:
         if len(self.models) < 2:
-            raise InputError(f"models are {self.models} but a mixture has two or more; give another model")
+            raise InputError(f"models are {self.models} but a mixture needs two or more; add a model")
         if bool(self.weights) == (self.tune is not None):
             which = "both weights and tune are" if self.weights else "neither weights nor tune is"
             raise InputError(f"{which} given; give one of them")
         check_at_least(self, 0, "bayes")
         if self.bayes and self.log_linear:
-            raise InputError("bayes weighs sums, but log_linear is set; leave one of them out")
+            raise InputError("bayes is for linear mixtures but log_linear is set; leave one of them out")
         if not (self.bayes_scale > 0 and math.isfinite(self.bayes_scale)):
-            raise InputError(f"bayes_scale is {self.bayes_scale} but must be above 0; 1 is Bayes' rule")
+            raise InputError(f"bayes_scale is {self.bayes_scale} but must be above 0, such as 1 for Bayes' rule")
         if self.bayes_scale != 1 and not self.bayes:
             raise InputError(f"bayes_scale is {self.bayes_scale} but bayes is 0; give bayes, such as 2")
         if self.weights:

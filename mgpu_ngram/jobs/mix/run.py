@@ -32,10 +32,10 @@ FORMAT = "mgpu_ngram mixed model"
 class MixResult(ModelResult):
     """The mixture of a run.
 
-    weights   of the models
-    before    n-grams of each order of each model
-    overfull  histories after which the probabilities sum to more than 1, so that nothing is left to back off to
-    tuned     how the weights were found; None if they were given
+    weights   weights of the models
+    before    number of n-grams of each order of each model
+    overfull  number of histories after which probabilities sum to more than 1, so that no mass is left for backoff
+    tuned     the search for the weights; None if they were given
     """
 
     weights: list[float]
@@ -45,7 +45,7 @@ class MixResult(ModelResult):
 
 
 def plan(config: MixConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do."""
+    """Return the plan of `run`."""
     weights = {"tune": config.tune} if config.tune is not None else {"weights": config.weights}
     way = {"log_linear": config.log_linear, "bayes": config.bayes, "format": config.format, "device": context.device}
     return {"job": config.name, "models": config.models, **weights, **way}
@@ -77,7 +77,7 @@ def build(config: MixConfig, output: str | Path, device: str, threads: int, over
     """Write the mixture, which appears when it is complete.
 
     output     its path; parent folders are created
-    device     "cpu" or "gpu", where to tune and to mix
+    device     "cpu" or "gpu", the device that tunes and mixes
     threads    threads that parse and write ARPA files
     overwrite  replace an output of the same kind
     """

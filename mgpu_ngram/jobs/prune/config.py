@@ -39,7 +39,10 @@ class PruneConfig:
             found = f"{' and '.join(given)} are set" if given else "no way to prune is set"
             raise InputError(f"{found}; set one of {', '.join(WAYS)}")
         if self.entropy is not None and not (self.entropy >= 0 and math.isfinite(self.entropy)):
-            raise InputError(f"entropy is {self.entropy} but must be at least 0; 1e-8 drops little, 1e-6 much")
+            raise InputError(
+                f"entropy is {self.entropy} but must be at least 0, such as 1e-8 (prunes few n-grams) or 1e-6 (prunes "
+                "many)"
+            )
         check_at_least(self, 1, "max_ngrams")
         if self.vocabulary is None and self.vocabulary_mode != "single":
             raise InputError(f"vocabulary_mode is {self.vocabulary_mode} but no vocabulary is given; give a text")
@@ -47,10 +50,11 @@ class PruneConfig:
             if self.vocabulary is None and getattr(self, name):
                 raise InputError(f"{name} is set but no vocabulary is given; give a text")
         if self.phrases and self.vocabulary_mode == "single":
-            raise InputError("phrases belong to lines, but vocabulary_mode is single; make it union or multiple")
+            raise InputError("phrases needs lines but vocabulary_mode is single; make it union or multiple")
         if bool(self.min_count) != (self.counts is not None):
             raise InputError(
-                "models hold no counts: give both min_count and counts, a folder that mgpu-ngram count wrote; without "
+                "min_count and counts need each other: give both, counts as a folder that mgpu-ngram count wrote; "
+                "without "
                 "counts, give entropy"
             )
         if min(self.min_count, default=0) < 0:

@@ -1,4 +1,4 @@
-"""Prune a model by the words of each line of a text: one model for each line, as KenLM's `filter multiple` writes."""
+"""Prune a model by the words of each line of a text: one model for each line, as KenLM's `filter multiple`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class MultipleResult:
     """The models of a run.
 
     path     their folder; the model of line k, from 0, is k.arpa or k.safetensors
-    models   how many
-    ngrams   of all of them; bytes, too
-    seconds  by step, summed over workers
+    models   number of models
+    ngrams   number of n-grams of all models; bytes likewise
+    seconds  seconds by step, summed over workers
     """
 
     path: Path
@@ -84,7 +84,7 @@ class _DeviceModel:
 def run(config: PruneConfig, context: RunContext, made_of: dict[str, Any], kind: str) -> MultipleResult:
     """Write OUT/0.arpa, OUT/1.arpa, ... and OUT/manifest.json; tasks make the models of 64 lines each.
 
-    made_of  what the output depends on, for the manifest
+    made_of  the settings and inputs that determine the output, for the manifest
     kind     the format of the manifest
 
     Not resumable: two cores write the models of 640 lines from one of 1 M n-grams in 2.4 s.
@@ -101,7 +101,7 @@ def run(config: PruneConfig, context: RunContext, made_of: dict[str, Any], kind:
         executor.wait([opening])
         [lines] = executor.gather([opening])
         if not lines:
-            raise InputError(f"vocabulary {config.vocabulary} has no line; give a text with one or more")
+            raise InputError(f"vocabulary {config.vocabulary} is empty; give a text with one line or more")
         groups = range(0, lines, LINES_AT_ONCE)
         progress.start("prune", len(groups), "groups of lines")
 
@@ -130,12 +130,12 @@ def run(config: PruneConfig, context: RunContext, made_of: dict[str, Any], kind:
 
 
 def count_lines(source: _Source) -> int:
-    """Open the model, which stays for later tasks, and return the number of lines of the text."""
+    """Open the model, keep it for later tasks, and return the number of lines of the text."""
     return _opened(source).allowed.lines
 
 
 def write_lines(source: _Source, first: int, last: int, folder: str) -> tuple[int, int, dict[str, float]]:
-    """Write the models of some lines; return (their n-grams, their bytes, seconds by step)."""
+    """Write the models of some lines; return (numbers of their n-grams and bytes, seconds by step)."""
     config, device, threads = source.config, source.device, source.threads
     watch = Stopwatch(device)
     opened = _opened(source)

@@ -30,9 +30,9 @@ FORMAT = "mgpu_ngram pruned model"
 class PruneResult(ModelResult):
     """The pruned model of a run.
 
-    before     n-grams of each order before
-    threshold  relative change of the perplexity below which n-grams went; None if they went for other reasons
-    overfull   histories after which the probabilities sum to more than 1, so that nothing is left to back off to
+    before     number of n-grams of each order before pruning
+    threshold  relative change of the perplexity below which n-grams were pruned; None for other ways of pruning
+    overfull   number of histories after which probabilities sum to more than 1, so that no mass is left for backoff
     """
 
     before: list[int]
@@ -41,7 +41,7 @@ class PruneResult(ModelResult):
 
 
 def plan(config: PruneConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do."""
+    """Return the plan of `run`."""
     ways = {way: getattr(config, way) for way in WAYS if getattr(config, way) not in (None, [])}
     if config.vocabulary is not None:
         ways["vocabulary_mode"] = config.vocabulary_mode
@@ -77,7 +77,7 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
     """Write the pruned model, which appears when it is complete.
 
     output     its path; parent folders are created
-    device     "cpu" or "gpu", where to prune
+    device     "cpu" or "gpu", the device that prunes
     threads    threads that parse and write ARPA files
     overwrite  replace an output of the same kind
     """

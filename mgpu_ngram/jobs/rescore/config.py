@@ -42,7 +42,9 @@ class ListsConfig:
     def __post_init__(self) -> None:
         check_at_least(self, 1, "chunk_bytes", "n_best")
         if not self.lm and not self.weights:
-            raise InputError("there are neither models nor weights, so nothing changes; give --lm FILE (in YAML lm)")
+            raise InputError(
+                "neither models nor weights are given, so nothing would change; give --lm FILE (in YAML lm)"
+            )
         if self.names and len(self.names) != len(self.lm):
             raise InputError(f"there are {len(self.lm)} models but {len(self.names)} names; give one for each model")
         if self.costs and not self.kaldi:
@@ -56,10 +58,10 @@ class ListsConfig:
                 raise InputError(f"the costs {name} are {path!r} but must be the path of an archive")
         for name in (*self.feature_names, *self.costs):
             if not isinstance(name, str) or name == TOTAL or not name or any(c.isspace() or c in "=:|" for c in name):
-                raise InputError(f"{name!r} cannot be the name of a feature; give another")
+                raise InputError(f"{name!r} cannot be the name of a feature; give another name")
         for name in self.feature_names:
             if (*self.feature_names, *self.costs).count(name) > 1:
-                raise InputError(f"two features have the name {name}; name the models otherwise: --names A B")
+                raise InputError(f"two features have the name {name}; give the models other names: --names A B")
         if not isinstance(self.weights, (dict, str)):
             raise InputError(
                 f"weights are {self.weights!r} but must be a mapping from names to numbers, or a YAML file"
@@ -70,12 +72,12 @@ class ListsConfig:
                 raise InputError(f"lattices have no feature {name}; their features are {', '.join(known)}")
         for name in self.feature_names:
             if name in known:
-                raise InputError(f"lattices have a feature {name} already; name the model otherwise: --names")
+                raise InputError(f"lattices already have a feature {name}; give the model another name with --names")
         for name, weight in self._weights.items():
             if not weight or not all(map(is_weight, weight)):
                 raise InputError(f"the weight of {name} is {_shown(weight)} but must be a finite number, or a list")
             if len(weight) > 1 and name in (TOTAL, *self.feature_names, *known):
-                raise InputError(f"{name} has {len(weight)} weights but one value; give one")
+                raise InputError(f"{name} has {len(weight)} weights but one value; give one weight")
 
     @property
     def of_utterances(self) -> bool:
@@ -101,7 +103,7 @@ class ListsConfig:
 
     @property
     def model_weights(self) -> tuple[float, ...]:
-        """The weights of the models' features; 0 for a model without one."""
+        """The weights of the models' features; 0 for a model without a weight."""
         return tuple(self._weights.get(name, (0.0,))[0] for name in self.feature_names)
 
 
@@ -122,7 +124,7 @@ def _shown(values: tuple[Any, ...]) -> str:
 
 
 def is_weight(value: Any) -> bool:
-    """Return whether it is a finite number."""
+    """Return whether a value is a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) <= sys.float_info.max  # not of infinity, NaN, or a whole number that no float holds

@@ -46,8 +46,8 @@ L = TypeVar("L", bound=ListsConfig)
 class RescoreTotals:
     """Totals of all lists.
 
-    words  of all hypotheses, each with its end
-    oovs   words that a model does not know, by its name
+    words  number of words of all hypotheses, each with its end
+    oovs   number of unknown words by name of the model
     """
 
     lists: int
@@ -86,7 +86,7 @@ def open_inputs(config: ListsConfig) -> Corpus:
 def check_inputs(config: ListsConfig, made: Collection[str] = ()) -> None:
     """Raise InputError for a file of models, costs or weights that cannot be used.
 
-    made  models and weights that an earlier job makes
+    made  models and weights that an earlier job writes
     """
     check_models(config.lm, made)
     for path in config.costs.values():
@@ -107,12 +107,12 @@ def with_weights(config: L) -> L:
 
 
 def plan(config: RescoreConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run` from the sizes of the inputs alone."""
     return {"job": config.name} | lists_plan(config, context) | {"best": config.best}
 
 
 def lists_plan(config: ListsConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what any job that scores lists would do."""
+    """Return the plan of a job that scores lists."""
     corpus = open_inputs(config)
     size = config.chunk_bytes or text_per_task(corpus, context.workers, context.device)
     return {
@@ -127,7 +127,7 @@ def lists_plan(config: ListsConfig, context: PlanContext) -> dict[str, Any]:
 
 
 def weights_of(config: ListsConfig) -> dict[str, tuple[float, ...]]:
-    """Return the weights of the total, of features of the lists and of the models', in this order."""
+    """Return the weights of the total, of the features of the lists and of the models' features, in this order."""
     return config.list_weights | {n: (w,) for n, w in zip(config.feature_names, config.model_weights, strict=True)}
 
 
@@ -145,7 +145,7 @@ def _made_of(config: RescoreConfig, corpus: Corpus) -> dict[str, Any]:
 
 
 def inputs_of(config: ListsConfig, corpus: Corpus) -> dict[str, Any]:
-    """Return the inputs and options of any job that scores lists."""
+    """Return the inputs and options of a job that scores lists."""
     return {
         "inputs": corpus.described,
         "models": [{"path": path, "identity": identify(path)} for path in config.lm],
@@ -167,18 +167,18 @@ def files_of(config: ListsConfig) -> list[str]:
 
 
 def check_file(config: RescoreConfig, path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless lists may be written there."""
+    """Raise InputError unless lists may be written to the path."""
     check_text_file(path, files_of(config), overwrite, (".jsonl",))
 
 
 def run(
     config: RescoreConfig, context: RunContext, inputs: Corpus | None = None, take: TakeBytes | None = None
 ) -> RescoreResult:
-    """Rescore lists and write OUT/nbest.txt (of JSON lines nbest.jsonl) or OUT/best.txt, and OUT/manifest.json.
+    """Rescore lists and write OUT/nbest.txt (for JSON lines nbest.jsonl) or OUT/best.txt, and OUT/manifest.json.
 
     For a single file, it writes only the lines.
 
-    inputs  an open corpus in place of config.text
+    inputs  an open corpus instead of config.text
     take    called with lines, in order, when the context has no output
 
     Not resumable.
@@ -204,7 +204,7 @@ def run(
 
 @dataclass(frozen=True)
 class ListTasks:
-    """How the tasks of a run read and score lists: chunks of a corpus, and at most `ahead` chunks in flight."""
+    """The tasks of a run that read and score lists: a task for each chunk of a corpus, at most `ahead` in flight."""
 
     executor: Executor
     corpus: Corpus
@@ -222,7 +222,7 @@ class ListTasks:
 
 
 def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool = False) -> ListTasks:
-    """Return the work of a run. Reads archives of Kaldi, and searches lattices."""
+    """Return the tasks of a run. Reads archives of Kaldi, and searches lattices."""
     executor = context.executor
     if config.kaldi:
         corpus = kaldi_lists(corpus, config.costs)
@@ -267,7 +267,7 @@ def totals_of(config: ListsConfig, lists: int, counts: RescoreCounts) -> Rescore
 def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: TakeBytes) -> RescoreResult:
     """Rescore a corpus; call `take` with the lines, in order.
 
-    The driver holds a few chunks at once, and the lines of a list until it ends.
+    The driver holds a few chunks at once, and the lines of a list until the list ends.
     """
     start = time.perf_counter()
     work = prepare(config, context, corpus, config.best)

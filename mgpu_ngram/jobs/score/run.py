@@ -57,8 +57,8 @@ SCORES_FILE = "scores.parquet"
 class ScoreTotals:
     """Totals of all scored sentences.
 
-    tokens     words, and one </s> per sentence unless sentence markers are off
-    oovs       unknown words
+    tokens     number of words, and one </s> per sentence unless sentence markers are off
+    oovs       number of unknown words
     log10      sum of log10 probabilities
     oov_log10  the share of unknown words in that sum
     """
@@ -71,12 +71,12 @@ class ScoreTotals:
 
     @property
     def perplexity(self) -> float:
-        """Including unknown words; NaN without tokens."""
+        """The perplexity of all words, including unknown ones; NaN without tokens."""
         return perplexity(self.log10, self.tokens)
 
     @property
     def perplexity_without_oovs(self) -> float:
-        """The perplexity of known words, in their full contexts; NaN without any."""
+        """The perplexity of known words, in their full contexts; NaN if there are none."""
         return perplexity(self.log10 - self.oov_log10, self.tokens - self.oovs)
 
     def summary(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def open_inputs(config: ScoreConfig) -> Corpus:
 
 
 def plan(config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run` from the sizes of the inputs alone."""
     planned = plan_text(open_inputs(config), context, config.chunk_bytes, config.level == "word")
     return {"job": config.name, **planned, "model": config.model, "index": config.index}
 
@@ -148,8 +148,8 @@ def run(
 ) -> ScoreResult:
     """Score a corpus and write OUT/scores.parquet and OUT/manifest.json; only the Parquet file for a single file.
 
-    inputs    an open corpus in place of config.text
-    printing  what to do with the scores when the context has no output
+    inputs    an open corpus instead of config.text
+    printing  use of the scores if the context has no output
 
     Not resumable.
     """
@@ -184,10 +184,10 @@ def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
 
 
 def check_file(path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless a file may be written there."""
+    """Raise InputError unless a file may be written to the path."""
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
-        raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
+        raise InputError(f"output {path} is not a file in an existing folder; give the path of a Parquet file to write")
     check_free(path, overwrite, "Parquet file", _is_parquet)
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
@@ -204,7 +204,7 @@ def _is_parquet(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class Printing:
-    """How a run handles scores that it does not write to a file.
+    """The use of scores that a run does not write to a file.
 
     take    called with the scores of each chunk, in the order of the text
     words   as in `ScoreOptions`
@@ -223,7 +223,7 @@ def score(
     file: str | Path | None = None,
     printing: Printing | None = None,
 ) -> ScoreResult:
-    """Score a corpus, and write a Parquet file if one is named.
+    """Score a corpus, and write a Parquet file if its path is given.
 
     The driver holds a few chunks at once; a worker holds its replica of the model and a block of text.
     """
@@ -282,10 +282,10 @@ def score_at_once(config: ScoreConfig, lines: Iterable[bytes], printing: Printin
 def within_memory(
     context: RunContext, corpus: Corpus, chunk_bytes: int | None, words: bool
 ) -> tuple[Executor, int, int]:
-    """Return (an executor for the tasks, the text of a task, the most chunks in flight or buffered).
+    """Return (executor of the tasks, bytes of text of a task, greatest number of chunks in flight or buffered).
 
-    chunk_bytes  the text of a task; None: as much as memory allows
-    words        tasks return the scores of words
+    chunk_bytes  bytes of text of a task; None: as many as memory allows
+    words        whether tasks return the scores of words
     """
     executor, given = context.executor, chunk_bytes
     chunk_bytes = given or text_per_task(corpus, executor.workers, executor.device, words)
@@ -334,7 +334,7 @@ def _index(config: ScoreConfig, text_bytes: int, device: str) -> str:
 
 
 def fastest_index(path: str, text_bytes: int, device: str) -> str:
-    """Return the index of a model that scores a text soonest."""
+    """Return the index that scores a text soonest, including the time to make the index."""
     if is_probing_file(path):  # to find the words of its n-grams would take longer
         return "keys"
     if device == "gpu" or not is_model_file(path):  # a GPU builds the edge table within 0.1 s
@@ -345,7 +345,7 @@ def fastest_index(path: str, text_bytes: int, device: str) -> str:
 
 
 def text_per_task(corpus: Corpus, workers: int, device: str, words: bool = False) -> int:
-    """Return the text per task: less if words are returned, or if workers would have too few tasks."""
+    """Return the bytes of text per task: fewer if words are returned, or if workers would have too few tasks."""
     most = CHUNK_BYTES[device] // (WORDS_SHARE if words else 1)
     return max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))
 

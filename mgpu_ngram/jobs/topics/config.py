@@ -49,7 +49,7 @@ class TopicsConfig:
             raise InputError(f"group_by is {self.group_by!r} and time is {self.time!r}; give one of them")
         for name in ("group_by", "time", "text_column", "vocabulary"):
             if getattr(self, name) and not self.documents:
-                raise InputError(f"{name} is {getattr(self, name)!r} but there are no documents; name some")
+                raise InputError(f"{name} is {getattr(self, name)!r} but documents are not given; give documents")
 
     @property
     def writes_dense(self) -> bool:

@@ -22,18 +22,21 @@ FORMAT = "mgpu_ngram exported topics"
 def export_topics(
     folder: str, model: TopicModel, rows: TopicRows, word: Callable[[int], str], top: int, overwrite: bool
 ) -> None:
-    """Write the folder; a topic at a time, so that memory holds no matrix.
+    """Write the folder, topic by topic, so that memory holds no matrix.
 
     topics.csv         the `top` most probable words of each topic: topic, share, rank, word, probability
     words.txt          all words, one a line, in the order of the columns
-    counts.npy         (Z, V) uint32, tokens of each word in each topic
+    counts.npy         (Z, V) uint32, number of tokens of each word in each topic
     probabilities.npy  (Z, V) float32, p(word | topic)
     alpha.npy          (Z,) float64, the prior of each topic in a document
     """
     words = [word(v) for v in range(rows.num_words)]
     broken = next((v for v, text in enumerate(words) if "\n" in text), None)
     if broken is not None:
-        raise InputError(f"word {broken:,} is {words[broken]!r}, which is no line of words.txt; it cannot be exported")
+        raise InputError(
+            f"word {broken:,} is {words[broken]!r}, which has a line break and cannot be a line of words.txt; "
+            "train without this word"
+        )
     with Output.create(folder, overwrite) as out:
         _write_table(out.folder / "topics.csv", rows, words, top)
         with new_file(out.folder / "words.txt") as sink:

@@ -41,8 +41,8 @@ HTML = "HTML page", b"<!doctype html>"  # as in TABLE_KINDS
 class TableOptions:
     """The contents of a file.
 
-    dense  all shares of each document; else those from the threshold on
-    about  the model and the threshold, for the metadata of Parquet
+    dense  write all shares of each document; else the shares from the threshold on
+    about  model and threshold, for the metadata of Parquet
     """
 
     format: str
@@ -52,21 +52,24 @@ class TableOptions:
 
 
 def format_of(path: str | Path) -> str:
-    """Return the format that the name of an output says; a name without a known end is Parquet."""
+    """Return the format of an output from the suffix of its name; unknown suffixes mean Parquet."""
     suffix = Path(path).suffix.lower()
     if suffix in SUFFIXES and suffix[1:] not in TABLE_KINDS:
-        raise InputError(f"output {path} ends with {suffix}; name it .parquet, .jsonl, .npy (dense) or .npz (sparse)")
+        raise InputError(
+            f"output {path} ends with {suffix} but must end with .parquet, .jsonl, .npy (dense) or .npz (sparse); "
+            "rename it"
+        )
     return suffix[1:] if suffix[1:] in TABLE_KINDS else "parquet"
 
 
 def check_file(path: str | Path, overwrite: bool, kind: str, start: bytes) -> None:
-    """Raise InputError unless a file may be written there, in place of a file of the same kind with `overwrite`.
+    """Raise InputError unless a file may be written to the path, with `overwrite` in place of a file of the same kind.
 
     start  the first bytes of files of this kind
     """
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
-        raise InputError(f"output {path} is no file in a folder that exists; give the path of a file to write")
+        raise InputError(f"output {path} is not a file in an existing folder; give the path of a file to write")
     check_free(path, overwrite, kind, lambda p: os.path.isfile(p) and _start(p, len(start)) == start)
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
@@ -78,7 +81,7 @@ def _start(path: str | Path, size: int) -> bytes:
 
 
 def open_table(path: str | Path, options: TableOptions) -> TopicsFile:
-    """Return a new file, as a context manager; it gets its name when it is complete."""
+    """Return a new file, as a context manager; it appears when it is complete."""
     kinds: dict[str, type[TopicsFile]] = {"parquet": _Parquet, "jsonl": _JsonLines, "npy": _Dense, "npz": _Sparse}
     return kinds[options.format](path, options)
 
@@ -110,7 +113,7 @@ class TopicsFile:
         """Open the files that `append` writes."""
 
     def append(self, found: Inferred) -> None:
-        """Write documents; `documents` is the number of the first."""
+        """Write documents; `documents` is the number of the first one."""
         raise NotImplementedError  # each kind of file has its own
 
     def finish(self) -> None:

@@ -36,12 +36,12 @@ class Summary:
     """Totals over all documents.
 
     documents    number of documents
-    empty        documents without a word that the model knows
-    tokens       tokens of known words
-    unknown      other tokens, without stop words
-    documents_Z  documents whose largest topic it is
+    empty        number of documents without known words
+    tokens       number of tokens of known words
+    unknown      number of other tokens, without stop words
+    documents_Z  number of documents whose largest topic is each topic
     examples     representative documents; snippets: their beginnings
-    groups       documents and sum of shares by group
+    groups       number of documents and sum of shares by group
     """
 
     documents_Z: np.ndarray
@@ -94,10 +94,10 @@ def infer(
     progress: Progress,
     take: TakeInferred | None = None,
 ) -> Summary:
-    """Find the topics of all documents; call `take` with those of each chunk, in order.
+    """Find the topics of all documents; call `take` with the results of each chunk, in order.
 
-    corpus  of `open_texts`, or of `open_bags`
-    model   topics, words, and the vocabulary if it is known
+    corpus  the result of `open_texts` or `open_bags`
+    model   numbers of topics and words, and the vocabulary if known
 
     The driver and the workers hold a few chunks at once.
     """
@@ -121,9 +121,9 @@ def infer(
 
 
 def chunks_of(corpus: Corpus, dense_topics: int) -> tuple[list[Chunk], int]:
-    """Return the chunks of a text and their size, which depend on the text alone: so do sums over documents.
+    """Return the chunks of a text and their size. Both depend only on the text, and so do sums over documents.
 
-    dense_topics  number of topics whose shares are all returned; 0: few are
+    dense_topics  number of topics if all shares are returned; 0: only shares above the threshold
     """
     most = MAX_CHUNK_BYTES
     if dense_topics:
@@ -189,7 +189,7 @@ def _translation(corpus: BagCorpus, num_words: int, words: Words | None) -> Call
     if corpus.num_words != num_words:
         if words is not None and corpus.words is None:
             raise InputError(
-                f"{corpus.name} has {corpus.num_words:,} columns but the model has {num_words:,} words; name the words "
+                f"{corpus.name} has {corpus.num_words:,} columns but the model has {num_words:,} words; give the words "
                 "of its columns with --vocabulary (in YAML vocabulary: FILE)"
             )
         check_vocabulary(range(num_words), corpus.num_words, "the model", corpus.name)

@@ -42,10 +42,10 @@ class Wanted:
     """Requests of the command besides the settings of the job.
 
     topic   the one topic to describe; None: all of them
-    limit   describe the largest topics alone; None: all of them
-    lists   of words that are made
-    page    file of the page; "" for none
-    export  folder of the exported topics; "" for none
+    limit   number of largest topics to describe; None: all of them
+    lists   lists of words to make
+    page    file of the page; "" for no page
+    export  folder of the exported topics; "" for no export
     """
 
     topic: int | None = None
@@ -59,8 +59,8 @@ class Wanted:
 class TopicTotals:
     """The totals of the documents of a run.
 
-    empty            documents without a word that the model knows
-    tokens, unknown  tokens of known words, and other tokens without stop words
+    empty            number of documents without known words
+    tokens, unknown  numbers of tokens of known words, and of other tokens without stop words
     """
 
     documents: int
@@ -73,7 +73,7 @@ class TopicTotals:
 class TopicsResult:
     """The topics of a model, and the totals of the documents if there are any; `path` is None if no rows were written.
 
-    page_topics  topics on the page; 0: none was written
+    page_topics  number of topics on the page; 0: no page was written
     """
 
     path: Path | None
@@ -96,7 +96,7 @@ class TopicsResult:
         return self.found.tokens / self.wall_seconds if self.found else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return all that is known by name, for machines."""
+        """Return all known fields by name, for machines."""
         named: dict[str, Any] = {"path": self.path and str(self.path)} if self.found else {}
         named |= asdict(self.found) if self.found else {}
         named |= self.table.as_json() | (self.groups.as_json() if self.groups else {})
@@ -120,7 +120,9 @@ def open_inputs(config: TopicsConfig) -> Corpus | None:
     if corpus is None:
         refuse_column(config.text_column, config.documents[0])
     if corpus is None and grouping:
-        raise InputError(f"{config.documents[0]!r} is a matrix, without a column {grouping!r}; give documents as text")
+        raise InputError(
+            f"{config.documents[0]!r} is a matrix, which has no column {grouping!r}; give documents as text"
+        )
     if corpus and config.vocabulary:
         raise InputError(f"vocabulary is {config.vocabulary!r} but the documents are text; leave it out")
     if corpus and grouping:
@@ -170,7 +172,8 @@ def _made_of(config: TopicsConfig, path: str) -> dict[str, Any]:
 def run(config: TopicsConfig, context: RunContext, wanted: Wanted | None = None) -> TopicsResult:
     """Write the topics of the documents, and return the table of topics.
 
-    A folder gets doc_topics.FORMAT, topics.json, manifest.json and, if wanted, topics.html; a single file the rows
+    A folder gets doc_topics.FORMAT, topics.json, manifest.json and, if requested, topics.html; a single file gets only
+    the rows.
     alone. Not resumable.
     """
     wanted = wanted or Wanted()

@@ -51,12 +51,14 @@ class TrieConfig:
         if self.quantize is not None and not least <= self.quantize <= most:
             raise InputError(f"quantize is {self.quantize} bits but must be {least} to {most}; leave it out for floats")
         if not self.backoff and self.index in ("edge", "both"):
-            raise InputError(f"index {self.index} holds backoffs but backoff is false; make index btree, or keep them")
+            raise InputError(
+                f"index {self.index} holds backoffs but backoff is false; make index btree, or leave backoff out"
+            )
         if self.format != "safetensors":
             codes = None if trie else self.quantize
             for name, value in {"index": self.index, "fanout": self.fanout, "quantize": codes}.items():
                 if value is not None:
-                    raise InputError(f"{name} is {value} but format {self.format} has none; leave it out")
+                    raise InputError(f"{name} is {value} but format {self.format} has no such option; leave it out")
             if not self.backoff:
                 raise InputError(f"backoff is false but format {self.format} needs backoffs; leave it out")
         if self.quantize_backoff is not None and not (trie and self.quantize):
@@ -65,7 +67,8 @@ class TrieConfig:
             )
         if trie and self.quantize and not 2 <= self.backoff_bits <= 25:
             raise InputError(
-                f"quantize_backoff is {self.backoff_bits} bits but must be 2 to 25: KenLM keeps two codes for zeros"
+                f"quantize_backoff is {self.backoff_bits} bits but must be 2 to 25, because KenLM reserves two codes "
+                "for zeros"
             )
         if self.pointer_bits is not None and not (trie and 0 <= self.pointer_bits <= 255):
             raise InputError(f"pointer_bits is {self.pointer_bits} but must be 0 to 255, with format kenlm-trie")
@@ -76,7 +79,7 @@ class TrieConfig:
         if not kenlm and not self.need_markers:
             raise InputError(f"need_markers is false but format {self.format} needs <s> and </s>; leave it out")
         if not 1 < self.multiplier < math.inf:
-            raise InputError(f"multiplier is {self.multiplier:g} but must be a number over 1")
+            raise InputError(f"multiplier is {self.multiplier:g} but must be a number above 1")
         if not kenlm and self.multiplier != 1.5:
             raise InputError(f"multiplier is {self.multiplier:g} but format {self.format} has no tables; leave it out")
         if not -math.inf <= self.unk_log10 <= 0:
@@ -85,5 +88,5 @@ class TrieConfig:
 
     @property
     def backoff_bits(self) -> int:
-        """Bits of the codes for backoffs in a trie of KenLM; 0: floats."""
+        """Bits of the codes for backoffs in a KenLM trie; 0: floats."""
         return self.quantize_backoff if self.quantize_backoff is not None else self.quantize or 0

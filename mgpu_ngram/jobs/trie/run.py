@@ -29,7 +29,7 @@ FORMAT = "mgpu_ngram trie"
 
 
 def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do."""
+    """Return the plan of `run`."""
     index = {"index": config.index or "auto"} if config.format == "safetensors" else {}
     return {"job": config.name, "model": config.model, "format": config.format, "device": context.device} | index
 
@@ -63,7 +63,7 @@ def build(
     """Write a model file, or a file of another format, which appears when it is complete.
 
     output     its path; parent folders are created
-    device     "cpu" or "gpu", where to build trie and index; both give the same file
+    device     "cpu" or "gpu", the device that builds trie and index; both give the same file
     threads    threads that parse an ARPA file
     overwrite  replace a model file; any other file is never replaced
     """
@@ -108,7 +108,7 @@ def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwa
         trie = replace(trie, backoff_M=trie.backoff_M[:0])
     if config.quantize:
         if trie.quantized:
-            raise InputError(f"{config.model} is quantised already; leave quantize out, or give what it was made from")
+            raise InputError(f"{config.model} is already quantised; leave quantize out, or give the original model")
         trie = quantize(trie, config.quantize)
     watch.lap("build")
     edges, index = None, config.index or ("edge" if model.edges and config.backoff else "btree")

@@ -36,4 +36,4 @@ class TuneConfig(ListsConfig):
                 raise InputError(f"the grid of {name} is {values!r} but must be a list of finite numbers")
         points = math.prod(map(len, self.grid.values()))
         if points > MAX_POINTS:
-            raise InputError(f"the grid has {points:,} points but may have {MAX_POINTS:,}; give fewer weights")
+            raise InputError(f"the grid has {points:,} points but may have at most {MAX_POINTS:,}; give fewer weights")

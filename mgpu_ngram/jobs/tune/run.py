@@ -52,8 +52,8 @@ AHEAD = 2  # tasks per worker in flight or buffered
 class TuneResult:
     """The result of a run; `path` is None if it wrote no file.
 
-    weights        by name
-    before, after  quality with the weights given and with those found, as in `engine.metrics.quality`
+    weights        weights by name
+    before, after  quality with the given and with the found weights, as in `engine.metrics.quality`
     """
 
     path: Path | None
@@ -75,7 +75,7 @@ class TuneResult:
 
 
 def plan(config: TuneConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run` from the sizes of the inputs alone."""
     more = {"metric": config.metric, "grid": config.grid, "restarts": config.restarts}
     return {"job": config.name} | lists_plan(config, context) | more
 
@@ -83,7 +83,7 @@ def plan(config: TuneConfig, context: PlanContext) -> dict[str, Any]:
 def check(config: TuneConfig, made: Collection[str] = ()) -> None:
     """Raise InputError for a file that cannot be used, and for a metric whose package is not installed.
 
-    made  models and weights that an earlier job makes
+    made  models and weights that an earlier job writes
     """
     import_package(config.metric)
     check_inputs(config, made)
@@ -106,14 +106,14 @@ def _made_of(config: TuneConfig, corpus: Corpus) -> dict[str, Any]:
 
 
 def check_file(config: TuneConfig, path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless weights may be written there."""
+    """Raise InputError unless weights may be written to the path."""
     check_text_file(path, [*files_of(config), *config.references], overwrite, (".yaml", ".yml"))
 
 
 def run(config: TuneConfig, context: RunContext, inputs: Corpus | None = None) -> TuneResult:
     """Tune weights and write OUT/weights.yaml and OUT/manifest.json; only the weights for a single file.
 
-    inputs  open lists in place of config.text
+    inputs  open lists instead of config.text
 
     Not resumable.
     """
@@ -182,7 +182,7 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
 
 
 def references_of(config: TuneConfig, ids: Sequence[bytes]) -> list[list[str]]:
-    """Return the references of each list, one of each file."""
+    """Return the references of each list, one from each file."""
     columns = []
     for path in config.references:
         lines = list(lines_of(open_corpus([path])))
@@ -196,10 +196,10 @@ def _by_key(lines: list[bytes], path: str, ids: Sequence[bytes]) -> list[bytes]:
     for line in lines:
         key, text = [*line.split(maxsplit=1), b"", b""][:2]
         if key and texts.setdefault(key, text) != text:
-            raise InputError(f"references {path!r} have two texts for list {_shown(key)}; drop one of them")
+            raise InputError(f"references {path!r} have two texts for list {_shown(key)}; remove one of them")
     missing = next((name for name in ids if name not in texts), None)
     if missing is not None:
-        raise InputError(f"references {path!r} lack a line for list {_shown(missing)}; give lines 'ID word word'")
+        raise InputError(f"references {path!r} lack list {_shown(missing)}; add a line 'ID word word' for it")
     return [texts[name] for name in ids]
 
 
@@ -210,7 +210,7 @@ def _by_number(lines: list[bytes], path: str, ids: Sequence[bytes]) -> list[byte
     numbers = list(map(int, ids))
     if max(numbers) >= len(lines):
         raise InputError(
-            f"references {path!r} have {len(lines):,} lines but there is a list {max(numbers)}; lists are numbered "
+            f"references {path!r} have {len(lines):,} lines but the lists go up to {max(numbers)}; lists are numbered "
             "from 0, give a line for each"
         )
     return [lines[number] for number in numbers]
@@ -261,7 +261,7 @@ def _search(config: TuneConfig, lists: Lists, context: RunContext) -> tuple[floa
         for name, several in config.grid.items():
             if len(columns.get(name, ())) != 1:
                 known = ", ".join(columns)
-                raise InputError(f"the grid has {name!r}, which is no weight of one value; the weights are {known}")
+                raise InputError(f"the grid has {name!r}, which is not a weight of a single value; these are {known}")
             values[columns[name][0]] = several
         progress.start("tune", int(np.prod([len(several) for several in values.values()])), "points")
         found = grid(lists, start, values, tell)
