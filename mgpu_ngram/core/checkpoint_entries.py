@@ -117,7 +117,7 @@ def damage_found(error: InputError) -> str:
 
 def delete_entry(path: str, damage: str) -> None:
     """Delete a damaged entry, with a warning to the caller of `entries`."""
-    warn(f"{damage} (what it covers is done again)")
+    warn(f"{damage} (its items are computed again)")
     with suppress(OSError):
         os.unlink(path)
 

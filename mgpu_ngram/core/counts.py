@@ -55,7 +55,10 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{file} is damaged: {error}; count again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(f"{path} is not an output of count: {file} has format {found!r}, not {FORMAT!r}")
+        raise InputError(
+            f"{path} is not an output of count: {file} has format {found!r}, not {FORMAT!r}; "
+            "give the folder that count wrote"
+        )
     version = manifest.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise InputError(

@@ -79,7 +79,7 @@ _REASONS = {
     NO_KEY: "has no key ID-N; give lines 'ID-1 word word', or id ||| text ||| features ||| total",
     OTHER_KEY: "has another key than this line of the hypotheses; give costs of the same hypotheses in the same order",
     NO_COST: "has no finite number after its key; give lines 'ID-N cost'",
-    TOO_LONG: "follows the last hypothesis; give a cost for each hypothesis alone",
+    TOO_LONG: "follows the last hypothesis; give only one cost for each hypothesis",
     TOO_SHORT: "ends before the hypotheses; give a cost for each",
 }
 

@@ -402,7 +402,9 @@ def open_parquet(path: str | Path, columns: Sequence[str]) -> pq.ParquetFile:
     with reading(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
     if file.schema_arrow.names != list(columns):
-        raise InputError(f"{path} has columns {', '.join(file.schema_arrow.names)}, not {', '.join(columns)}")
+        raise InputError(
+            f"{path} has columns {', '.join(file.schema_arrow.names)}, not {', '.join(columns)}; count again"
+        )
     return file
 
 

@@ -96,7 +96,10 @@ class DeltaWriter:
             page, found = self._page(values)
             size, crc, start = sum(map(len, page)), 0, self._sink.size_bytes
             if size > MAX_PAGE_BYTES:
-                raise RunError(f"{rows:,} rows of {name} take {size:,} bytes, of {MAX_PAGE_BYTES:,} at most")
+                raise RunError(
+                    f"{rows:,} rows of {name} take {size:,} bytes but a page holds {MAX_PAGE_BYTES:,} at most; "
+                    "count lower orders"
+                )
             for piece in page:
                 crc = zlib.crc32(piece, crc)
             encoding = DELTA_BYTE_ARRAY if isinstance(values, Texts) else DELTA_BINARY_PACKED

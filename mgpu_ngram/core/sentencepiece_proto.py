@@ -59,7 +59,7 @@ def read_model(data: bytes) -> SentencePieceModel:
 
 def _as_bytes(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError("a number is where bytes should be")
+        raise ValueError("a number is in place of bytes")
     return value
 
 
@@ -78,9 +78,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
-            raise ValueError(f"a field of kind {kind}, which protobuf has no more")
+            raise ValueError(f"a field has kind {kind}, which protobuf does not use any more")
         if at + size > len(data):
-            raise ValueError("a field ends behind the data")
+            raise ValueError("a field ends after the data")
         yield tag >> 3, data[at : at + size]
         at += size
 

@@ -120,7 +120,7 @@ def good_turing(n: int, counts_of_counts: Sequence[int], most: int) -> tuple[lis
                 value = math.nan
         fits = value > MIN_MASS  # False for nan
         if not fits and lowered > 1:  # the coefficient of a single count is always 0
-            warn(f"the one of count {count} is out of range, so this count is not discounted")
+            warn(f"the coefficient of count {count} is out of range, so this count is not discounted")
         found.append(value if fits else 1.0)
     return found, warnings
 

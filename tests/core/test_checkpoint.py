@@ -360,7 +360,7 @@ def test_a_verify_function_decides_which_entries_are_whole(tmp_path_factory, man
         assert len(set(all_asked)) == len(all_asked) and all(asked)
         assert asked[:1] == [disjoint(in_order)] * bool(many)
         assert len(asked) <= 1 or damaged
-        assert {str(w.message) for w in warned} <= {"it is damaged (what it covers is done again)"}
+        assert {str(w.message) for w in warned} <= {"it is damaged (its items are computed again)"}
         deleted = {path for path in items_of if not os.path.exists(path)}
         assert deleted == damaged & set(all_asked) and len(warned) == len(deleted)
         checkpoint.discard()

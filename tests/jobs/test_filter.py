@@ -609,8 +609,8 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         ({"cutoffs": "cutoff.csv"}, "there are no buckets"),
         ({"min_perplexity": 9, "max_perplexity": 3}, "must be at most max_perplexity, 3"),
         ({"max_perplexity": 0.5}, "must be at least 1"),
-        ({"tokenizer": "{language}.model"}, "may be once in the path of the model"),
-        ({"model": "{language}/{language}.arpa"}, "may be once in the path of the model"),
+        ({"tokenizer": "{language}.model"}, "may occur once in the path of the model"),
+        ({"model": "{language}/{language}.arpa"}, "may occur once in the path of the model"),
         ({"text": ["-"]}, "standard input cannot be used"),
         (
             {"model": "m.csv", "tokenizer": "en.model"},

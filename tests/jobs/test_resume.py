@@ -354,7 +354,7 @@ def test_a_damaged_entry_is_made_again(kind, unfinished, undisturbed, contents, 
     data = bytearray(damaged.read_bytes())
     data[-9] ^= 1
     damaged.write_bytes(data)
-    with pytest.warns(UserWarning, match=r"is damaged: .* \(what it covers is done again\)"):
+    with pytest.warns(UserWarning, match=r"is damaged: .* \(its items are computed again\)"):
         result = run_here(tmp_path / "out", unfinished, resume=True, **OPTIONS)
     assert result.resumed_chunks == sum(file != damaged for file in before.values())
     assert tables(contents(result.path)) == tables(undisturbed)

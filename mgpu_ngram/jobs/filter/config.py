@@ -86,8 +86,8 @@ class FilterConfig:
     def _check_models(self) -> None:
         by_language, others = self.model.count(PLACE), (self.tokenizer or "", self.contrast_model or "")
         if by_language > 1 or any(path.count(PLACE) > by_language for path in others):
-            others_of = "then once in those of the tokenizer and the contrast model"
-            raise InputError(f"{PLACE} may be once in the path of the model, and {others_of}")
+            others_of = "then once in the paths of the tokenizer and the contrast model"
+            raise InputError(f"{PLACE} may occur once in the path of the model, and {others_of}; correct the paths")
         for setting in ("tokenizer", "contrast_model"):
             if self.has_table and getattr(self, setting):
                 raise InputError(
