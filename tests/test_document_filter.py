@@ -131,7 +131,7 @@ def test_a_worker_with_another_model(arpa):
     documents = DocumentFilter(arpa)
     documents.check_files()
     arpa.write_text(arpa.read_text() + "\n")
-    with pytest.raises(ng.InputError, match="model.arpa is another file on a worker; give all workers the same one"):
+    with pytest.raises(ng.InputError, match="model.arpa is another file on a worker; give all workers the same file"):
         documents.check_files()
 
 
@@ -157,7 +157,7 @@ def test_on_a_gpu(arpa, frame):
     ("documents", "options", "wanted"),
     [
         (3, {}, "documents is of type int but must be paths, a DataFrame of pandas or Dask, or a Dask bag"),
-        ([], {}, "documents is of type list; give paths"),
+        ([], {}, "documents is of type list but must be paths"),
         (["docs.jsonl"], {}, "documents are files but output is not given; give output=FOLDER"),
         (["docs.jsonl"], {"output": "out", "name": "x"}, "name is for jobs of a YAML file"),
         ("frame", {"output": "out"}, "output is for files; leave it out"),

@@ -475,7 +475,7 @@ def test_components_are_made_once_and_not_pickled(planted):
         ({"doc_topic_prior": 0}, "doc_topic_prior is 0.0 but must be 0.000001 to 1,000,000"),
         ({"doc_topic_prior": [1, 2]}, "doc_topic_prior is a list of length 2 but must be one number, or a list of 4"),
         ({"doc_topic_prior": [1, 2, 3, float("nan")]}, "doc_topic_prior is nan for topic 3 but must be above 0"),
-        ({"doc_topic_prior": "a"}, "doc_topic_prior is 'a'; give one number"),
+        ({"doc_topic_prior": "a"}, "doc_topic_prior is 'a' but must be one number"),
         ({"doc_topic_prior": [1e9] * 4}, r"doc_topic_prior sums to 4e\+09 but must sum to 8,388,608 at most"),
         ({"seeds": [1]}, "seeds is a list but must be a dict"),
         ({"seeds": {0: {1: 1e7}}}, "weights are above 0, 1,000,000 at most"),
@@ -532,7 +532,7 @@ def test_other_errors(fitted, planted, texts, tmp_path):
     assert not hasattr(ng.LDA(), "components_")
     with pytest.raises(ng.InputError, match="n_components is 5 but the model has 4 topics"):
         pickle.loads(pickle.dumps(fitted)).set_params(n_components=5).partial_fit(planted)
-    with pytest.raises(ng.InputError, match="measure is 'npmi'; give u_mass"):
+    with pytest.raises(ng.InputError, match="measure is 'npmi' but must be one of u_mass"):
         fitted.coherence(planted, "npmi")
     with pytest.raises(ng.InputError, match="sub_sampling"):
         fitted.perplexity(planted, sub_sampling=True)

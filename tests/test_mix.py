@@ -190,4 +190,4 @@ def test_a_text_of_strange_words(here, mgpu_ngram):
     status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", *flags, "--log-linear")
     assert (status, out) == (2, "") and "the text to tune on is empty; give a text" in err
     status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", *flags)
-    assert (status, out) == (2, "") and "no word of the text is in a model; give a text to tune on" in err
+    assert (status, out) == (2, "") and "no word of the text is in a model; give another text to tune on" in err

@@ -278,7 +278,7 @@ def awkward(folder):
 
 REFUSED = [
     ("ngrams.safetensors", "holds mgpu_ngram model, not a topic model; give the output of `mgpu-ngram lda`"),
-    ("missing.lda", "there is not a topic model missing.lda; give the output of"),
+    ("missing.lda", "the topic model missing.lda does not exist; give the output of"),
     ("counts", "counts has no model.safetensors; give the output of"),
     ("text.txt", "text.txt is not a topic model"),
     ("M --topic 3", "topic is 3 but the model has topics 0 to 2"),

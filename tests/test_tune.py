@@ -114,7 +114,7 @@ def test_archives_of_kaldi(tune):
     assert tune(*flags, "--weights", "w.yaml", "--best", command="rescore")[1] == "u a b\nv a\n"
     Path("right").write_text("u a b\nv a\nv b\n")
     status, _, err = tune(*flags, *more, "--overwrite")
-    assert status == 2 and "references 'right' have two texts for list 'v'; drop one of them" in err
+    assert status == 2 and "references 'right' have two texts for list 'v'; remove one of them" in err
 
 
 def test_spaces_of_unicode_are_parts_of_words(tune):

@@ -234,7 +234,7 @@ def test_an_ngram_model_in_memory(translator, arpa):
         ({"dtype": "int8"}, "Translator.dtype is 'int8'"),
         ({"weights": [1, 2]}, "there are 1 models but 2 weights"),
         ({"length_penalty": 1}, "unknown argument 'length_penalty'"),
-        ({"source_vocab": 5}, "5 is no path"),
+        ({"source_vocab": 5}, "5 is not a path"),
         ({"target_vocab": "nothing.json"}, "nothing.json"),
         ({"device": "tpu"}, "tpu"),
     ],
