@@ -287,7 +287,7 @@ REFUSED = [
     ("M --limit 0", "limit is 0 but must be at least 1"),
     ("M --lambda 1.5", "relevance_lambda is 1.5 but must be 0 to 1"),
     ("M -o rows.parquet", "-o rows.parquet would have the topics of documents; name documents"),
-    ("M --group-by kind", "group_by is 'kind' but there are no documents"),
+    ("M --group-by kind", "group_by is 'kind' but documents are not given"),
     ("M missing.txt", "'missing.txt' does not exist or holds no file"),
     ("M -", "documents are read more than once, so standard input cannot be used"),
     ("M seven.npz", "'seven.npz' has 7 columns but the model has 13 words; give the words of its columns"),
