@@ -171,7 +171,7 @@ class Watch:
         task.deaths += 1
         if task.deaths < MAX_DEATHS:
             return
-        why = f"the GPU failed: {task.error}" if task.error else "most often memory ran out"
+        why = f"the GPU failed: {task.error}" if task.error else "the usual reason is lack of memory"
         self._fail(
             f"{task.label} killed every worker that ran it ({task.deaths} times); {why}: "
             "use smaller chunks (chunk_bytes) or fewer workers"

@@ -313,7 +313,7 @@ def test_ranks_with_different_counts_are_not_timed():
     assert len(prints) == 2 and prints[0] == prints[1] and len(suite.rows) == 1
     with pytest.raises(WrongResult, match="different numbers of workers"):
         lda_gpus.add_row(bench, executor, "NYTimes", 1, [prints[0] + 1])
-    with pytest.raises(RunError, match="3 workers were requested but 2 can run"):
+    with pytest.raises(RunError, match="3 workers were asked for but 2 can run"):
         lda_gpus.add_row(bench, executor, "NYTimes", 3, [])
     executor.close()
 

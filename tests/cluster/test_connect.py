@@ -199,7 +199,7 @@ def test_a_worker_of_another_version_that_joins_during_a_run_leaves(tmp_path, na
             assert executor.gather(handles) == [i // 3 * 3 for i in range(len(handles))]
             log = late.stderr.read().decode()
         executor.close()
-    why = f"versions of mgpu-ngram differ: {VERSION} in the run, 0.0.1 here; install the same everywhere; this worker"
+    why = f"versions of mgpu-ngram differ: {VERSION} in the run, 0.0.1 here; install the same version everywhere; this worker"
     assert why in log and "Traceback" not in log and "heartbeat" not in log, log
 
 
@@ -342,7 +342,7 @@ def answers(**by_worker):
         ({"a": {}, "b": {"device": "cpu"}}, "^some workers of the cluster see a GPU and some do not"),
         (
             {"a": {}, "b": {"versions": {"mgpu-ngram": "9.9"}}},
-            "^versions of mgpu-ngram differ: .* in this process, 9.9 in worker b; install the same everywhere",
+            "^versions of mgpu-ngram differ: .* in this process, 9.9 in worker b; install the same version everywhere",
         ),
         (
             {"a": {}, "b": {"versions": {"cupy": "13.1.0"}}},

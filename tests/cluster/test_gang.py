@@ -128,7 +128,7 @@ def test_arrays_that_no_collective_takes(array, call, message):
 
 
 def test_an_array_that_no_sum_fits():
-    with pytest.raises(ValueError, match=r"out of int64 and shape \(3,\); give one of int64 and \(2,\)"):
+    with pytest.raises(ValueError, match=r"out of int64 and shape \(3,\); give an array of int64 and \(2,\)"):
         run_in_threads(lambda comm: comm.all_reduce_async(np.zeros(2, int), np.zeros(3, int)), [[], []])
 
 

@@ -151,7 +151,7 @@ def test_refusals(count, texts, tmp_path):
         (["bytes"], {"order": 2}, "has counts of unit byte, but add needs counts of words"),
         (["one"], {"order": 3, "sentence_markers": True}, "counted with sentence_markers false, but this run has true"),
         (["one"], {"order": 3, "lowercase": True}, "was counted with lowercase false, but this run has true"),
-        (["one", "one"], {"order": 3}, "one of them twice"),
+        (["one", "one"], {"order": 3}, "which has a folder twice"),
         (["none"], {}, "is not an output of count: there is nothing at that path"),
     ):
         with pytest.raises(InputError, match=told):

@@ -278,9 +278,9 @@ REFUSED = [
     ({"order": 3}, TEXT, {"order": 4}, "^order is 4 but .*counts has orders up to 3; lower it, or count .* order 4$"),
     ({"order": 2}, TEXT, {"prune": [0, 0, 1]}, "prune has 3 thresholds for 2 orders; give at most"),
     ({}, b"", {}, "has the counts of an empty text; count text with"),
-    ({}, b"a <unk>\n<unk>\n", {}, "^<unk> stands 2 times as a word in the text of .*counts, .* --skip-symbols"),
-    ({}, b"a\n<s> b\n", {}, "^<s> stands 1 times as a word"),
-    ({"lowercase": True}, b"a\n</S> b\n</s> c\n", {}, "^</s> stands 2 times as a word"),
+    ({}, b"a <unk>\n<unk>\n", {}, "^<unk> occurs 2 times as a word in the text of .*counts, .* --skip-symbols"),
+    ({}, b"a\n<s> b\n", {}, "^<s> occurs 1 times as a word"),
+    ({"lowercase": True}, b"a\n</S> b\n</s> c\n", {}, "^</s> occurs 2 times as a word"),
     ({}, TEXT, {}, "no discount can be computed for 1-grams"),
 ]
 

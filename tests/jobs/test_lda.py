@@ -266,7 +266,7 @@ def test_counts_that_would_overflow_are_refused():
 
     corpus = corpus_of([bags(2), bags(2**23 - 1)], 2)
     assert corpus.tokens == 2**23 + 3
-    with pytest.raises(InputError, match="document 3 has 8,388,609 tokens but a document may have 8,388,608"):
+    with pytest.raises(InputError, match="document 3 has 8,388,609 tokens but a document may have at most 8,388,608"):
         corpus_of([bags(2), bags(2**23)], 2)
     earlier = TopicModel.of_counts(np.array([[0, 0], [2**31, 2**31 - 3]], np.uint32), Priors(np.ones(2), 0.1))
     assert corpus_of([bags(2)], 2, earlier=earlier).earlier is earlier

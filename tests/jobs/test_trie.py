@@ -344,5 +344,7 @@ def test_an_arpa_file_without_the_ngrams_that_were_filled_in(arpa, tmp_path):
 
 @pytest.mark.parametrize(("name", "value"), [("index", "edge"), ("fanout", 8), ("quantize", 8), ("backoff", False)])
 def test_settings_that_other_formats_lack(arpa, name, value):
-    with pytest.raises(InputError, match=f"{name} is {str(value).lower()} but format arpa (has none|needs backoffs); "):
+    with pytest.raises(
+        InputError, match=f"{name} is {str(value).lower()} but format arpa (has no such option|needs backoffs); "
+    ):
         TrieConfig(arpa, format="arpa", **{name: value})

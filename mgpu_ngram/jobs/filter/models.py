@@ -58,7 +58,7 @@ def read_table(path: str) -> dict[str, ModelPaths]:
     found: dict[str, ModelPaths] = {}
     for where, language, row in rows:
         if not isinstance(language, str) or not language:
-            raise InputError(f"{path}: {where} has the language {language!r}, which is not a str; write it in quotes")
+            raise InputError(f"{path}: {where} has the language {language!r}, which is not a name; write it in quotes")
         if language in found:
             raise InputError(f"{path}: {where} gives the language {language!r} a second model; leave one of them out")
         for key, value in row.items():
