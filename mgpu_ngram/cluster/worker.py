@@ -87,7 +87,7 @@ class Plugin(WorkerPlugin):
             if comparable(package, version) != comparable(package, here[package]):
                 return (
                     f"versions of {package} differ: {version} in the run, {here[package]} here; "
-                    "install the same everywhere"
+                    "install the same version everywhere"
                 )
         return ""
 

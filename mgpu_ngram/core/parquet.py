@@ -414,7 +414,7 @@ def reading(path: str | Path) -> Iterator[Any]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"{path} is missing; the output of count is not whole, count again") from None
+        raise InputError(f"{path} is missing, so the output of count is incomplete; count again") from None
     except MemoryError:  # also Arrow's
         raise
     except UnicodeEncodeError:

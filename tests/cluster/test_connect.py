@@ -199,7 +199,7 @@ def test_a_worker_of_another_version_that_joins_during_a_run_leaves(tmp_path, na
             assert executor.gather(handles) == [i // 3 * 3 for i in range(len(handles))]
             log = late.stderr.read().decode()
         executor.close()
-    why = f"versions of mgpu-ngram differ: {VERSION} in the run, 0.0.1 here; install the same version everywhere; this worker"
+    why = f"versions of mgpu-ngram differ: {VERSION} in the run, 0.0.1 here; install the same version everywhere; this"
     assert why in log and "Traceback" not in log and "heartbeat" not in log, log
 
 

@@ -158,7 +158,7 @@ def test_refusals(count, texts, tmp_path):
             count("added", [1], add, **options)
         assert not (tmp_path / "added").exists()
     shutil.rmtree(tmp_path / "one" / "order=3")
-    with pytest.raises(InputError, match="part-00000.parquet is missing; the output of count is not whole"):
+    with pytest.raises(InputError, match="part-00000.parquet is missing, so the output of count is incomplete"):
         count("added", [1], ["one"], order=3)
     with pytest.raises(InputError, match="add needs unit word but unit is byte"):
         CountConfig(["text"], unit="byte", add=["one"])
