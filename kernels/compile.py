@@ -1,9 +1,8 @@
 """Compile functions with Numba at their first call, and keep the machine code in the user's cache folder.
 
-Numba takes 0.2 s to import, so this module imports it only when a compiled function is first called. The
-cache folder is $NUMBA_CACHE_DIR, else mgpu_ngram/numba in $XDG_CACHE_HOME or ~/.cache, else a private folder in the
-temporary directory. All processes of a user share it. If no folder is writable, every process compiles all functions
-again.
+Numba takes 0.2 s to import, so this module imports it only when a compiled function is first called. The cache folder
+is $NUMBA_CACHE_DIR, else mgpu_ngram/numba in $XDG_CACHE_HOME or ~/.cache, else a private folder in the temporary
+directory. All processes of a user share it. If no folder is writable, every process compiles all functions again.
 """
 
 from __future__ import annotations

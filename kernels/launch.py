@@ -22,8 +22,8 @@ INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 def source(stem: str, defines: dict[str, Any] | None = None) -> str:
     """Return the text of `kernels/<stem>.cu` with its headers and `defines` inserted.
 
-    Headers are inserted into the text: CuPy keys its cache on disk by the text, so after an edit of a
-    header no stale binary is used.
+    Headers are inserted into the text: CuPy keys its cache on disk by the text, so after an edit of a header no stale
+    binary is used.
     """
     text = (FOLDER / f"{stem}.cu").read_text()
     text = INCLUDE.sub(lambda m: (FOLDER / "include" / m[1]).read_text(), text)

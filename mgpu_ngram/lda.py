@@ -179,9 +179,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         The topics of a batch are sampled in max_iter sweeps, with the counts of its own tokens and of all batches
         before. After the batch, its counts stay in the model, and its topics are never sampled again. So the
-        model depends on the batches and their order. Batch b has the
-        seed random_state + b. The vocabulary is that of the first batch; other words are ignored. Metrics are those of
-        the batch.
+        model depends on the batches and their order. Batch b has the seed random_state + b. The vocabulary is that of
+        the first batch; other words are ignored. Metrics are those of the batch.
         """
         if not hasattr(self, "model_"):
             return self.fit(X, y, client)
@@ -199,10 +198,10 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         threshold  None: return a dense array. Else return a CSR matrix of the shares that are at least this
 
-        A row depends only on its document and the model, not on the batch. With fixed topics of words,
-        the row is about the fixed point of CVB0 (Asuncion et al., "On smoothing and inference for topic models", 2009),
-        which is unique; max_doc_update_iter and mean_change_tol set the precision. An empty document has the shares of
-        doc_topic_prior_. The result is of CuPy if X is of CuPy and the model is on a GPU, else of NumPy or SciPy.
+        A row depends only on its document and the model, not on the batch. With fixed topics of words, the row is about
+        the fixed point of CVB0 (Asuncion et al., "On smoothing and inference for topic models", 2009), which is unique;
+        max_doc_update_iter and mean_change_tol set the precision. An empty document has the shares of doc_topic_prior_.
+        The result is of CuPy if X is of CuPy and the model is on a GPU, else of NumPy or SciPy.
 
         Raises InputError for wrong counts or another number of columns, NotFittedError before `fit`.
         """

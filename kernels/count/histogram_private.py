@@ -25,8 +25,7 @@ def histogram_private(tokens_T: Any, order: int, symbols: int, lut: Any = None, 
                 Bianco, "Ngrams with CUDA")
 
     On a GPU each block counts in shared memory: all bins if symbols**order of them fit, else the bins
-    that occur first. Adds to other bins go to the copies. The other arguments are those of
-    `histogram_global`.
+    that occur first. Adds to other bins go to the copies. The other arguments are those of `histogram_global`.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
     check.length(tokens_T, 2**32 - 1)

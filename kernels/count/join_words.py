@@ -24,9 +24,8 @@ def join_words(
     first_source_V   (V,) int32 and
     first_offset_V   (V,) int64: where a word first occurs; compared by source, then by offset
 
-    Returns rows_U (U,) int64 (for equal places the first in rows_R), counts_U (U,) int64, and the
-    number of rows that differ, byte for byte, from the first word of equal hash. That number is 0
-    unless hashes collide.
+    Returns rows_U (U,) int64 (for equal places the first in rows_R), counts_U (U,) int64, and the number of rows that
+    differ, byte for byte, from the first word of equal hash. That number is 0 unless hashes collide.
     """
     check.dtype(hash_R, np.uint64)
     check.dtype(rows_R, np.int64)

@@ -67,9 +67,9 @@ def best_words(
     and their scores -inf. If a logit or bias of a row is NaN or not below 2^21, or none is above -2^21, the row's words
     are -1, its scores NaN and the model's log_sum NaN.
 
-    Each logit is read once, even for an ensemble, because the sums of exponentials are the same for all
-    words of a row and do not change the order of words. All devices return the same bits, for any number of rows.
-    See terms.py for the exponentials (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+    Each logit is read once, even for an ensemble, because the sums of exponentials are the same for all words of a row
+    and do not change the order of words. All devices return the same bits, for any number of rows. See terms.py for the
+    exponentials (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
     """
     arrays = checked(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)

@@ -59,8 +59,8 @@ def to_device_matrix(weight_XY: Any, tf32: bool = False) -> DeviceMatrix:
     """Return a matrix in the layout of the products.
 
     weight_XY  float32, float16, or uint16: the bits of bfloat16
-    tf32       round float32 factors to TF32 (10 bits) before products; else products have
-               single precision and take three times as long
+    tf32       round float32 factors to TF32 (10 bits) before products; else products have single precision and take
+               three times as long
     """
     import cupy
 

@@ -19,9 +19,9 @@ def tf32_parts(x_RX: Any) -> Any:
     x_RX  (R, X) float32, finite
 
     A high part is the TF32 number (10 bits of mantissa) nearest to x, a low part the one nearest to the rest; ties go
-    to even. x (R, X) times W (X, Y) is the product of these rows with `tf32_columns` of W: high * low +
-    low * high + high * high, smallest first. It leaves out low * low, 2^-22 of x * W.
-    Source: Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022.
+    to even. x (R, X) times W (X, Y) is the product of these rows with `tf32_columns` of W: high * low + low * high +
+    high * high, smallest first. It leaves out low * low, 2^-22 of x * W. Source: Ootomo and Yokota, "Recovering single
+    precision accuracy from Tensor Cores", 2022.
     """
     check.dtype(x_RX, np.float32)
     if x_RX.ndim != 2:

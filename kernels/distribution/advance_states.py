@@ -61,9 +61,9 @@ def advance_states(
     values    values.word_G is the trie's
     kind      smoothed rows
 
-    Returns nothing. A row has the same bits as the row of `write_rows` for the history of the state:
-    words that the state drops have no children and a backoff of 0. The state after a word is that of the
-    longest match. `StateRows` checks a model once for many calls.
+    Returns nothing. A row has the same bits as the row of `write_rows` for the history of the state: words that the
+    state drops have no children and a backoff of 0. The state after a word is that of the longest match. `StateRows`
+    checks a model once for many calls.
     """
     arrays = {"rows_HV": rows_HV, "states_H": states_H} | ({} if next_HV is None else {"next_HV": next_HV})
     pick(cpu=_cpu, cuda=_cuda, **arrays, **states._asdict(), **histories._asdict(), **values._asdict())

@@ -40,8 +40,8 @@ class Pieces(NamedTuple):
     unknown        the piece of a character without one, and
     unknown_score  its float32 score
     greatest_score the greatest absolute value of a score
-    pairs_X        (2**PAIR_BITS / 32,) uint32, a bit for each hash of two adjacent characters of a
-                   piece. A sentence is cut between two characters that are no such pair
+    pairs_X        (2**PAIR_BITS / 32,) uint32, a bit for each hash of two adjacent characters of a piece. A sentence is
+                   cut between two characters that are no such pair
     """
 
     units_U: Any

@@ -101,8 +101,8 @@ def lay_out_rows(starts_V1: Any, entries_N: Any, num_topics: int) -> tuple[Any, 
     entries_N  (n,) uint32, as `entries` returns them
 
     A warp of a GPU reads LANES entries, a group, at once: the first group of a row, then pairs of groups. So a row has
-    an odd number of groups. A padding entry i of a group has share 0 and topic num_topics + i, at
-    most TOPIC_MASK. Words without entries have row 0, a group of padding.
+    an odd number of groups. A padding entry i of a group has share 0 and topic num_topics + i, at most TOPIC_MASK.
+    Words without entries have row 0, a group of padding.
     """
     xp = array_module(entries_N)
     sizes_V = xp.diff(starts_V1)

@@ -24,8 +24,8 @@ def lay_out(
 
     The tokens of a document are in the order of its words. Slots are sorted by falling number of pairs, ties by word.
     The pairs of a word are sorted by falling number of tokens, then by falling length of the document in units of
-    ALIGN: a warp takes neighbours, which then take about the same time.
-    The arrays hold less than 2^32 tokens, with the gaps between documents.
+    ALIGN: a warp takes neighbours, which then take about the same time. The arrays hold less than 2^32 tokens, with the
+    gaps between documents.
     """
     xp = array_module(words_P)
     D, P = len(starts_D1) - 1, len(words_P)

@@ -47,8 +47,8 @@ def save_arrays(
 
     path      appears when the file is complete and on disk; an older file at this path is replaced
     arrays    of any shape, also strided views: bool, (u)int8 to 64, float16 to 64
-    metadata  JSON values; or a function that returns them from the CRC-32 of each array, with the same
-              length of JSON for all CRCs
+    metadata  JSON values; or a function that returns them from the CRC-32 of each array, with the same length of JSON
+              for all CRCs
     durable   wait for the disk; if False, a crash of the host may leave a damaged file, which `load_arrays` detects
 
     Several threads write slices. Only strided views are copied, slice by slice. Raises RunError when the disk is full.

@@ -124,9 +124,8 @@ def make_bags(
     name       name of the matrix, for messages
     first      number of the first document, for messages
 
-    Sums entries of the same document and word, and leaves zeros out. Does not copy valid uint32 arrays.
-    Raises InputError for fractions, negative counts, NaN, infinities, counts above MAX_COUNT, and ids outside the
-    vocabulary.
+    Sums entries of the same document and word, and leaves zeros out. Does not copy valid uint32 arrays. Raises
+    InputError for fractions, negative counts, NaN, infinities, counts above MAX_COUNT, and ids outside the vocabulary.
     """
     starts_D1, words_P, counts_P = (np.asarray(array) for array in (starts_D1, words_P, counts_P))
     if not 0 <= num_words <= MAX_WORDS:

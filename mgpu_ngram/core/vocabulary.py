@@ -33,8 +33,8 @@ class Vocabulary:
     first_source_V  (V,) int32, the input of the first occurrence, -1 if there is none
     first_offset_V  (V,) int64, byte offset of the first occurrence in the (decompressed) input
 
-    Ids of words: <unk> 0, <s> 1, </s> 2, then by falling count, ties by bytes. Bytes and token ids: only
-    those that occur, by rising value.
+    Ids of words: <unk> 0, <s> 1, </s> 2, then by falling count, ties by bytes. Bytes and token ids: only those that
+    occur, by rising value.
     """
 
     unit: str

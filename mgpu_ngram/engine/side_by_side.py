@@ -13,8 +13,8 @@ R = TypeVar("R")
 def side_by_side(fn: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
     """Yield fn(item) for each item, in order.
 
-    threads  1: each item is computed on demand in the caller's thread, because a GPU runs
-             one function at a time and has little memory. More: threads compute all items from the start
+    threads  1: each item is computed on demand in the caller's thread, because a GPU runs one function at a time and
+             has little memory. More: threads compute all items from the start
     """
     if threads == 1:
         yield from map(fn, items)

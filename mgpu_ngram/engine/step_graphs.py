@@ -54,8 +54,7 @@ class StepGraphs:
         """Run step(size) and return its result, which has the same arrays each time.
 
         The first step of a size runs without capture, because it compiles kernels, and may be the only one. The second
-        one is captured.
-        A step must not wait for the device or copy from the host.
+        one is captured. A step must not wait for the device or copy from the host.
         """
         import cupy
 

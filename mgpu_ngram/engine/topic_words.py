@@ -36,8 +36,8 @@ def most_relevant(
 ) -> TopWords:
     """Return the n words of each topic with the highest relevance (Sievert and Shirley 2014, equation 1).
 
-    lambda_  from 0 to 1: the weight of ln p(word | topic); 1 - lambda_ is the weight of the lift,
-             ln (p(word | topic) / p(word)), with p(word) the word's share of all tokens
+    lambda_  from 0 to 1: the weight of ln p(word | topic); 1 - lambda_ is the weight of the lift, ln (p(word | topic) /
+             p(word)), with p(word) the word's share of all tokens
 
     Time is O(Z V); memory is O(V) per thread.
     """

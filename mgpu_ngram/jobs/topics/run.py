@@ -173,8 +173,7 @@ def run(config: TopicsConfig, context: RunContext, wanted: Wanted | None = None)
     """Write the topics of the documents, and return the table of topics.
 
     A folder gets doc_topics.FORMAT, topics.json, manifest.json and, if requested, topics.html; a single file gets only
-    the rows.
-    alone. Not resumable.
+    the rows. Not resumable.
     """
     wanted = wanted or Wanted()
     path = find_topic_model(config.model)
