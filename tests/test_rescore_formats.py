@@ -86,6 +86,12 @@ def test_the_best_texts_of_json_lines(rescore):
     assert rescore("nbest", "--weights", "TM=1,0", "--best") == (0, "c\na b \\ \u00e9\U0001f600 \n", "")
 
 
+def test_halves_of_surrogate_pairs(rescore):
+    """UTF-8 has none, so the replacement character stands for each."""
+    Path("nbest").write_text(GOOD.replace('"a"', r'"a \ud83d b \ude00 \ud83d\ude00"') + "\n")
+    assert rescore("nbest", "--weights", "F0=1", "--best")[1] == "a \ufffd b \ufffd \U0001f600\n"
+
+
 def test_an_archive_of_kaldi(rescore):
     """The total is the negated sum of the costs; ids may hold hyphens."""
     flags = ["--kaldi", "--costs", "ac=ac", "lm=lm"]
@@ -100,6 +106,12 @@ def test_an_archive_of_kaldi(rescore):
     assert out.splitlines() == [line for several in lines.values() for _, line in sorted(several)]
     assert rescore("kaldi", *flags, "--weights", "ac=1", "LM=0", "--best") == (0, "utt-a c\nutt-b\n", "")
     assert rescore("kaldi", *flags, "--weights", "ac=-1", "--best") == (0, "utt-a a b\nutt-b a b\n", "")
+
+
+def test_hypotheses_beyond_the_ninth(rescore):
+    Path("kaldi").write_text("".join(f"u-2-{n} {'a' * n}\n" for n in range(1, 102)))
+    out = rescore("kaldi", "--kaldi", "--weights", "LM=0")[1].splitlines()
+    assert len(out) == 101 and all(line.startswith("u-2 ||| a") for line in out)
 
 
 def test_costs_that_are_longer_than_they_were_written(rescore):
