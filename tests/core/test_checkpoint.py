@@ -218,7 +218,7 @@ def test_a_smaller_entry_replaces_a_damaged_one(tmp_path):
             at = content.rindex(old)
             file.seek(at)
             file.write(new)
-    with pytest.warns(UserWarning, match=r"run-\w+\.safetensors is damaged: .*done again") as warned:
+    with pytest.warns(UserWarning, match=r"run-\w+\.safetensors is damaged: .*computed again") as warned:
         entries = checkpoint.entries("run")
     assert [entry.path for entry in entries] == [whole]
     assert len(warned) == 2 and {w.filename for w in warned} == {__file__}
@@ -238,7 +238,7 @@ def test_a_damaged_newest_generation_falls_back_to_the_one_before(tmp_path):
     checkpoint = open_checkpoint(tmp_path)
     paths = [save(checkpoint, [4], generation=g, durable=False) for g in range(3)]
     damage(paths[2])
-    with pytest.warns(UserWarning, match="is damaged: .*done again"):
+    with pytest.warns(UserWarning, match="is damaged: .*computed again"):
         assert [(entry.path, entry.generation) for entry in checkpoint.entries("run")] == [(paths[1], 1)]
     assert [os.path.exists(path) for path in paths] == [True, True, False]
 
@@ -274,7 +274,7 @@ def test_the_newest_generation_of_all_items(tmp_path):
     assert [e.path for e in checkpoint.newest_generation("run", [2])] == [unfinished]
     assert checkpoint.newest_generation("run", [1, 2, 3, 4]) == []
     damage(paths[0])
-    with pytest.warns(UserWarning, match="is damaged: .*done again"):
+    with pytest.warns(UserWarning, match="is damaged: .*computed again"):
         assert checkpoint.newest_generation("run", [1, 2, 3]) == []
 
 

@@ -159,7 +159,7 @@ def test_other_readers_of_texts(tmp_path):
 def test_a_page_beyond_32_bits_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_deltas, "MAX_PAGE_BYTES", 50)
     with (
-        pytest.raises(RunError, match="2 rows of a take 70 bytes, of 50 at most"),
+        pytest.raises(RunError, match="2 rows of a take 70 bytes but a page holds 50 at most"),
         new_file(tmp_path / "file") as sink,
         DeltaWriter(sink, [("a", "binary")]) as writer,
     ):
