@@ -196,7 +196,7 @@ def test_cuda_graphs_capture_the_first_call(arpa, symbols, batch):
     ("tokens", "message"),
     [
         (["A", "B"], "none of the 2 tokens is a word of the model; check how the words of the model name tokens"),
-        ([chr(103), "A", chr(103)], "tokens 0 and 2 are one word of the model, 'g'"),
+        ([chr(103), "A", chr(103)], "tokens 0 and 2 are the same word of the model, 'g'; rename one"),
     ],
 )
 def test_refusals(arpa, tokens, message):

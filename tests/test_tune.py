@@ -54,6 +54,19 @@ def test_the_right_hypotheses_become_the_best(metric, tune):
         assert tune(*flags, *more)[1] == Path("weights.yaml").read_text()
 
 
+def test_references_follow_the_numbers_of_lists(tune):
+    """Numbers may have gaps."""
+    pytest.importorskip("rapidfuzz")
+    flags = ["--lm", "model.arpa", "--references", "right", "--metric", "wer", *WEIGHTS, "--restarts", 0, "--json"]
+    wanted = json.loads(tune(*flags)[1])
+    Path("nbest").write_text(NBEST.replace("0 ||| a", "7 ||| a").replace("\n2 |||", "\n4 |||"))
+    Path("right").write_text("x\nb a\nx\nx\na b\nx\nx\na b\n")
+    found = json.loads(tune(*flags)[1])
+    assert [found[name] for name in ("before", "after", "weights")] == [
+        wanted[n] for n in ("before", "after", "weights")
+    ]
+
+
 def test_bleu_and_several_references(tune):
     """With a reference of four words for each list, as BLEU needs; the second file is right for list 1."""
     pytest.importorskip("sacrebleu")
