@@ -77,6 +77,7 @@ def end(process):
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     with started(tmp_path_factory.mktemp("cluster")) as made:
+        connect(None, str(made.file), "cpu", 2).close()  # waits for the scheduler and both workers
         yield made
 
 
