@@ -109,8 +109,11 @@ def add_row(bench: LdaBench, executor: Executor, name: str, ranks: int, prints: 
         unit=TOKENS_PER_SECOND, target=speedup * alone.rate if speedup and alone and alone.rate else None,
         notes=f"tokens over seconds of sweeps 1 to {sweeps}" + (f"; target {speedup}x over one" if speedup else ""),
     )  # fmt: skip
-    if alone and alone.rate and row.rate:
+    if alone and alone.rate and row.rate and row.median_seconds:
         row.baseline, row.speedup = "workers=1", row.rate / alone.rate
+        # Workers that add up no counts and wait for nobody would take the time of one, divided by their number.
+        row.ceiling, row.share_of_ceiling = f"{ranks} x workers=1", row.speedup / ranks
+        row.floor_seconds = row.share_of_ceiling * row.median_seconds
 
 
 def gang(executor: Executor, shape: CorpusShape, ranks: int, topics: int, sweeps: int) -> list[Swept]:

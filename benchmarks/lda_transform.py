@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.benchmarks.cuda_source import compiled
 from mgpu_ngram.benchmarks.lda_work import LdaBench, open_sampler, priors_of, timed_sweeps
-from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import word_topics
-from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.lda.fold_in import Bag, fixed_topics, fold_in
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.launch import grid_for, launch
+from mgpu_ngram.kernels.lda.fold_in import FIRST, REFRESH, Bag, FixedTopics, fixed_topics, fold_in
+from mgpu_ngram.kernels.lda.spread_entries import LANES
 from mgpu_ngram.kernels.lda.weights import PRIOR_BITS, WordTopics
 
 DOCUMENTS = {"gpu": 100_000, "cpu": 200}
@@ -24,6 +27,24 @@ CHECKED = 20  # documents that NumPy transforms, too
 TOLERANCE = 0.1  # share of a document with other topics: it ends when an iteration moves 1e-3 tokens a topic, or 1 %
 LATE = 1000, 1e-6  # most iterations, and the tolerance of a late end
 LATE_TOLERANCE = 0.01  # share of a document with other topics then, because shares are rounded
+MAX_ITERATIONS = 100  # the default of `fold_in`
+ENTRY_BYTES = 12  # of shared memory for an entry: theta in, the topic's sum in and out
+TOPIC_BYTES = 16  # of shared memory for a topic of an iteration: theta and the sum, each in and out
+SHARED = "reads of shared memory"
+SHARED_READS, SHARED_THREADS = 1 << 14, 1024  # of a thread; of a block
+# Lanes read from different banks. The table holds zeros, and the compiler cannot know.
+SOURCE = """
+extern "C" __global__ void shared_reads(i64 reads, u32* out) {
+  __shared__ u32 table[2048];
+  for (u32 i = threadIdx.x; i < 2048; i += blockDim.x) table[i] = 0;
+  __syncthreads();
+  const volatile u32* mine = table + threadIdx.x;
+  u32 sum = 0;
+#pragma unroll 32
+  for (i64 i = 0; i < reads; ++i) sum += mine[32 * (i % 32)];
+  if (sum) *out = sum;
+}
+"""
 
 
 def transform(bench: LdaBench) -> None:
@@ -39,13 +60,61 @@ def transform(bench: LdaBench) -> None:
     few = min(CHECKED, new.documents)
     late_DZ = fold_in(bag._replace(starts_D1=bag.starts_D1[: few + 1]), topics, *LATE)
     check_topics(to_host(late_DZ), new.slice(0, few), words, LATE_TOLERANCE)
+    moved = None
+    if suite.device == "gpu":
+        suite.say("the iterations of each document")
+        shared_reads(suite)
+        moved = shared_bytes(bag, topics)
     suite.run(
         "lda/transform",
         f"{shape} K={Z} documents={new.documents} tokens={new.tokens} sweeps={TRAINING_SWEEPS}",
         lambda: fold_in(bag, topics),
         check=lambda theta_DZ: check_topics(to_host(theta_DZ), new, words), items=new.tokens, unit=TOKENS_PER_SECOND,
-        target=TARGET if bench.is_full(shape) else None, notes="to the topics of documents on the device",
+        bytes_moved=moved, ceiling=SHARED, target=TARGET if bench.is_full(shape) else None,
+        notes="to the topics of documents on the device",
     )  # fmt: skip
+
+
+def shared_reads(suite: Suite) -> None:
+    """Measure reads of shared memory without bank conflicts; put their bytes a second into `suite.ceilings`."""
+    import cupy
+
+    blocks = grid_for(1 << 30, SHARED_THREADS, waves=2)
+    arguments = (SHARED_READS, cupy.zeros(1, np.uint32))
+    size_bytes = 4 * blocks * SHARED_THREADS * SHARED_READS
+    row = suite.run(
+        f"ceiling/{SHARED}", f"{size_bytes} bytes",
+        lambda: launch(compiled(SOURCE, "shared_reads"), blocks, SHARED_THREADS, arguments),
+        items=size_bytes, unit="B/s",
+    )  # fmt: skip
+    if row.rate:
+        suite.ceilings[SHARED] = row.rate
+
+
+def shared_bytes(bag: Bag, topics: FixedTopics) -> int:
+    """Return the bytes of shared memory that `fold_in` must read and write: its entries' and topics', by iteration.
+
+    A document takes part in iteration n if n iterations give other topics than all do. One that goes over to reading
+    all entries every time is counted as if it did not.
+    """
+    theta_DZ, total = fold_in(bag, topics), 0
+    xp, num_topics = array_module(theta_DZ), theta_DZ.shape[1]
+    size_P = topics.rows_V2[bag.words_P, 1].astype(np.int64)
+    all_D, heads_D = (_sums(n_P, bag.starts_D1, xp) for n_P in (size_P, xp.minimum(size_P, LANES)))
+    for n in range(MAX_ITERATIONS):
+        in_D = (fold_in(bag, topics, n) != theta_DZ).any(1)
+        reads_all = n == FIRST or (n and n % REFRESH == 0)
+        entries = int((all_D if reads_all else heads_D)[in_D].sum())
+        total += ENTRY_BYTES * entries + TOPIC_BYTES * num_topics * int(in_D.sum())
+        if not in_D.any():
+            break
+    return total
+
+
+def _sums(n_P: Any, starts_D1: Any, xp: Any) -> Any:
+    """Return the sum of each document's values."""
+    sums_P1 = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(n_P)])
+    return sums_P1[starts_D1[1:]] - sums_P1[starts_D1[:-1]]
 
 
 def check_topics(theta_DZ: np.ndarray, bags: Bags, words: WordTopics, tolerance: float = TOLERANCE) -> None:

@@ -20,6 +20,7 @@ from mgpu_ngram.benchmarks import (
     lda_transform,
     lda_work,
 )
+from mgpu_ngram.benchmarks.cuda_source import with_common
 from mgpu_ngram.benchmarks.lda_corpus import SHAPES, CorpusShape, cut, generate, language, lengths
 from mgpu_ngram.benchmarks.lda_work import (
     STEPS,
@@ -37,7 +38,7 @@ from mgpu_ngram.core.bags import join_bags, make_bags
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.held_out import hold_out
 from mgpu_ngram.engine.lda import word_topics
-from mgpu_ngram.kernels.lda.fold_in import Bag, fixed_topics, fold_in
+from mgpu_ngram.kernels.lda.fold_in import Bag, FixedTopics, fixed_topics, fold_in
 
 TOKENS = 4_000
 
@@ -117,6 +118,9 @@ def test_rows_are_consistent(bench_run, stored_rows):
     assert whole["bytes_moved"] == sum(step["bytes_moved"] for step in steps)
     assert whole["rate"] == pytest.approx(3 * TOKENS / whole["median_seconds"])
     assert 1 < rows["lda/sample entries", "K=8"]["rate"] <= 8
+    one, two = (rows["lda/gpus NYTimes", f"workers={n}"] for n in (1, 2))
+    assert two["ceiling"] == "2 x workers=1" and not one["ceiling"]
+    assert two["floor_seconds"] == pytest.approx(one["median_seconds"] / 2)
 
 
 def test_a_corpus_has_its_shape_and_any_cut_has_the_same_documents():
@@ -302,6 +306,24 @@ def test_wrong_topics_of_documents_are_not_timed(bags):
     theta_DZ[0, 0] += 1
     with pytest.raises(WrongResult, match="do not sum to"):
         lda_transform.check_topics(theta_DZ, bags, words)
+
+
+def test_bytes_of_shared_memory_are_those_of_the_iterations_of_each_document(monkeypatch):
+    last_D = np.array([1, 4])  # document 0 takes one iteration, document 1 takes four
+    monkeypatch.setattr(
+        lda_transform, "fold_in",
+        lambda bag, topics, n=100: np.tile(np.minimum(last_D, n)[:, None].astype(np.float32), (1, 10)),
+    )  # fmt: skip
+    bag = Bag(np.array([0, 1, 3]), np.array([0, 1, 2], np.uint32), np.ones(3, np.uint32))
+    topics = FixedTopics(np.array([[0, 40], [3, 5], [4, 100]], np.uint32), None, None, None)
+    # Iterations 0, 1 and 3 read 32 entries of a word at most. Iteration 2 reads all.
+    entries = 32 + 3 * (5 + 32) + (5 + 100)
+    assert lda_transform.shared_bytes(bag, topics) == 12 * entries + 16 * 10 * (1 + 4)
+
+
+def test_the_reads_of_shared_memory_compile(compile_cuda):
+    succeeded, log = compile_cuda(with_common(lda_transform.SOURCE))
+    assert succeeded, log
 
 
 def test_ranks_with_different_counts_are_not_timed():
