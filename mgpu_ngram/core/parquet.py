@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +10,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy import uint64
 
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Sink, new_file
-from mgpu_ngram.core.parquet_deltas import DeltaWriter, Numbers, Texts
+from mgpu_ngram.core.parquet_deltas import DeltaWriter, Page
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 from mgpu_ngram.kernels.compile import njit
-from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
+from mgpu_ngram.kernels.count.pack_deltas import numbers_of_word, whole_numbers
+from mgpu_ngram.kernels.count.suffix_texts import STRING_BYTES, Texts, join_suffixes, place_suffixes, unpack_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +32,6 @@ GROUP_ROWS = 1 << 17  # rows of a row group of text; a thread that writes holds 
 IDS_GROUP_ROWS = 1 << 18  # rows of a row group of ids; a thread holds about 10 MB
 GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group
 BUFFER_BYTES = 4 << 20  # buffer of a file being written
-JOINED_ROWS = 64  # rows whose words are looked up before they are copied
-STRING_BYTES = 2**31 - 1  # limit of 32-bit offsets
 
 
 def strings(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
@@ -49,6 +47,11 @@ def strings(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
 def count_columns(order: int, columns: str) -> list[str]:
     """Return the names of the columns of a file of n-grams, `columns` "text" or "ids"."""
     return [*([f"id{n}" for n in range(1, order + 1)] if columns == "ids" else ["ngram"]), "count"]
+
+
+def group_rows(columns: str) -> int:
+    """Return the rows of a row group of n-grams; the last one of a file has fewer."""
+    return IDS_GROUP_ROWS if columns == "ids" else GROUP_ROWS
 
 
 class PartWriter:
@@ -71,7 +74,7 @@ class PartWriter:
     def __init__(self, path: str | Path, order: int, vocabulary: Vocabulary, as_text: bool, columns: str = "text"):
         self.path, self.order, self.vocabulary, self._columns = path, order, vocabulary, columns
         self._kind = ngram_type(vocabulary.unit, as_text)
-        self._group_rows = IDS_GROUP_ROWS if columns == "ids" else GROUP_ROWS
+        self._group_rows = group_rows(columns)
         self._rest: list[Table] = []  # rows that wait for their group to fill
         self._rows = 0
 
@@ -109,6 +112,12 @@ class PartWriter:
         if len(table):
             self._rest.append(_copy(table))
 
+    def add_groups(self, groups: Iterable[tuple[int, Sequence[Page]]]) -> None:
+        """Append row groups as (rows, pages) that were encoded before. `add` must not be called for the same file."""
+        for rows, pages in groups:
+            self._writer.write_pages(rows, pages)
+            self._rows += rows
+
     def _write_rest(self, kind: type[BaseException] | None, *_: Any) -> None:
         """Write the waiting rows, unless an exception ended the block."""
         if kind is None and self._rest:
@@ -132,34 +141,24 @@ class PartWriter:
         return rows
 
     def _write_ids(self, table: Table) -> None:
-        bits, mask, columns = table.bits, (1 << table.bits) - 1, []
-        for n in range(table.order):
-            column, used = divmod(n * bits, 64)
-            shift = 64 - used - bits  # negative if the code continues in the next column
-            high_R, low_R = map(np.ascontiguousarray, (table.keys[column], table.keys[column + (shift < 0)]))
-            columns.append(Numbers(high_R, low_R, shift, mask, 1))
-        *ranges, _ = self._writer.write([*columns, _counts(table)])
+        columns = [numbers_of_word(table.keys, table.bits, n) for n in range(table.order)]
+        *ranges, _ = self._writer.write([*columns, whole_numbers(np.ascontiguousarray(table.counts))])
         if any(least < 0 or most >= len(self.vocabulary) for least, most in ranges):
             raise _codes_outside(table, self.vocabulary)
 
     def _write_texts(self, table: Table) -> int:
         ids_NR, words = _checked_ids(table, self.vocabulary), self.vocabulary
         shared_R, lengths_2R = np.empty(len(table), np.uint8), np.empty((2, len(table)), np.int64)
-        rows = _place_suffixes(ids_NR, words.offsets_V, GROUP_BYTES, shared_R, *lengths_2R)
+        rows = place_suffixes(ids_NR, words.offsets_V, GROUP_BYTES, shared_R, *lengths_2R)
         if rows == 0:
             raise _long_ngram(table.order)
         prefix_R, suffix_R = lengths_2R[:, :rows]
         offsets_R = np.zeros(rows + 1, np.int64)
         np.cumsum(suffix_R, out=offsets_R[1:])
         data = np.empty(offsets_R[-1], np.uint8)
-        _join_words(ids_NR, words.offsets_V, words.data, shared_R, offsets_R, data)
-        self._writer.write([Texts(prefix_R, suffix_R, data), _counts(_rows(table, 0, rows))])
+        join_suffixes(ids_NR, words.offsets_V, words.data, shared_R, offsets_R, data)
+        self._writer.write([Texts(prefix_R, suffix_R, data), whole_numbers(np.ascontiguousarray(table.counts[:rows]))])
         return rows
-
-
-def _counts(table: Table) -> Numbers:
-    words_R = np.ascontiguousarray(table.counts).view(np.uint64)
-    return Numbers(words_R, words_R)
 
 
 def arrow_array(values_N: np.ndarray) -> pa.Array:
@@ -214,7 +213,7 @@ def _writer(sink: Sink, schema: pa.Schema, dictionary: list[str]) -> Iterator[pq
 def _checked_ids(table: Table, vocabulary: Vocabulary) -> np.ndarray:
     """Return the ids of a table's n-grams, (order, rows) uint32."""
     ids_NR = np.empty((table.order, len(table)), np.uint32)
-    if _unpack(table.keys, table.bits, ids_NR) >= len(vocabulary):
+    if unpack_ids(table.keys, table.bits, ids_NR) >= len(vocabulary):
         raise _codes_outside(table, vocabulary)
     return ids_NR
 
@@ -241,7 +240,7 @@ def join_ngrams(ids_NR: np.ndarray, vocabulary: Vocabulary, kind: pa.DataType) -
             raise _long_ngram(N)
         data = np.empty(offsets_R[R], np.uint8)
         shared_R, starts_R = np.zeros(R, np.uint8), offsets_R[: R + 1].astype(np.int64)
-        _join_words(ids_NR, vocabulary.offsets_V, vocabulary.data, shared_R, starts_R, data)
+        join_suffixes(ids_NR, vocabulary.offsets_V, vocabulary.data, shared_R, starts_R, data)
         return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(data)])
     offsets_R = np.arange(R + 1, dtype=np.int32) * np.int32(N)
     symbols = vocabulary.data.view(np.uint8 if vocabulary.unit == "byte" else "<u4")
@@ -249,24 +248,6 @@ def join_ngrams(ids_NR: np.ndarray, vocabulary: Vocabulary, kind: pa.DataType) -
     if vocabulary.unit == "byte":
         return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(values)])
     return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R)], children=[arrow_array(values)])
-
-
-@njit(nogil=True, cache=True)
-def _unpack(keys, bits, ids_NR):
-    """Set the ids of all words of keys (their codes less 1); return the greatest, 2**32 - 1 for a code of 0.
-
-    Does the work of `words_at` in one call: otherwise many writing threads would wait for the GIL after each step.
-    """
-    mask, largest = uint64((1 << bits) - 1), np.uint32(0)
-    for n in range(len(ids_NR)):
-        column, used = divmod(n * bits, 64)
-        spare = 64 - used - bits  # bits of this column below the code; negative if the code continues in the next one
-        for r in range(ids_NR.shape[1]):
-            code = keys[column, r] >> uint64(spare) if spare >= 0 else (
-                (keys[column, r] << uint64(-spare)) | (keys[column + 1, r] >> uint64(64 + spare)))  # fmt: skip
-            ids_NR[n, r] = np.uint32(code & mask) - np.uint32(1)
-            largest = max(largest, ids_NR[n, r])
-    return largest
 
 
 @njit(nogil=True, cache=True)
@@ -283,64 +264,6 @@ def _place_words(ids_NR, offsets_V, limit_bytes, offsets_R):
             return r
         offsets_R[r + 1] = end
     return R
-
-
-@njit(nogil=True, cache=True)
-def _place_suffixes(ids_NR, offsets_V, limit_bytes, shared_R, prefix_R, suffix_R):
-    """Set how many words each row shares with the row before, not all, and the bytes of these and of the others.
-
-    The space after a shared word belongs to the prefix. Returns how many rows fit the limit of whole texts, at least
-    one that fits a string.
-    """
-    N, R = ids_NR.shape
-    ends_N = np.zeros(N + 1, np.int64)  # of the words of a row, each with a space
-    total = np.int64(0)
-    for r in range(R):
-        shared = 0
-        while r and shared < N - 1 and ids_NR[shared, r] == ids_NR[shared, r - 1]:
-            shared += 1
-        for n in range(shared, N):
-            v = uint64(ids_NR[n, r])
-            ends_N[n + 1] = ends_N[n] + offsets_V[v + uint64(1)] - offsets_V[v] + 1
-        total += ends_N[N] - 1
-        if total > limit_bytes and (r > 0 or total > STRING_BYTES):
-            return r
-        shared_R[r], prefix_R[r], suffix_R[r] = shared, ends_N[shared], ends_N[N] - 1 - ends_N[shared]
-    return R
-
-
-@njit(nogil=True, cache=True)
-def _join_words(ids_NR, offsets_V, data_V, shared_R, offsets_R, data):
-    """Write the text of every row without its first shared words, separated by spaces, to `data`, which ends with the
-    last row.
-
-    Looks up JOINED_ROWS rows before it copies them, and copies words 16 bytes at once, so that no copy waits for the
-    length of a word: 3 times as fast as byte by byte.
-    """
-    N, R = len(ids_NR), len(offsets_R) - 1
-    starts, lengths = np.empty((JOINED_ROWS, N), np.int64), np.empty((JOINED_ROWS, N), np.int64)
-    for first in range(0, R, JOINED_ROWS):
-        rows = min(JOINED_ROWS, R - first)
-        for r in range(rows):
-            for n in range(shared_R[first + r], N):
-                v = uint64(ids_NR[n, first + r])
-                starts[r, n] = offsets_V[v]
-                lengths[r, n] = offsets_V[v + uint64(1)] - offsets_V[v]
-        at = offsets_R[first]
-        for r in range(rows):
-            shared = shared_R[first + r]
-            for n in range(shared, N):
-                if n > shared:
-                    data[at] = 32
-                    at += 1
-                start, length, copied = starts[r, n], lengths[r, n], 0
-                if start + 16 <= len(data_V) and at + 16 <= len(data):  # the next copy overwrites the excess
-                    store_u64(data, at, load_u64(data_V, start))  # type: ignore[call-arg]
-                    store_u64(data, at + 8, load_u64(data_V, start + 8))  # type: ignore[call-arg]
-                    copied = 16
-                for i in range(copied, length):
-                    data[at + i] = data_V[start + i]
-                at += length
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: str | Path, as_text: bool) -> dict[str, int]:

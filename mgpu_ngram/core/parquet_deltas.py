@@ -9,22 +9,20 @@ a row group is one page without compression.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy import int64, uint8, uint64
 
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.kernels.compile import njit, read_only
-from mgpu_ngram.kernels.intrinsics import leading_zeros, store_u64
+from mgpu_ngram.kernels.compile import read_only
+from mgpu_ngram.kernels.count.pack_deltas import Numbers, most_bytes, pack_page, scalars, whole_numbers
+from mgpu_ngram.kernels.count.suffix_texts import Texts
 
 MAGIC = b"PAR1"
-BLOCK, PART = 128, 32  # values of a block, and of one of its parts, a miniblock: each has its own width
-WIDTHS = BLOCK // PART
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift
 DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, RLE = 5, 7, 3  # encodings
 KINDS = {"int32": 1, "int64": 2, "string": 6, "binary": 6}  # of columns: types of Parquet
@@ -34,32 +32,17 @@ Field = tuple[int, int, bytes]  # number, type, value
 Range = tuple[int, int]  # the least and the greatest integer
 
 
-class Numbers(NamedTuple):
-    """R integers of 64 bits, or of some bits of one or two words of 64 bits.
+class Page(NamedTuple):
+    """A column of a row group.
 
-    high_R, low_R  uint64, contiguous
-    shift          the integer is high >> shift; if negative, its lower -shift bits are the upper ones of low
-    mask           of its bits
-    less           to subtract from it
+    parts      of its bytes, as buffers
+    encoding   DELTA_BINARY_PACKED or DELTA_BYTE_ARRAY
+    found      the range of its integers; None of texts
     """
 
-    high_R: np.ndarray
-    low_R: np.ndarray
-    shift: int = 0
-    mask: int = (1 << 64) - 1
-    less: int = 0
-
-
-class Texts(NamedTuple):
-    """R texts, each a prefix of the text before and a suffix.
-
-    prefix_R, suffix_R  int64, contiguous: bytes of both; the first prefix has none
-    data                uint8, the suffixes
-    """
-
-    prefix_R: np.ndarray
-    suffix_R: np.ndarray
-    data: np.ndarray
+    parts: Sequence[Any]
+    encoding: int
+    found: Range | None
 
 
 class DeltaWriter:
@@ -90,22 +73,23 @@ class DeltaWriter:
 
         All columns have as many rows. Integers and the differences of neighbours must fit the bytes of their column.
         """
-        rows, chunks, ranges = len(columns[0][0]), [], []
-        begin = self._sink.size_bytes
-        for (name, kind), values in zip(self._columns, columns, strict=True):
-            page, found = self._page(values)
-            size, crc, start = sum(map(len, page)), 0, self._sink.size_bytes
+        return self.write_pages(len(columns[0][0]), map(self._page, columns))
+
+    def write_pages(self, rows: int, pages: Iterable[Page]) -> list[Range | None]:
+        """Append a row group, as `write`; each page is used before the next one is taken."""
+        chunks, ranges, begin = [], [], self._sink.size_bytes
+        for (name, kind), (parts, encoding, found) in zip(self._columns, pages, strict=True):
+            size, crc, start = sum(map(len, parts)), 0, self._sink.size_bytes
             if size > MAX_PAGE_BYTES:
                 raise RunError(
                     f"{rows:,} rows of {name} take {size:,} bytes but a page holds {MAX_PAGE_BYTES:,} at most; "
                     "count lower orders"
                 )
-            for piece in page:
-                crc = zlib.crc32(piece, crc)
-            encoding = DELTA_BYTE_ARRAY if isinstance(values, Texts) else DELTA_BINARY_PACKED
+            for part in parts:
+                crc = zlib.crc32(part, crc)
             self._sink.write(_page_header(rows, size, crc, encoding))
-            for piece in page:
-                self._sink.write(piece)
+            for part in parts:
+                self._sink.write(part)
             size = self._sink.size_bytes - start
             chunks.append(_chunk((name, kind), encoding, rows, start, size, found))
             ranges.append(found)
@@ -114,21 +98,21 @@ class DeltaWriter:
         self._rows += rows
         return ranges
 
-    def _page(self, values: Numbers | Texts) -> tuple[list[memoryview], Range | None]:
-        """Return the parts of a page, until the next call; and the range of integers."""
-        of_lengths = [_lengths(n_R) for n_R in values[:2]] if isinstance(values, Texts) else [values]
-        bounds = [_most_bytes(len(numbers.high_R)) for numbers in of_lengths]
+    def _page(self, values: Numbers | Texts) -> Page:
+        """Return a page, which is valid until the next call."""
+        of_lengths = [*map(whole_numbers, values[:2])] if isinstance(values, Texts) else [values]
+        bounds = [most_bytes(len(numbers.high_R)) for numbers in of_lengths]
         if len(self._buffer) < sum(bounds):
             self._buffer = np.empty(sum(bounds), np.uint8)
-        page, begin = [], 0
+        parts, begin = [], 0
         for numbers, bound in zip(of_lengths, bounds, strict=True):
             part = self._buffer[begin : begin + bound]
-            size, least, most = _pack(*map(read_only, numbers[:2]), *_scalars(numbers), part)
-            page.append(part[:size].data)
+            size, least, most = pack_page(*map(read_only, numbers[:2]), *scalars(numbers), part)
+            parts.append(part[:size].data)
             begin += bound
         if isinstance(values, Texts):
-            return [*page, values.data.data], None
-        return page, (least, most)
+            return Page([*parts, values.data.data], DELTA_BYTE_ARRAY, None)
+        return Page(parts, DELTA_BINARY_PACKED, (least, most))
 
     def _footer(self) -> bytes:
         schema = [_struct((4, BINARY, _text("schema")), (5, I32, _int(len(self._columns))))]
@@ -143,15 +127,6 @@ class DeltaWriter:
             (4, LIST, _list(STRUCT, self._groups)), (6, BINARY, _text(f"mgpu_ngram version {VERSION}")),
             (7, LIST, _list(STRUCT, [ordered] * len(self._columns))),
         )  # fmt: skip
-
-
-def _lengths(bytes_R: np.ndarray) -> Numbers:
-    return Numbers(bytes_R.view(np.uint64), bytes_R.view(np.uint64))
-
-
-def _most_bytes(rows: int) -> int:
-    """Return the room that packed integers need at most; the last 8 bytes may be overwritten."""
-    return 32 + (rows // BLOCK + 1) * (10 + WIDTHS + 8 * BLOCK) + 8
 
 
 def _page_header(rows: int, size: int, crc: int, encoding: int) -> bytes:
@@ -210,91 +185,3 @@ def _natural(value: int) -> bytes:
         made.append(value & 127 | 128)
         value >>= 7
     return bytes([*made, value])
-
-
-def _scalars(numbers: Numbers) -> tuple[Any, ...]:
-    """Return the last fields with types of their own, for which alone Numba compiles."""
-    return int64(numbers.shift), uint64(numbers.mask), int64(numbers.less)
-
-
-@njit(nogil=True, cache=True)
-def _pack(high_R, low_R, shift, mask, less, page_B):
-    """Write a page; return (its bytes, the least integer, the greatest one)."""
-    R = len(high_R)
-    value_P, difference_P = np.empty(BLOCK, int64), np.empty(BLOCK, uint64)
-    at = _put(page_B, _put(page_B, _put(page_B, 0, uint64(BLOCK)), uint64(WIDTHS)), uint64(R))
-    _take(high_R, low_R, shift, mask, less, 0, 1, value_P)
-    least = most = before = value_P[0]
-    at = _put_signed(page_B, at, before)
-    for first in range(1, R, BLOCK):
-        size = min(BLOCK, R - first)
-        _take(high_R, low_R, shift, mask, less, first, size, value_P)
-        for i in range(size):
-            least, most = min(least, value_P[i]), max(most, value_P[i])
-        smallest = value_P[0] - before
-        difference_P[0] = uint64(smallest)
-        for i in range(1, size):
-            difference = value_P[i] - value_P[i - 1]
-            difference_P[i] = uint64(difference)
-            smallest = min(smallest, difference)
-        before = value_P[size - 1]
-        difference_P[:size] -= uint64(smallest)
-        difference_P[size:] = 0
-        widths = _put_signed(page_B, at, smallest)
-        at = widths + WIDTHS
-        for part in range(WIDTHS):
-            some = uint64(0)
-            for i in range(part * PART, (part + 1) * PART):
-                some |= difference_P[i]
-            width = uint64(64) - uint64(leading_zeros(some)) if some else uint64(0)  # type: ignore[call-arg]
-            page_B[widths + part] = uint8(width)
-            at = _pack_part(difference_P, part * PART, width, page_B, at)
-    return at, least, most
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _take(high_R, low_R, shift, mask, less, first, size, value_P):
-    """Set the integers of `size` rows from row `first` on."""
-    if shift >= 0:
-        right = uint64(shift)
-        for i in range(size):
-            value_P[i] = int64((high_R[first + i] >> right) & mask) - less
-    else:
-        left, right = uint64(-shift), uint64(64 + shift)
-        for i in range(size):
-            value_P[i] = int64(((high_R[first + i] << left) | (low_R[first + i] >> right)) & mask) - less
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _pack_part(difference_P, first, width, page_B, at):
-    """Write PART differences of `width` bits, the lowest first; return the place after them."""
-    held, bits = uint64(0), uint64(0)
-    if width:
-        for i in range(first, first + PART):
-            held |= difference_P[i] << bits
-            bits += width
-            if bits >= uint64(64):
-                store_u64(page_B, at, held)  # type: ignore[call-arg]
-                at += 8
-                bits -= uint64(64)
-                held = difference_P[i] >> (width - bits) if bits else uint64(0)
-    if bits:  # 32
-        store_u64(page_B, at, held)  # type: ignore[call-arg]
-        at += 4
-    return at
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _put(page_B, at, value):
-    """Write a number with 7 bits in each byte, the lowest first; return the place after it."""
-    while value >= uint64(128):
-        page_B[at] = uint8(value & uint64(127)) | uint8(128)
-        value >>= uint64(7)
-        at += 1
-    page_B[at] = uint8(value)
-    return at + 1
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _put_signed(page_B, at, value):
-    return _put(page_B, at, uint64(value << int64(1)) ^ uint64(value >> int64(63)))

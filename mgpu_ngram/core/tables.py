@@ -29,6 +29,11 @@ class Table:
     def __len__(self) -> int:
         return len(self.counts)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and counts."""
+        return int(self.keys.nbytes + self.counts.nbytes)
+
 
 @dataclass(frozen=True)
 class ShardedTable:

@@ -30,7 +30,8 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN_ENTRY = "run"  # kind of checkpoint entry
 MANY_TABLES = 8  # with so many tables for each shard, a GPU sorts all rows together instead of merging pair by pair
-MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of each row while it is merged and written: in, out, between levels, on the host
+# Of each row while it is merged and written: in, out, between levels, on the host; and encoded for its file on a GPU.
+MERGE_COPIES = {"cpu": 8, "gpu": 6}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import heaviest, unigram_tables
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
+from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder
 from mgpu_ngram.engine.sorted_runs import (
     MERGE_COPIES,
     MergedBlock,
@@ -26,6 +27,7 @@ from mgpu_ngram.engine.sorted_runs import (
     open_run,
     take_shards,
 )
+from mgpu_ngram.kernels.dispatch import on_gpu
 
 T = TypeVar("T")
 
@@ -68,6 +70,10 @@ def write_part(
     Returns the files, and the seconds of `reduce` and `write`.
     """
     watch = Stopwatch(options.budget.device)
+    encoder = None
+    if options.budget.device == "gpu" and PageEncoder.can_encode(vocabulary, options.columns):
+        room = options.budget.block_bytes() // MERGE_COPIES["gpu"]
+        encoder = PageEncoder(vocabulary, options.columns, options.min_count, options.top, room)
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
     with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
@@ -82,15 +88,35 @@ def write_part(
                     writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
                     watch.lap("write")
                     continue
-                table = map_table(block.table, to_host_fast)
                 watch.lap("reduce")
-                shards = [s for s in range(len(table.ends_S)) if order > 1 or block.first + s == 0]
-                shards.sort(key=table.size_of, reverse=True)
-                writing.add([partial(write, [table.shard(s)], shard=block.first + s) for s in shards], table.nbytes)
+                for shards, nbytes in _shards_on_host(block, encoder):
+                    wanted = [(s, rows) for s, rows in shards if order > 1 or s == 0]
+                    writing.add([partial(write, [rows], shard=s) for s, rows in wanted], nbytes)
                 watch.lap("write")
         files = writing.finish()
     watch.lap("write")
     return files, watch.seconds
+
+
+def _shards_on_host(
+    block: MergedBlock, encoder: PageEncoder | None
+) -> Iterator[tuple[list[tuple[int, Table | EncodedShard]], int]]:
+    """Yield the shards of a block with their numbers, the largest first, and their bytes; some shards at once.
+
+    Tables of a GPU are encoded there, if they fit.
+    """
+    table = block.table
+    if not on_gpu(table.counts):
+        encoder = None
+    for first, last in encoder.parts(table) if encoder else [(0, len(table.ends_S))]:
+        part = table.part(first, last)
+        shards: Sequence[Table | EncodedShard] | None = encoder.encode(part) if encoder else None
+        if shards is None:
+            part = map_table(part, to_host_fast)
+            shards = [part.shard(s) for s in range(last - first)]
+        nbytes = sum(s.nbytes for s in shards)
+        numbered = sorted(enumerate(shards), key=lambda one: part.size_of(one[0]), reverse=True)
+        yield [(block.first + first + s, rows) for s, rows in numbered], nbytes
 
 
 class _Writing:
@@ -162,24 +188,31 @@ def write_symbols(vocabulary: Vocabulary, options: WriteOptions, with_unigrams: 
 
 
 def _write_shard(
-    pieces: Iterable[Table], order: int, shard: int, vocabulary: Vocabulary, options: WriteOptions
+    pieces: Iterable[Table | EncodedShard], order: int, shard: int, vocabulary: Vocabulary, options: WriteOptions
 ) -> WrittenFile:
-    """Write one shard, given in consecutive pieces."""
+    """Write one shard, given in consecutive pieces, or encoded as one."""
     name = f"order={order}/part-{shard:05d}.parquet"
     distinct, total = 0, 0
     top: list[tuple[int, list[int]]] = []
     with PartWriter(Path(options.folder) / name, order, vocabulary, vocabulary.as_text, options.columns) as writer:
-        for table in pieces:
-            distinct, total = distinct + len(table), total + int(table.counts.sum())
-            codes, counts = heaviest(table, options.top)
+        for piece in pieces:
+            if isinstance(piece, EncodedShard):
+                rows, counted, head = piece.distinct, piece.total, piece.head
+                writer.add_groups(piece.groups)
+            else:
+                rows, counted, head = len(piece), int(piece.counts.sum()), piece
+                writer.add(_at_least(piece, options.min_count) if options.min_count > 1 else piece)
+            distinct, total = distinct + rows, total + counted
+            codes, counts = heaviest(head, options.top)
             top = sorted([*top, *zip((-counts).tolist(), codes.tolist(), strict=True)])[: options.top]
-            if options.min_count > 1:
-                kept = table.counts >= options.min_count
-                table = replace(table, keys=table.keys[:, kept], counts=table.counts[kept])
-            writer.add(table)
     file = writer.written
     shown = tuple((-negative, codes, _display(vocabulary, codes)) for negative, codes in top)
     return WrittenFile(name, file["rows"], file["bytes"], file["crc32"], order, distinct, total, shown)
+
+
+def _at_least(table: Table, min_count: int) -> Table:
+    kept = table.counts >= min_count
+    return replace(table, keys=table.keys[:, kept], counts=table.counts[kept])
 
 
 def _display(vocabulary: Vocabulary, codes: list[int]) -> str:

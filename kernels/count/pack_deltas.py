@@ -1,0 +1,227 @@
+"""Pack integers as differences of neighbours (DELTA_BINARY_PACKED), for pages of Parquet files.
+
+https://github.com/apache/parquet-format, Encodings.md, describes the format. A page has its number of rows and its
+first value, then blocks of BLOCK differences: the least difference, the width of each part of PART, and the bits that
+exceed the least.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import int64, uint8, uint64
+
+from .. import check
+from ..compile import njit
+from ..dispatch import array_module, pick
+from ..intrinsics import leading_zeros, store_u64
+from ..launch import grid_for, kernel, launch
+
+VARIANTS = ({"WRITE": 0}, {"WRITE": 1})
+BLOCK, PART = 128, 32  # values of a block, and of one of its parts, a miniblock: each has its own width
+WIDTHS = BLOCK // PART
+WARPS = 8  # of a thread block, as in pack_deltas.cu
+
+
+class Numbers(NamedTuple):
+    """R integers of 64 bits, or of some bits of one or two words of 64 bits.
+
+    high_R, low_R  (R,) uint64, contiguous
+    shift          the integer is high >> shift; if negative, its lower -shift bits are the upper ones of low
+    mask           of its bits
+    less           to subtract from it
+    """
+
+    high_R: Any
+    low_R: Any
+    shift: int = 0
+    mask: int = (1 << 64) - 1
+    less: int = 0
+
+
+class PackedPages(NamedTuple):
+    """Pages, one after the other.
+
+    data       uint8; page p is data[starts_P1[p]:starts_P1[p + 1]]
+    starts_P1  (P + 1,) int64
+    least_P    (P,) int64, the least integer of each page, and
+    most_P     (P,) int64, the greatest one
+    """
+
+    data: Any
+    starts_P1: Any
+    least_P: Any
+    most_P: Any
+
+
+def pack_deltas(numbers: Numbers, starts_P1: Any) -> PackedPages:
+    """Return pages of integers.
+
+    starts_P1  (P + 1,) int64, rising: page p has the integers starts_P1[p] to starts_P1[p + 1] - 1, at least one, and
+               the last one ends with the integers
+    """
+    check.dtype(numbers.high_R, np.uint64)
+    check.dtype(numbers.low_R, np.uint64)
+    check.dtype(starts_P1, np.int64)
+    run = pick(cpu=_cpu, cuda=_cuda, high_R=numbers.high_R, low_R=numbers.low_R, starts_P1=starts_P1)
+    check.contiguous(high_R=numbers.high_R, low_R=numbers.low_R)
+    return run(numbers, starts_P1)
+
+
+def most_bytes(rows: int) -> int:
+    """Return the room that a page needs at most; `pack_page` may overwrite its last 8 bytes."""
+    return 32 + (rows // BLOCK + 1) * (10 + WIDTHS + 8 * BLOCK) + 8
+
+
+def whole_numbers(values_R: Any) -> Numbers:
+    """Return int64 or uint64 integers as they are, those from 2^63 on as negative ones."""
+    words_R = values_R.view(np.uint64)
+    return Numbers(words_R, words_R)
+
+
+def numbers_of_word(keys_CR: Any, bits: int, n: int) -> Numbers:
+    """Return the ids of word n of n-grams: their codes less 1. keys_CR (C, R) as `core.tables.Table` has them."""
+    column, used = divmod(n * bits, 64)
+    shift = 64 - used - bits  # negative if the code continues in the next column
+    xp = array_module(keys_CR)
+    high_R, low_R = map(xp.ascontiguousarray, (keys_CR[column], keys_CR[column + (shift < 0)]))
+    return Numbers(high_R, low_R, shift, (1 << bits) - 1, 1)
+
+
+def scalars(numbers: Numbers) -> tuple[Any, ...]:
+    """Return the last fields with types of their own, for which alone Numba compiles."""
+    return int64(numbers.shift), uint64(numbers.mask), int64(numbers.less)
+
+
+def _cpu(numbers, starts_P1):
+    P = len(starts_P1) - 1
+    sizes_P, least_P, most_P = (np.empty(P, np.int64) for _ in range(3))
+    data = np.empty(sum(map(most_bytes, np.diff(starts_P1).tolist())), np.uint8)
+    at = 0
+    for p in range(P):
+        high_R, low_R = (words_R[starts_P1[p] : starts_P1[p + 1]] for words_R in (numbers.high_R, numbers.low_R))
+        size, least_P[p], most_P[p] = pack_page(high_R, low_R, *scalars(numbers), data[at:])
+        sizes_P[p] = size
+        at += size
+    return PackedPages(data[:at].copy(), np.concatenate([[0], np.cumsum(sizes_P)]).astype(np.int64), least_P, most_P)
+
+
+@njit(nogil=True, cache=True)
+def pack_page(high_R, low_R, shift, mask, less, page_B):
+    """Write a page of all rows to page_B, of `most_bytes`; return (its bytes, the least integer, the greatest one)."""
+    R = len(high_R)
+    value_P, difference_P = np.empty(BLOCK, int64), np.empty(BLOCK, uint64)
+    at = _put(page_B, _put(page_B, _put(page_B, 0, uint64(BLOCK)), uint64(WIDTHS)), uint64(R))
+    _take(high_R, low_R, shift, mask, less, 0, 1, value_P)
+    least = most = before = value_P[0]
+    at = _put_signed(page_B, at, before)
+    for first in range(1, R, BLOCK):
+        size = min(BLOCK, R - first)
+        _take(high_R, low_R, shift, mask, less, first, size, value_P)
+        for i in range(size):
+            least, most = min(least, value_P[i]), max(most, value_P[i])
+        smallest = value_P[0] - before
+        difference_P[0] = uint64(smallest)
+        for i in range(1, size):
+            difference = value_P[i] - value_P[i - 1]
+            difference_P[i] = uint64(difference)
+            smallest = min(smallest, difference)
+        before = value_P[size - 1]
+        difference_P[:size] -= uint64(smallest)
+        difference_P[size:] = 0
+        widths = _put_signed(page_B, at, smallest)
+        at = widths + WIDTHS
+        for part in range(WIDTHS):
+            some = uint64(0)
+            for i in range(part * PART, (part + 1) * PART):
+                some |= difference_P[i]
+            width = uint64(64) - uint64(leading_zeros(some)) if some else uint64(0)  # type: ignore[call-arg]
+            page_B[widths + part] = uint8(width)
+            at = _pack_part(difference_P, part * PART, width, page_B, at)
+    return at, least, most
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _take(high_R, low_R, shift, mask, less, first, size, value_P):
+    """Set the integers of `size` rows from row `first` on."""
+    if shift >= 0:
+        right = uint64(shift)
+        for i in range(size):
+            value_P[i] = int64((high_R[first + i] >> right) & mask) - less
+    else:
+        left, right = uint64(-shift), uint64(64 + shift)
+        for i in range(size):
+            value_P[i] = int64(((high_R[first + i] << left) | (low_R[first + i] >> right)) & mask) - less
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _pack_part(difference_P, first, width, page_B, at):
+    """Write PART differences of `width` bits, the lowest first; return the place after them."""
+    held, bits = uint64(0), uint64(0)
+    if width:
+        for i in range(first, first + PART):
+            held |= difference_P[i] << bits
+            bits += width
+            if bits >= uint64(64):
+                store_u64(page_B, at, held)  # type: ignore[call-arg]
+                at += 8
+                bits -= uint64(64)
+                held = difference_P[i] >> (width - bits) if bits else uint64(0)
+    if bits:  # 32
+        store_u64(page_B, at, held)  # type: ignore[call-arg]
+        at += 4
+    return at
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _put(page_B, at, value):
+    """Write a number with 7 bits in each byte, the lowest first; return the place after it."""
+    while value >= uint64(128):
+        page_B[at] = uint8(value & uint64(127)) | uint8(128)
+        value >>= uint64(7)
+        at += 1
+    page_B[at] = uint8(value)
+    return at + 1
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _put_signed(page_B, at, value):
+    return _put(page_B, at, uint64(value << int64(1)) ^ uint64(value >> int64(63)))
+
+
+def _cuda(numbers, starts_P1):
+    import cupy
+
+    P = len(starts_P1) - 1
+    limits = np.iinfo(np.int64)
+    least_P, most_P = cupy.full(P, limits.max, np.int64), cupy.full(P, limits.min, np.int64)
+    ends_P1 = cupy.zeros(P + 1, np.int64)
+    if P == 0:
+        return PackedPages(cupy.empty(0, np.uint8), ends_P1, least_P, most_P)
+    blocks_P1 = cupy.zeros(P + 1, np.int64)
+    cupy.cumsum(cupy.maximum((cupy.diff(starts_P1) + (BLOCK - 2)) // BLOCK, 1), out=blocks_P1[1:])
+    K = int(blocks_P1[-1])
+    bytes_K, blocks = cupy.empty(K, np.int64), grid_for(K, WARPS)
+    args = (
+        numbers.high_R, numbers.low_R, numbers.shift, np.uint64(numbers.mask), numbers.less, starts_P1, blocks_P1, P,
+        bytes_K, least_P, most_P,
+    )  # fmt: skip
+    launch(kernel("count/pack_deltas", "pack_deltas", WRITE=0), blocks, 32 * WARPS, (*args, None, None))
+    ends_K = cupy.cumsum(bytes_K)
+    ends_P1[1:] = ends_K[blocks_P1[1:] - 1]
+    data = cupy.empty(int(ends_K[-1]), np.uint8)
+    launch(kernel("count/pack_deltas", "pack_deltas", WRITE=1), blocks, 32 * WARPS, (*args, ends_K, data))
+    return PackedPages(data, ends_P1, least_P, most_P)
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Return the last of three codes of 27 bits, in two words, as pages of 1, 2, 5 and more rows."""
+    sizes = [1, 2, 5, 129, 300]
+    starts = [0, *(int(n) for n in np.cumsum(sizes) if n < size), size]
+    words_2R = rng.integers(0, 1 << 64, (2, size), np.uint64)
+    words_2R[1] >>= rng.integers(0, 40, size, np.uint64)
+    return {
+        "numbers": Numbers(words_2R[0], words_2R[1], -17, (1 << 27) - 1, 1),
+        "starts_P1": np.array(starts if size else [0], np.int64),
+    }

@@ -1,0 +1,114 @@
+"""Tables that are encoded at once give the files that a writer makes of their rows."""
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core import parquet as parquet_module
+from mgpu_ngram.core.parquet import PartWriter
+from mgpu_ngram.core.tables import ShardedTable, Table
+from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine import encode_pages
+from mgpu_ngram.engine.count import heaviest
+from mgpu_ngram.engine.encode_pages import PageEncoder
+from mgpu_ngram.kernels.dispatch import to_host
+
+V, BITS, TOP = 5_000, 13, 4
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    rng = np.random.default_rng(3)
+    lengths_V = rng.integers(1, 40, V)
+    offsets_V = np.concatenate([[0], np.cumsum(lengths_V)]).astype(np.int64)
+    data = rng.integers(33, 127, offsets_V[-1]).astype(np.uint8)
+    return Vocabulary("word", offsets_V, data, np.ones(V, np.int64), np.zeros(V, np.int32), np.arange(V))
+
+
+def table_of(order, sizes, seed=1):
+    """Return sorted rows of shards, in host memory; codes of few first words, up to V."""
+    rng, shards = np.random.default_rng(seed), []
+    for size in sizes:
+        most = np.array([9, 30, *[V] * (order - 2)])[-order:]
+        codes = np.unique(rng.integers(1, most + 1, (size, order)), axis=0)
+        keys = np.zeros((-(-order * BITS // 64), len(codes)), np.uint64)
+        for n in range(order):
+            for bit in range(BITS):
+                place = n * BITS + bit
+                value = (codes[:, n] >> (BITS - 1 - bit) & 1).astype(np.uint64)
+                keys[place // 64] |= value << np.uint64(63 - place % 64)
+        shards.append(Table(keys, rng.zipf(1.6, len(codes)).astype(np.int64), order, BITS))
+    ends_S = np.cumsum([len(s) for s in shards])
+    keys, counts = (np.concatenate([getattr(s, name) for s in shards], axis=-1) for name in ("keys", "counts"))
+    return ShardedTable(keys, counts, ends_S, order, BITS)
+
+
+def on_device(table, to_device):
+    return ShardedTable(to_device(table.keys), to_device(table.counts), table.ends_S, table.order, table.bits)
+
+
+def file_of(path, order, vocabulary, columns, add):
+    with PartWriter(path, order, vocabulary, vocabulary.as_text, columns) as writer:
+        add(writer)
+    return path.read_bytes(), writer.written
+
+
+@pytest.mark.parametrize("columns", ["text", "ids"])
+@pytest.mark.parametrize("min_count", [1, 3])
+@pytest.mark.parametrize("order", [1, 2, 5, 6])
+def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_device, tmp_path, monkeypatch):
+    for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
+        monkeypatch.setattr(parquet_module, name, 400)
+    table = table_of(order, [1_500, 0, 1, 400, 130])
+    encoder = PageEncoder(vocabulary, columns, min_count, TOP, 1 << 30)
+    shards = encoder.encode(on_device(table, to_device))
+    assert len(shards) == 5
+    for s, shard in enumerate(shards):
+        rows = table.shard(s)
+        kept = rows.counts >= min_count
+        expected = Table(rows.keys[:, kept], rows.counts[kept], order, BITS)
+        found = file_of(
+            tmp_path / "encoded", order, vocabulary, columns, lambda w, shard=shard: w.add_groups(shard.groups)
+        )
+        assert found == file_of(tmp_path / "rows", order, vocabulary, columns, lambda w, rows=expected: w.add(rows))
+        assert (shard.distinct, shard.total) == (len(rows), rows.counts.sum())
+        assert sum(n for n, _ in shard.groups) == len(expected)
+        for found, best in zip(heaviest(shard.head, TOP), heaviest(rows, TOP), strict=True):
+            np.testing.assert_array_equal(found, best)
+        if s == 0 and min_count == 1 and order > 2:
+            assert len(shard.groups) > 1
+
+
+def test_shards_are_encoded_together_as_far_as_memory_allows(vocabulary):
+    ends_S = np.cumsum([10, 10, 10, 0, 10])
+    table = ShardedTable(np.zeros((1, 40), np.uint64), np.ones(40, np.int64), ends_S, 2, BITS)
+    for rows, parts in {
+        40: [(0, 5)], 39: [(0, 4), (4, 5)], 20: [(0, 2), (2, 5)], 19: [(0, 1), (1, 2), (2, 4), (4, 5)],
+        1: [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)],
+    }.items():  # fmt: skip
+        encoder = PageEncoder(vocabulary, "ids", 1, 0, rows * encode_pages.ROW_BYTES)
+        assert list(encoder.parts(table)) == parts
+    assert encoder.encode(table) is None
+
+
+def test_texts_beyond_a_row_group_are_left_to_the_host(vocabulary, to_device, monkeypatch):
+    table = on_device(table_of(3, [300]), to_device)
+    encoder = PageEncoder(vocabulary, "text", 1, TOP, 1 << 30)
+    sizes = np.diff(vocabulary.offsets_V)
+    codes = [
+        to_host(ids)
+        for ids in (table.keys[0] >> np.uint64(64 - BITS * (n + 1)) & np.uint64(V | 8191) for n in range(3))
+    ]
+    whole = int(sum(sizes[c.astype(np.int64) - 1].sum() for c in codes)) + 2 * len(table)
+    monkeypatch.setattr(encode_pages, "GROUP_BYTES", whole)
+    assert encoder.encode(table) is not None
+    monkeypatch.setattr(encode_pages, "GROUP_BYTES", whole - 1)
+    assert encoder.encode(table) is None
+
+
+@pytest.mark.parametrize("columns", ["text", "ids"])
+@pytest.mark.parametrize("code", [0, V + 1])
+def test_codes_outside_the_vocabulary_are_refused(columns, code, vocabulary, to_device):
+    keys = np.array([[code << 64 - BITS]], np.uint64)
+    table = ShardedTable(to_device(keys), to_device(np.ones(1, np.int64)), np.array([1]), 1, BITS)
+    with pytest.raises(ValueError, match=f"outside 1..{V}"):
+        PageEncoder(vocabulary, columns, 1, TOP, 1 << 30).encode(table)
