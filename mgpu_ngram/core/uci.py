@@ -46,12 +46,6 @@ def is_uci(head: bytes) -> bool:
     return len(fields) in (0, 3) or (len(fields) in (2, 4) and all(field.isdigit() for field in fields))
 
 
-def is_cut_header(head: bytes) -> bool:
-    """Return whether a file ends in the header of a docword file: it has up to three lines, of one number each."""
-    lines = head.splitlines()
-    return len(lines) <= len(HEADER_LINES) and all(line.strip().isdigit() for line in lines)
-
-
 def read_uci_header(source: Source) -> UciHeader:
     """Return the header of a docword file, plain or compressed. Raises InputError if it is damaged."""
     for text in _texts(source, 4096):

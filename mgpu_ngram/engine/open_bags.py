@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.text_options import TextOptions
-from mgpu_ngram.core.uci import PARSE_THREADS, is_cut_header, is_uci, read_uci, read_uci_header
+from mgpu_ngram.core.uci import PARSE_THREADS, is_uci, read_uci, read_uci_header
 from mgpu_ngram.core.word_list import as_words, refuse_duplicates
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.bag_corpus import BagCorpus, corpus_of_documents
@@ -42,7 +42,8 @@ def open_bags(
 
     inputs       files, globs, directories or fsspec URLs. UCI docword files, sparse matrices of scipy.sparse.save_npz,
                  files of save_bags; or documents: plain text, a document a line; JSON lines; Parquet. Text, JSON lines
-                 and docword files may be compressed. The first bytes determine the format, not the name
+                 and docword files may be compressed. The first bytes determine the format, not the name; but text with
+                 the name docword.NAME or NAME.npz is a damaged file of counts
     vocabulary   see `as_words`. Optional for bags; for docword.NAME.txt, the default is vocab.NAME.txt beside it. For
                  documents, the default is made from all documents, which are read for it
     options      options for making bags of words from text; not for other files
@@ -52,7 +53,7 @@ def open_bags(
                  are picklable. None: use threads of this process, or one thread for a token_pattern, which holds the
                  GIL
 
-    Raises InputError for files that cannot be used, such as docword.NAME that ends in its header and NAME.json with a
+    Raises InputError for files that cannot be used, such as docword.NAME with a damaged header, and NAME.json with a
     JSON array, which would be read as text; for a mix of documents and of bags; for options or a text column of bags;
     and for a vocabulary that has a word twice.
     """
@@ -120,7 +121,7 @@ def _format(source: Source) -> str:
     if source.format == "parquet":
         return "documents"
     head = head_text(source)
-    if source.format == "plain" and is_csr_npz(head):
+    if source.format == "plain" and (is_csr_npz(head) or _file_name(source).endswith(".npz")):
         return "csr"
     if source.format == "plain" and is_bag_file(head):
         if not source.is_local:
@@ -129,11 +130,16 @@ def _format(source: Source) -> str:
                 "download it"
             )
         return "bags"
-    return "uci" if is_uci(head) or (_is_named_docword(source) and is_cut_header(head)) else "documents"
+    is_json = head.lstrip()[:1] in (b"{", b"[")
+    return "uci" if is_uci(head) or (_is_named_docword(source) and not is_json) else "documents"
 
 
 def _is_named_docword(source: Source) -> bool:
-    return os.path.basename(source.location).startswith("docword.")
+    return _file_name(source).startswith("docword.")
+
+
+def _file_name(source: Source) -> str:
+    return os.path.basename(source.location)
 
 
 def _said(format: str) -> str:

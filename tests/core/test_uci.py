@@ -15,7 +15,7 @@ from mgpu_ngram.core import uci
 from mgpu_ngram.core.bags import join_bags, make_bags, regroup
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.sources import file_source
-from mgpu_ngram.core.uci import is_cut_header, is_uci, read_uci, read_uci_header
+from mgpu_ngram.core.uci import is_uci, read_uci, read_uci_header
 from mgpu_ngram.core.word_list import read_word_list
 
 SMALL = b"4\n5\n4\n1 2 1\n1 5 70000\n3 1 2\n3 4 1\n"
@@ -153,11 +153,6 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path_factory, changes
         read(path).check()
     except InputError as error:
         assert "\n" not in str(error)
-
-
-def test_is_cut_header():
-    assert all(map(is_cut_header, (b"", b"3", b"3\n4\r\n", b"3\n4\n5")))
-    assert not any(map(is_cut_header, (b"3\nwords\n", b"3\n4\n5\n6\n", b"3 4\n")))
 
 
 def test_is_uci():

@@ -200,6 +200,16 @@ def test_held_out_documents_do_not_depend_on_the_cut():
     whole.check()
 
 
+def test_a_token_is_observed_with_probability_one_half_whatever_the_share_held_out():
+    """A document of one token: the number that holds it out must not be the number that makes it observed."""
+    bags = bags_of_dense(np.ones((20_000, 1), int))
+    held = hold_out(bags, 0, 0.1, 7)
+    documents, observed = held.observed.documents, held.observed.tokens
+    assert abs(documents - 2000) < 4 * 2000**0.5, "four standard deviations"
+    assert abs(observed - documents / 2) < 4 * (documents / 4) ** 0.5
+    assert held.target.tokens == documents - observed
+
+
 def test_digamma_and_bins():
     # Abramowitz and Stegun, table 6.1, and -gamma - pi / 2 - 3 ln 2
     known = {1.0: -0.5772156649015329, 0.25: -4.227453533376265, 10.0: 2.251752589066721}

@@ -37,6 +37,7 @@ OPTIONS = {
     "optimise_every": 4,
     "block_tokens": 3000,
     "coherence": True,
+    "seeds": {2: ["word03", "word44"], 5: {"word21": 7.5}},
 }
 
 
@@ -72,6 +73,8 @@ def assert_same(a, b):
     assert a.history == b.history
     assert a.counts_VZ().tolist() == b.counts_VZ().tolist()
     assert a.priors.alpha_Z.tolist() == b.priors.alpha_Z.tolist() and a.priors.beta == b.priors.beta
+    seeds = [{word: prior_Z.tolist() for word, prior_Z in model.priors.seeds.items()} for model in (a, b)]
+    assert seeds[0] == seeds[1] and len(seeds[0]) == 3
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +193,22 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path, starts):
     assert (seen.sweeps, seen.tokens) == (60, (60 - starts[-1]) * result.tokens), "sweeps before have no rate"
 
 
+def test_a_training_that_stopped_early_is_not_continued_after_a_resume(documents, tmp_path, monkeypatch, starts):
+    """The run is interrupted between the last sweep and the model file."""
+    how = {"sweeps": 1000, "tolerance": 0.05, "checkpoint_seconds": 0.0}
+    expected = trained(LocalExecutor(workers=2), documents, tmp_path / "whole", **how)[1]
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(lda_run, "write_topic_model", interrupted)
+        trained(LocalExecutor(workers=2), documents, tmp_path / "out", **how)
+    resumed = trained(LocalExecutor(workers=2), documents, tmp_path / "out", **how, resume=True)[1]
+    assert_same(resumed, expected)
+    assert resumed.sweeps == expected.sweeps == starts[-1] < 1000, "no sweep was left to do"
+
+
 def run_until(executor, documents, output, act):
     """Run 60 sweeps with a snapshot after each, and call `act` in this thread when some are done."""
     seen = threading.Event()
@@ -258,6 +277,12 @@ def test_parts_are_split_into_consecutive_parts():
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         LdaConfig(**{"corpus": ["a"]} | options)
+
+
+def test_default_priors_are_those_of_the_literature():
+    """50 / K and 0.01, as Xie et al. use; Griffiths and Steyvers have 50 / K, too."""
+    config = LdaConfig(["a"], topics=20)
+    assert config.alphas == [2.5] * 20 and config.beta == 0.01
 
 
 def test_counts_that_would_overflow_are_refused():
