@@ -397,14 +397,14 @@ def unigram_tables(vocabulary: Vocabulary) -> Iterator[Table]:
 
 def heaviest(table: Table, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return codes (K, order) and counts (K,) of the k most frequent n-grams of a table in host memory, ties by key."""
-    rows_K = _heaviest_rows(table.counts, min(k, len(table)))
+    rows_K = heaviest_rows(table.counts, min(k, len(table)))
     keys = table.keys[:, rows_K]
     codes = [words_at(keys, table.order, table.bits, i).astype(np.int64) for i in range(table.order)]
     return np.stack(codes, axis=1), table.counts[rows_K]
 
 
 @njit(nogil=True, cache=True)
-def _heaviest_rows(counts, k):
+def heaviest_rows(counts, k):
     """Return the rows of the k greatest counts, greatest first, ties by row. Most counts are small: one test each."""
     rows_K = np.empty(k, np.int64)
     found, least = 0, np.int64(-1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,29 @@ from mgpu_ngram.core.parquet import GROUP_BYTES, group_rows
 from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.count import heaviest_rows
 from mgpu_ngram.engine.device import on_device_or_host, to_device, to_host_fast
-from mgpu_ngram.kernels.count.pack_deltas import PackedPages, numbers_of_word, pack_deltas, whole_numbers
-from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
+from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_deltas, whole_numbers
+from mgpu_ngram.kernels.count.suffix_texts import suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 ROW_BYTES = 100  # of the device for each row while it is encoded: lengths, offsets, and pages before they are copied
+CHUNK_ROWS = 4096  # whose greatest count is found before their rows are
 MOST_ROWS = 1 << 24  # that are encoded at once; more would only take more memory
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The pages of a column on their device.
+
+    encoding  of the pages
+    streams   (bytes, starts_P1) of each part of the pages: that of page p is bytes[starts_P1[p]:starts_P1[p + 1]]
+    range_2P  the least and the greatest integer of each page; empty for texts
+    """
+
+    encoding: int
+    streams: list[tuple[Any, Any]]
+    range_2P: list[Any]
 
 
 @dataclass(frozen=True)
@@ -72,34 +89,40 @@ class PageEncoder:
         return on_device_or_host(lambda device: self._encode(table) if device == "gpu" else None, "gpu")
 
     def _encode(self, table: ShardedTable) -> list[EncodedShard] | None:
-        xp, ends_S = array_module(table.counts), table.ends_S
-        distinct_S, total_S, heads = np.diff(ends_S, prepend=0), _sums(table), self._heads(table)
+        xp, S = array_module(table.counts), len(table.ends_S)
+        distinct_S, heads = np.diff(table.ends_S, prepend=0).tolist(), self._heads(table)
+        totals_S = _before(table.counts)[xp.asarray(table.ends_S)]
         if self._min_count > 1:
             table = _at_least(table, self._min_count)
-        starts = [range(table.start(s), table.start(s + 1), group_rows(self._columns)) for s in range(len(ends_S))]
-        pages_S = [len(rows) for rows in starts]
-        starts_P1 = xp.array([*(row for rows in starts for row in rows), len(table)], np.int64)
+        starts = [range(table.start(s), table.start(s + 1), group_rows(self._columns)) for s in range(S)]
+        first_P = np.array([*(row for rows in starts for row in rows), len(table)], np.int64)
+        starts_P1 = xp.asarray(first_P)
         columns = self._ids(table, starts_P1) if self._columns == "ids" else self._texts(table, starts_P1)
         if columns is None:
             return None
-        columns.append(_pages(pack_deltas(whole_numbers(xp.ascontiguousarray(table.counts)), starts_P1)))
-        groups = list(zip(np.diff(to_host(starts_P1)).tolist(), map(list, zip(*columns, strict=True)), strict=True))
-        cuts = np.cumsum([0, *pages_S]).tolist()
+        columns.append(_integers(whole_numbers(xp.ascontiguousarray(table.counts)), starts_P1))
+        total_S, pages = _to_host(totals_S, columns)
+        if self._columns == "ids":
+            self._check_ids(pages[:-1])
+        groups = list(zip(np.diff(first_P).tolist(), map(list, zip(*pages, strict=True)), strict=True))
+        cuts = np.cumsum([0, *map(len, starts)]).tolist()
         return [
-            EncodedShard(some, _nbytes(some), int(distinct_S[s]), total_S[s], heads[s])
-            for s, some in enumerate(groups[a:b] for a, b in zip(cuts, cuts[1:], strict=False))
+            EncodedShard(some, _nbytes(some), distinct_S[s], total, heads[s])
+            for s, (some, total) in enumerate(
+                zip((groups[a:b] for a, b in pairwise(cuts)), np.diff(total_S, prepend=0).tolist(), strict=True)
+            )
         ]
 
-    def _ids(self, table: ShardedTable, starts_P1: Any) -> list[list[Page]]:
-        columns, V = [], len(self._vocabulary)
-        for n in range(table.order):
-            packed = pack_deltas(numbers_of_word(table.keys, table.bits, n), starts_P1)
-            if len(table) and (int(packed.least_P.min()) < 0 or int(packed.most_P.max()) >= V):
-                raise ValueError(f"n-grams have codes outside 1..{V}, the codes of their vocabulary")
-            columns.append(_pages(packed))
-        return columns
+    def _ids(self, table: ShardedTable, starts_P1: Any) -> list[_Column]:
+        return [_integers(numbers_of_word(table.keys, table.bits, n), starts_P1) for n in range(table.order)]
 
-    def _texts(self, table: ShardedTable, starts_P1: Any) -> list[list[Page]] | None:
+    def _check_ids(self, columns: list[list[Page]]) -> None:
+        V = len(self._vocabulary)
+        for page in (page for pages in columns for page in pages):
+            if page.found and not 0 <= page.found[0] <= page.found[1] < V:
+                raise ValueError(f"n-grams have codes outside 1..{V}, the codes of their vocabulary")
+
+    def _texts(self, table: ShardedTable, starts_P1: Any) -> list[_Column] | None:
         if self._words is None:
             words, device = self._vocabulary, "gpu" if on_gpu(table.counts) else "cpu"
             self._words = to_device(words.offsets_V, device), to_device(words.data, device)
@@ -108,28 +131,40 @@ class PageEncoder:
         whole_P = xp.diff(_before(texts.prefix_R + texts.suffix_R)[starts_P1])
         if len(table) and int(whole_P.max()) > GROUP_BYTES:
             return None
-        return [_text_pages(texts, starts_P1)]
+        streams = [_integers(whole_numbers(bytes_R), starts_P1).streams[0] for bytes_R in texts[:2]]
+        return [_Column(DELTA_BYTE_ARRAY, [*streams, (texts.data, _before(texts.suffix_R)[starts_P1])], [])]
 
     def _heads(self, table: ShardedTable) -> list[Table]:
-        """Return the rows of each shard that have the greatest counts, by rising row; of equal counts the first."""
-        xp, S = array_module(table.counts), len(table.ends_S)
-        rows_SK = xp.zeros((S, self._top), np.int64)
-        for s in range(S):
-            counts = table.shard(s).counts.copy()
-            for k in range(min(self._top, len(counts))):
-                rows_SK[s, k] = row = counts.argmax()
-                counts[row] = -1
-        rows_SK = to_host(rows_SK)
-        rows = [table.start(s) + np.sort(rows_SK[s, : table.size_of(s)]) for s in range(S)]
-        cuts, taken = np.cumsum([0, *map(len, rows)]), xp.asarray(np.concatenate(rows))
+        """Return the rows of each shard that have the greatest counts, by rising row; of equal counts the first.
+
+        They are in the chunks with the greatest counts, so only these and the ends of the shard go to the host.
+        """
+        xp, C = array_module(table.counts), len(table) // CHUNK_ROWS
+        most_C = to_host(table.counts[: C * CHUNK_ROWS].reshape(C, CHUNK_ROWS).max(1)) if C else np.empty(0, np.int64)
+        cuts = [table.start(s) for s in range(len(table.ends_S) + 1)]
+        candidates = [_candidates(most_C, a, b, self._top) for a, b in pairwise(cuts)]
+        counts = to_host(table.counts[xp.asarray(np.concatenate(candidates))])
+        rows, begin = [], 0
+        for some in candidates:
+            rows.append(np.sort(some[heaviest_rows(counts[begin : begin + len(some)], min(self._top, len(some)))]))
+            begin += len(some)
+        taken = xp.asarray(np.concatenate(rows))
         keys, counts = to_host(table.keys[:, taken]), to_host(table.counts[taken])
-        return [Table(keys[:, a:b], counts[a:b], table.order, table.bits) for a, b in zip(cuts, cuts[1:], strict=False)]
+        ends = np.cumsum([0, *map(len, rows)]).tolist()
+        return [Table(keys[:, a:b], counts[a:b], table.order, table.bits) for a, b in pairwise(ends)]
 
 
-def _sums(table: ShardedTable) -> list[int]:
-    """Return the sum of the counts of each shard."""
-    xp = array_module(table.counts)
-    return np.diff(to_host(_before(table.counts)[xp.asarray(table.ends_S)]), prepend=0).tolist()
+def _candidates(most_C: np.ndarray, first: int, end: int, k: int) -> np.ndarray:
+    """Return rows of `first` to `end` - 1 that include the k with the greatest counts, rising.
+
+    most_C  the greatest count of each chunk of CHUNK_ROWS rows
+    """
+    c, after = -(-first // CHUNK_ROWS), end // CHUNK_ROWS  # chunks within the rows
+    if after - c <= k:
+        return np.arange(first, end)
+    best = np.sort(c + np.argsort(-most_C[c:after], kind="stable")[:k])
+    inside = (best[:, None] * CHUNK_ROWS + np.arange(CHUNK_ROWS)).reshape(-1)
+    return np.concatenate([np.arange(first, c * CHUNK_ROWS), inside, np.arange(after * CHUNK_ROWS, end)])
 
 
 def _at_least(table: ShardedTable, min_count: int) -> ShardedTable:
@@ -147,26 +182,33 @@ def _before(values_R: Any) -> Any:
     return sums_R1
 
 
-def _cut(data: Any, starts_P1: Any) -> list[memoryview]:
-    """Copy the bytes of pages to the host."""
-    view, cuts = to_host_fast(data).data, to_host(starts_P1).tolist()
-    return [view[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+def _integers(numbers: Numbers, starts_P1: Any) -> _Column:
+    packed = pack_deltas(numbers, starts_P1)
+    return _Column(DELTA_BINARY_PACKED, [(packed.data, packed.starts_P1)], [packed.least_P, packed.most_P])
 
 
-def _pages(packed: PackedPages) -> list[Page]:
-    parts, ranges = _cut(packed.data, packed.starts_P1), zip(*map(_ints, packed[2:]), strict=True)
-    return [Page([part], DELTA_BINARY_PACKED, found) for part, found in zip(parts, ranges, strict=True)]
+def _to_host(totals_S: Any, columns: Sequence[_Column]) -> tuple[np.ndarray, list[list[Page]]]:
+    """Return numbers as they are, and the pages of each column.
 
-
-def _ints(values_P: Any) -> list[int]:
-    return to_host(values_P).tolist()
-
-
-def _text_pages(texts: Texts, starts_P1: Any) -> list[Page]:
-    lengths = [pack_deltas(whole_numbers(bytes_R), starts_P1) for bytes_R in texts[:2]]
-    parts = [_cut(packed.data, packed.starts_P1) for packed in lengths]
-    parts.append(_cut(texts.data, _before(texts.suffix_R)[starts_P1]))
-    return [Page(some, DELTA_BYTE_ARRAY, None) for some in zip(*parts, strict=True)]
+    All numbers are copied at once, and all bytes: while a thread waits for the device, threads that write take the
+    interpreter.
+    """
+    xp, streams = array_module(totals_S), [stream for column in columns for stream in column.streams]
+    arrays = [totals_S, *(starts_P1 for _, starts_P1 in streams), *(n for column in columns for n in column.range_2P)]
+    found = np.split(to_host(xp.concatenate(arrays)), np.cumsum([*map(len, arrays)])[:-1])
+    starts, ranges = found[1 : 1 + len(streams)], iter(found[1 + len(streams) :])
+    data, begin, parts = to_host_fast(xp.concatenate([data for data, _ in streams])).data, 0, []
+    for cuts in starts:
+        parts.append([data[begin + a : begin + b] for a, b in pairwise(cuts.tolist())])
+        begin += int(cuts[-1])
+    pages, own = [], iter(parts)
+    for column in columns:
+        of_page = zip(*(next(own) for _ in column.streams), strict=True)
+        limits = (
+            zip(*(next(ranges).tolist() for _ in column.range_2P), strict=True) if column.range_2P else repeat(None)
+        )
+        pages.append([Page(some, column.encoding, limit) for some, limit in zip(of_page, limits, strict=False)])
+    return found[0], pages
 
 
 def _nbytes(groups: list[tuple[int, list[Page]]]) -> int:

@@ -58,6 +58,7 @@ def file_of(path, order, vocabulary, columns, add):
 def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_device, tmp_path, monkeypatch):
     for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
         monkeypatch.setattr(parquet_module, name, 400)
+    monkeypatch.setattr(encode_pages, "CHUNK_ROWS", 16)
     table = table_of(order, [1_500, 0, 1, 400, 130])
     encoder = PageEncoder(vocabulary, columns, min_count, TOP, 1 << 30)
     shards = encoder.encode(on_device(table, to_device))
