@@ -378,7 +378,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             if client is not None:
                 executor = executor_of(self.device, client)
                 folder = shared_folder(executor)
-            corpus = corpus_of(documents.blocks(PART_TOKENS), documents.num_words, folder, earlier=earlier)
+            held_out = config.held_out, config.seed
+            blocks = documents.blocks(PART_TOKENS)
+            corpus = corpus_of(blocks, documents.num_words, folder, earlier=earlier, held_out=held_out)
             if not corpus.tokens:
                 if earlier:
                     return

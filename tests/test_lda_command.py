@@ -32,7 +32,11 @@ def test_a_model_as_text_and_as_json(lda):
     assert (status, err) == (0, ""), err
     lines = out.splitlines()
     # 20 words in lower case, 28 with a capital, 7 of them the same; x is too short
-    assert lines[0] == "text: 4 topics of 41 words, 3 sweeps over 400 tokens of 200 documents"
+    drawn, held_out = (int(lines[0].split(after)[0].split()[-1]) for after in (" tokens of", " tokens held"))
+    start = "text: 4 topics of 41 words, 3 sweeps over"
+    assert lines[0] == f"{start} {drawn} tokens of 200 documents, {held_out} tokens held out"
+    assert drawn + held_out == 400 and 0 < held_out < 100
+    assert drawn == load_topic_model("text/model.safetensors").tokens
     assert " tokens/s" in lines[1] and "; held-out perplexity " in lines[2] and lines[3].startswith("coherence: NPMI ")
     status, out, err = lda("docs.txt -o json --topics 4 --sweeps 3 --no-lowercase --max-features 30 --json")
     found = json.loads(out)

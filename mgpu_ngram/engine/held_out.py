@@ -48,6 +48,11 @@ def hold_out(bags: Bags, first: int, share: float, seed: int) -> HeldOut:
     return HeldOut(*(_chosen(_with_counts(bags, counts_P.astype(np.uint32)), held_D) for counts_P in halves))
 
 
+def held_out_tokens(bags: Bags, first: int, share: float, seed: int) -> int:
+    """Return the number of tokens of the documents that `hold_out` returns for the same arguments."""
+    return int(bags.lengths_D()[_held(bags, first, share, seed)].sum()) if share else 0
+
+
 def _held(bags: Bags, first: int, share: float, seed: int) -> np.ndarray:
     """Return (D,) bool: which documents are held out."""
     return random_numbers(seed, HELD_OUT, first + np.arange(bags.documents), 0) < share

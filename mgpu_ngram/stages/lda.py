@@ -127,10 +127,11 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
         return "model.safetensors"
 
     def show_result(self, config: LdaConfig, result: LdaResult) -> None:
+        held_out = f", {many(result.held_out_tokens, 'token')} held out" if result.held_out_tokens else ""
         print(
             f"{shown_path(result.path)}: {many(result.topics, 'topic')} of {many(result.words, 'word')}, "
             f"{many(result.sweeps, 'sweep')} over {many(result.tokens, 'token')} "
-            f"of {many(result.documents, 'document')}"
+            f"of {many(result.documents, 'document')}{held_out}"
         )
         print(f"{result.wall_seconds:.2f} s on {where(result)}: {result.tokens_per_second:,.0f} tokens/s")
         _show_metrics(result.metrics)

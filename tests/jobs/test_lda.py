@@ -90,7 +90,11 @@ def test_a_folder_with_the_model_and_its_metrics(documents, tmp_path):
     assert manifest["documents"] == 600 and manifest["words"] == 80 == len(model.words)
     assert [metrics["sweep"] for metrics in model.history] == [5, 10, 12] and result.sweeps == 12
     assert model.history[-1]["held_out_perplexity"] < model.history[0]["held_out_perplexity"]
-    assert 0 < manifest["tokens"] - model.tokens < 0.4 * manifest["tokens"], "the other documents are held out"
+    tokens = open_bags(documents).read().tokens
+    assert manifest["tokens"] == result.tokens == model.tokens, "a sweep draws these"
+    assert manifest["held_out_tokens"] == result.held_out_tokens == tokens - model.tokens
+    assert 0 < result.held_out_tokens < 0.4 * tokens
+    assert result.tokens_per_second == pytest.approx(12 * model.tokens / result.seconds["train"])
     assert not os.path.exists(tmp_path / "out.checkpoint")
 
 
@@ -251,6 +255,25 @@ def test_a_callback_stops_the_training(documents):
 def test_training_stops_when_the_perplexity_stays(documents, tmp_path):
     result, model = trained(LocalExecutor(workers=2), documents, tmp_path / "out", 1000, tolerance=0.05)
     assert result.sweeps < 200 and model.history[-1]["sweep"] == result.sweeps
+
+
+@pytest.mark.parametrize(
+    ("perplexities", "held_out", "stays"),
+    [
+        ([100], [], False),
+        ([100, 99], [], True),
+        ([100, 98], [], False),
+        ([200, 100, 99], [], True),  # the last two count
+        ([200, 100, 101], [], True),
+        ([100, 50], [100, 99], True),  # of held-out documents, where there are any
+        ([100, 100], [100, 98], False),
+    ],
+)
+def test_a_perplexity_stays_when_it_falls_by_less_than_the_tolerance(perplexities, held_out, stays):
+    history = [{"perplexity": p} | ({"held_out_perplexity": held_out[i]} if held_out else {})
+               for i, p in enumerate(perplexities)]  # fmt: skip
+    assert lda_train._stays(history, 0.015) is stays
+    assert not lda_train._stays(history, 0), "0: never"
 
 
 def test_parts_are_split_into_consecutive_parts():

@@ -48,6 +48,7 @@ AHEAD = 2  # chunks of text per worker that wait to be put in order
 class LdaResult:
     """The model of a run, and the speed of the training.
 
+    tokens   number of tokens of the training documents; held_out_tokens: of the documents held out
     sweeps   number of sweeps of the model, including resumed runs
     seconds  seconds of reading the documents, and of training
     """
@@ -55,6 +56,7 @@ class LdaResult:
     path: Path
     documents: int
     tokens: int
+    held_out_tokens: int
     words: int
     topics: int
     sweeps: int
@@ -148,7 +150,8 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
             keep_bytes = int(KEPT_BAGS_SHARE * (context.memory.host_bytes or free_host_bytes()))
         folder = out.folder / "parts"
         blocks = opened.blocks(part_tokens)
-        corpus = corpus_of(blocks, opened.num_words, folder, keep_bytes)
+        held_out = config.held_out, config.seed
+        corpus = corpus_of(blocks, opened.num_words, folder, keep_bytes, held_out=held_out)
         if not corpus.tokens:
             raise empty_corpus(opened.name, corpus.documents)
         read = time.perf_counter()
@@ -164,7 +167,8 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         metrics = trained.model.history[-1] if trained.model.history else {}
         about = {
             "documents": corpus.documents,
-            "tokens": corpus.tokens,
+            "tokens": trained.tokens,
+            "held_out_tokens": corpus.held_out,
             "words": opened.num_words,
             "sweeps": trained.model.sweeps,
             "metrics": metrics,
@@ -177,7 +181,8 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
     return LdaResult(
         path=out.path,
         documents=corpus.documents,
-        tokens=corpus.tokens,
+        tokens=trained.tokens,
+        held_out_tokens=corpus.held_out,
         words=opened.num_words,
         topics=config.topics,
         sweeps=trained.model.sweeps,

@@ -24,6 +24,7 @@ from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda_train
+from mgpu_ngram.engine.held_out import held_out_tokens
 from mgpu_ngram.engine.lda_blocks import CorpusPart
 from mgpu_ngram.engine.lda_train import AS_CONFIGURED, Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
@@ -42,6 +43,7 @@ class TrainingCorpus:
     parts      parts of the corpus, in order
     num_words  V
     tokens     number of tokens of all documents
+    held_out   number of these tokens that are held out
     earlier    model of earlier documents, whose counts are added to the new model
     """
 
@@ -49,22 +51,24 @@ class TrainingCorpus:
     num_words: int
     documents: int
     tokens: int
+    held_out: int = 0
     earlier: TopicModel | None = None
 
 
 def corpus_of(
     blocks: Iterable[Bags], num_words: int, folder: Path | None = None, keep_bytes: int = 0,
-    earlier: TopicModel | None = None,
+    earlier: TopicModel | None = None, held_out: tuple[float, int] = (0.0, 0),
 ) -> TrainingCorpus:  # fmt: skip
     """Return the corpus of consecutive blocks of documents.
 
     folder      folder for documents that do not stay in memory; None: all stay
     keep_bytes  bytes of documents that stay in memory; 0 if workers are other processes
     earlier     model of earlier documents, whose counts are added to the new model
+    held_out    share of the documents that are held out, and the seed that selects them
 
     Raises InputError for a document with over MAX_DOCUMENT_TOKENS tokens, and a word with over MAX_WORD_TOKENS tokens.
     """
-    parts, documents, tokens, kept = list[CorpusPart](), 0, 0, 0
+    parts, documents, tokens, held, kept = list[CorpusPart](), 0, 0, 0, 0
     totals_V = np.zeros(num_words, np.int64) if earlier is None else earlier.word_totals_V()
     for number, bags in enumerate(blocks):
         _refuse_long(bags, documents)
@@ -77,6 +81,7 @@ def corpus_of(
         else:
             kept += bags.nbytes
         parts.append(CorpusPart.of(number, documents, bags, path))
+        held += held_out_tokens(bags, documents, *held_out)
         documents += bags.documents
         tokens += bags.tokens
     if totals_V.max(initial=0) > MAX_WORD_TOKENS:
@@ -86,7 +91,7 @@ def corpus_of(
             f"{MAX_WORD_TOKENS:,} times; "
             "leave it out"
         )
-    return TrainingCorpus(parts, num_words, documents, tokens, earlier)
+    return TrainingCorpus(parts, num_words, documents, tokens, held, earlier)
 
 
 def _refuse_long(bags: Bags, first: int) -> None:
@@ -105,7 +110,7 @@ def _refuse_long(bags: Bags, first: int) -> None:
 class Trained:
     """A trained model.
 
-    tokens   number of tokens of the training documents
+    tokens   number of tokens that a sweep draws, without those held out
     seconds  seconds of the training
     swept    number of sweeps of this run, without sweeps before a resume
     """
@@ -194,7 +199,8 @@ class _Run:
             self.progress.finish()
             self.executor.everywhere(lda_train.forget, self.name)
         seconds = time.perf_counter() - begin
-        return Trained(replace(model, words=words), self.corpus.tokens, seconds, state.sweep - (self.started or 0))
+        tokens = self.corpus.tokens - self.corpus.held_out
+        return Trained(replace(model, words=words), tokens, seconds, state.sweep - (self.started or 0))
 
     def _open(self, first: Snapshot, wait_seconds: float) -> Snapshot:
         """Start the ranks, from the newest snapshot or from `first`; return the state that they have.
@@ -287,7 +293,8 @@ class _Watch:
             self.run.progress.note(f"perplexity {perplexity:,.1f}")
         if sweep > self._shown:
             drawn = max(0, sweep - max(self._shown, self.run.started or 0))
-            self.run.progress.advance(sweep - self._shown, drawn * self.run.corpus.tokens)
+            tokens = self.run.corpus.tokens - self.run.corpus.held_out
+            self.run.progress.advance(sweep - self._shown, drawn * tokens)
             self._shown = sweep
 
     def __enter__(self) -> None:
