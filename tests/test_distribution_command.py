@@ -177,7 +177,7 @@ def test_the_example_config(folder, mgpu_ngram, request):
         ("model.arpa text", "-o/--output"),
         ("model.arpa -o out", "TEXT"),
         ("model.arpa text -o text", "output text exists; add --overwrite"),
-        ("model.arpa text -o text --overwrite", "text is no output of mgpu_ngram"),
+        ("model.arpa text -o text --overwrite", "text exists and is not an output of mgpu_ngram"),
         ("model.arpa text -o s3://bucket/out", "is not a local path"),
         ("model.arpa text -o out --orders 4", "orders is '4' but the model has orders 1 to 3; give some of these"),
         ("model.arpa text -o out --orders some", "orders is 'some' but must be all, max or numbers such as 1,2,3"),

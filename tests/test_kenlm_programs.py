@@ -153,7 +153,7 @@ def test_models_from_pipes(run, piped, arpa, tmp_path):
         ([], "usage"),
         (["--text", "x"], "required: -o/--order"),
         (["-o", "2"], "--discount-fallback"),
-        (["-o", "2", "--renumber"], "--renumber changes only the order"),
+        (["-o", "2", "--renumber"], "--renumber is not supported: it only changes the order"),
         (["-o", "2", "--intermediate", "x"], "mix ARPA files with mgpu-ngram mix"),
         (["-o", "2", "--arpa", "none/x"], "'none' is no folder"),
         (["-o", "2", "-S", "1X"], "the size '1X'"),
@@ -301,7 +301,7 @@ trie     642 assuming -a 255 -q 4 -b 3 array pointer compression and quantizatio
 @pytest.mark.parametrize(
     "flags, why",
     [
-        (["-q", "8"], "-q is given, but KenLM quantises tries alone"),
+        (["-q", "8"], "-q is given, but KenLM quantises only tries"),
         (["-q", "x", "trie"], "-q is 'x' but must be a whole number"),
         (["-q", "1", "trie"], "quantize_backoff is 1 bits"),
         (["-b", "8", "trie"], "-b is given without -q"),
@@ -484,7 +484,7 @@ def test_a_model_of_each_line_of_a_golden_text(run, tmp_path, filter_goldens):
         (["in", "out"], "usage: kenlm-filter"),
         (["raw", "in", "out"], "no mode is given"),
         (["single", "threads:x", "in", "out"], "'threads:x' is no option"),
-        (["single", "phrase", "in", "out"], "phrase belongs to lines, but the mode is single"),
+        (["single", "phrase", "in", "out"], "phrase needs the mode union or multiple, but the mode is single"),
         (["single", "text:in", "out"], "the input is 'text:in'; put vocab: or model: before"),
         (["single", "in", "nowhere/out"], "'nowhere' is no folder"),
         (["single", "raw", "in", "out"], "in"),

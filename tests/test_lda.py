@@ -541,7 +541,7 @@ def test_other_errors(fitted, planted, texts, tmp_path):
     with pytest.raises(ng.InputError, match="not a file in an existing folder"):
         fitted.to_html(tmp_path / "none" / "page.html")
     (tmp_path / "other").write_text("no model")
-    with pytest.raises(ng.InputError, match="is no HTML page, so it is not overwritten"):
+    with pytest.raises(ng.InputError, match="exists and is not an HTML page; delete it"):
         fitted.to_html(tmp_path / "other", overwrite=True)
     with pytest.raises(ng.InputError):
         ng.LDA.load(tmp_path / "other")

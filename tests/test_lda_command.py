@@ -244,8 +244,8 @@ def test_wrong_input_gets_one_line(awkward, lda):
 def test_outputs_that_are_not_replaced(awkward, lda):
     for words, message in [
         ("-o folder", "folder exists; add --overwrite"),
-        ("-o folder --overwrite", "folder is no output of mgpu_ngram"),
-        ("-o docs.txt --overwrite", "docs.txt is no output of mgpu_ngram"),
+        ("-o folder --overwrite", "folder exists and is not an output of mgpu_ngram"),
+        ("-o docs.txt --overwrite", "docs.txt exists and is not an output of mgpu_ngram"),
     ]:
         status, _, err = lda(f"docs.txt --sweeps 2 {words}")
         assert status == 2 and err.count("\n") == 1 and message in err, err

@@ -262,7 +262,7 @@ def test_only_tables_are_replaced(score, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in "model.arpa", "text", "pipe":
         status, _, err = score("-o", name, "--overwrite")
-        assert status == 2 and f"{name} is no Parquet file, so it is not overwritten" in err
+        assert status == 2 and f"{name} exists and is not a Parquet file; delete it" in err
     assert (tmp_path / "text").read_bytes().startswith(b"a b") and (tmp_path / "pipe").is_fifo()
 
 

@@ -307,13 +307,13 @@ REFUSED = [
     ("M docs.parquet -o rows.npz --dense", "format npz is a sparse matrix but dense is true"),
     ("M docs.parquet -o rows.csv", "rows.csv ends with .csv but must end with .parquet, .jsonl, .npy"),
     ("M docs.parquet -o docs.parquet", "docs.parquet exists; add --overwrite"),
-    ("M docs.parquet -o taken.npy --overwrite", "taken.npy is no NumPy file, so it is not overwritten"),
+    ("M docs.parquet -o taken.npy --overwrite", "taken.npy exists and is not a NumPy file; delete it"),
     ("M docs.parquet -o folder", "folder is not a file in an existing folder"),
     ("M docs.parquet -o no/rows.parquet", "no/rows.parquet is not a file in an existing folder"),
     ("M --html taken.html", "taken.html exists; add --overwrite"),
-    ("M --html taken.html --overwrite", "taken.html is no HTML page, so it is not overwritten"),
+    ("M --html taken.html --overwrite", "taken.html exists and is not an HTML page; delete it"),
     ("M --export folder", "folder exists; add --overwrite"),
-    ("M --export folder --overwrite", "folder is no output of mgpu_ngram"),
+    ("M --export folder --overwrite", "folder exists and is not an output of mgpu_ngram"),
 ]
 
 

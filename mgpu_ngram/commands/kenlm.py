@@ -59,11 +59,11 @@ def lmplz(argv: list[str]) -> None:
         parser.error(f"unrecognized option {unknown}")
     if arguments.intermediate:
         raise InputError(
-            "--intermediate writes files for KenLM's interpolate, which we lack; leave it out and mix ARPA files "
+            "--intermediate writes files for KenLM's interpolate and is not supported; leave it out and mix ARPA files "
             "with mgpu-ngram mix"
         )
     if arguments.renumber:
-        raise InputError("--renumber changes only the order of the lines of an ARPA file, which is ours; leave it out")
+        raise InputError("--renumber is not supported: it only changes the order of lines in ARPA files; leave it out")
     for size in (arguments.minimum_block, arguments.sort_block):
         parse_size(size)
     if arguments.text and os.path.exists(arguments.text) and not _is_read_again(arguments.text):
@@ -127,7 +127,8 @@ def _lmplz_parser() -> argparse.ArgumentParser:
     add("--skip_symbols", action="store_true",
         help="drop <s>, </s> and <unk> from the text (default: they are errors)")
     add("-T", "--temp_prefix", metavar="PREFIX", help="folder of temporary files (default: the system's)")
-    add("-S", "--memory", metavar="SIZE", help="host memory, as 80%% or 10G, at least 64M (default: half of it)")
+    add("-S", "--memory", metavar="SIZE",
+        help="host memory, as 80%% or 10G, at least 64M (default: half of the free memory)")
     add("--minimum_block", default="8K", metavar="SIZE", help="accepted without effect")
     add("--sort_block", default="64M", metavar="SIZE", help="accepted without effect")
     add("--block_count", type=int, metavar="N", help="accepted without effect")
@@ -227,9 +228,9 @@ def build_binary(argv: list[str]) -> None:
         raise InputError(BUILD_BINARY)
     source, output = words
     if kind == "probing" and "quantize" in settings:
-        raise InputError("-q is given, but KenLM quantises tries alone; put the word trie before the ARPA file")
+        raise InputError("-q is given, but KenLM quantises only tries; put the word trie before the ARPA file")
     if kind == "trie" and "rest" in settings:
-        raise InputError("-r is given, but KenLM's tries have no rest costs; leave it out or the word trie")
+        raise InputError("-r is given, but KenLM's tries have no rest costs; leave out -r or the word trie")
     if kind == "probing":
         settings.pop("pointer_bits", None)  # as KenLM
     folder = folder_of(output, "output")

@@ -14,8 +14,8 @@ from mgpu_ngram.commands.kenlm import folder_of, regular_file, run_stage
 from mgpu_ngram.commands.stage import file_for
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.line_words import LineWords, allowed_lines
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.raw_ngrams import LineWords, allowed_lines
 from mgpu_ngram.core.read_text import read_blocks, whole_text
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.stages.contract import Target
@@ -31,7 +31,7 @@ HELD_BYTES = 64 << 20  # of raw n-grams that wait to be written to the files of 
 
 @dataclass(frozen=True)
 class Filter:
-    """What to do. One of model and vocabulary is "-", standard input; copy needs no vocabulary."""
+    """The arguments of the program. Either model or vocabulary is "-", standard input; copy needs no vocabulary."""
 
     mode: str
     context: bool
@@ -43,7 +43,7 @@ class Filter:
 
 
 def run_filter(argv: list[str]) -> None:
-    """A model or raw n-grams and a text in, what the text allows out."""
+    """Run kenlm-filter: write a model, or lines of n-grams, restricted to the words of a text."""
     wanted = _parsed(argv)
     folder = folder_of(wanted.output, "output")
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def _parsed(argv: list[str]) -> Filter:
     if not modes:
         raise InputError(f"no mode is given; {USAGE}")
     if "phrase" in words and modes[-1] not in ("union", "multiple"):
-        raise InputError(f"phrase belongs to lines, but the mode is {modes[-1]}; make it union or multiple")
+        raise InputError(f"phrase needs the mode union or multiple, but the mode is {modes[-1]}; change one of them")
     kind, colon, path = source.partition(":")
     if colon and kind not in ("vocab", "model"):
         raise InputError(f"the input is {source!r}; put vocab: or model: before the name of the file")

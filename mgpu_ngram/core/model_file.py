@@ -177,13 +177,13 @@ def check_free_file(path: str | Path, overwrite: bool, format: str = "safetensor
     format  "safetensors" for a model file, "arpa", "kenlm-probing" or "kenlm-trie"
     """
     if format == "arpa":
-        check_free(path, overwrite, "ARPA file", _is_arpa)
+        check_free(path, overwrite, "an ARPA file", _is_arpa)
         check_suffix(without_compression(path), "an ARPA file", ".arpa")
     elif format == "safetensors":
-        check_free(path, overwrite, "model file", lambda file: has_format(file, FORMAT))
+        check_free(path, overwrite, "a model file", lambda file: has_format(file, FORMAT))
         check_suffix(path, "a model file", ".safetensors")
     else:
-        check_free(path, overwrite, KENLM.removeprefix("a "), is_kenlm_file)
+        check_free(path, overwrite, KENLM, is_kenlm_file)
         if Path(path).suffix.lower() not in KENLM_SUFFIXES:
             check_suffix(path, KENLM, KENLM_SUFFIXES[0])
 

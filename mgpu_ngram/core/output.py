@@ -237,10 +237,13 @@ def _is_output(path: str | Path) -> bool:
 def check_free(
     path: str | Path,
     overwrite: bool,
-    kind: str = f"output of mgpu_ngram (no {MANIFEST} of ours in it)",
+    kind: str = f"an output of mgpu_ngram (it has no {MANIFEST} of ours)",
     is_kind: Callable[[str | Path], bool] = _is_output,
 ) -> None:
-    """Raise InputError unless `path` is local and free; with `overwrite` it may exist if is_kind(path) is true."""
+    """Raise InputError unless `path` is local and free; with `overwrite` it may exist if is_kind(path) is true.
+
+    kind  with its article, such as "a model file"
+    """
     if not str(path) or "://" in str(path):
         raise InputError(f"output {str(path)!r} is not a local path; give one that is")
     if not os.path.lexists(path):
@@ -248,7 +251,7 @@ def check_free(
     if not overwrite:
         raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
     if not is_kind(path):
-        raise InputError(f"{path} is no {kind}, so it is not overwritten; delete it yourself or give another path")
+        raise InputError(f"{path} exists and is not {kind}; delete it yourself or give another path")
 
 
 def check_suffix(path: str | Path, format: str, suffix: str) -> None:
@@ -277,7 +280,7 @@ def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool, suff
         raise InputError(f"output {path} is not a file in an existing folder; give the path of a text file to write")
     if os.path.realpath(path) in map(os.path.realpath, read):
         raise InputError(f"output {path} is a file that this run reads; give another output path")
-    check_free(path, overwrite, "regular file", os.path.isfile)
+    check_free(path, overwrite, "a regular file", os.path.isfile)
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
     if not str(path).lower().endswith(suffixes):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from mgpu_ngram.core.english_stop_words import ENGLISH
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.stop_words import ENGLISH
 from mgpu_ngram.core.word_list import read_word_list
 
 DEFAULT_PATTERN = r"(?u)\b\w\w+\b"
@@ -73,7 +73,7 @@ class TextOptions:
 
     @property
     def has_default_pattern(self) -> bool:
-        """Return whether tokens are words of two letters and more, for which there are kernels."""
+        """Return whether token_pattern is the default, for which there are kernels."""
         return self.token_pattern == DEFAULT_PATTERN
 
 

@@ -141,7 +141,7 @@ def save_topic_model(path: str | Path, model: TopicModel, overwrite: bool = Fals
 
     Raises InputError if the path is taken and RunError if the disk is full.
     """
-    check_free(path, overwrite, "topic model", lambda file: has_format(file, FORMAT))
+    check_free(path, overwrite, "a topic model", lambda file: has_format(file, FORMAT))
     seeds = model.priors.seeds
     arrays = {
         "word_starts_V1": model.word_starts_V1,

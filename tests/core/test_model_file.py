@@ -153,9 +153,7 @@ def test_writable_targets(model, tmp_path):
     others[3].mkdir()
     others[4].symlink_to(tmp_path / "nothing")
     for other in others:
-        with pytest.raises(
-            InputError, match=f"{other.name} is no model file, so it is not overwritten; delete it your"
-        ):
+        with pytest.raises(InputError, match=f"{other.name} exists and is not a model file; delete it your"):
             check_free_file(other, overwrite=True)
     for nowhere in "", "s3://bucket/m":
         with pytest.raises(InputError, match="is not a local path; give one that is"):

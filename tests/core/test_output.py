@@ -63,14 +63,14 @@ def test_overwrite_never_takes_a_foreign_folder(tmp_path, manifest):
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
     if manifest is not None:
         (tmp_path / "out" / "manifest.json").write_text(manifest)
-    with pytest.raises(InputError, match="no output of mgpu_ngram"):
+    with pytest.raises(InputError, match="is not an output of mgpu_ngram"):
         Output.create(tmp_path / "out", overwrite=True)
     assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
 
 
 def test_overwrite_never_takes_a_file(tmp_path):
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(InputError, match="no output of mgpu_ngram"):
+    with pytest.raises(InputError, match="is not an output of mgpu_ngram"):
         Output.create(tmp_path / "out", overwrite=True)
 
 

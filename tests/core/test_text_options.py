@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
+from mgpu_ngram.core.english_stop_words import ENGLISH
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.stop_words import ENGLISH
 from mgpu_ngram.core.text_options import TextOptions
 
 

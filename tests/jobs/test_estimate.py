@@ -856,10 +856,10 @@ def test_overwritten_outputs(format, here, text, tmp_path):
     assert run(other, RunContext(here, path, single_file=True, overwrite=True)).path.read_bytes() != before
     for foreign in (b"", b"text\n", text):
         path.write_bytes(foreign)
-        with pytest.raises(InputError, match="is no (ARPA|model) file, so it is not overwritten"):
+        with pytest.raises(InputError, match="exists and is not (an ARPA|a model) file; delete it"):
             run(config, RunContext(here, path, single_file=True, overwrite=True))
         assert path.read_bytes() == foreign
-    with pytest.raises(InputError, match="is no (ARPA|model) file"):
+    with pytest.raises(InputError, match="is not (an ARPA|a model) file"):
         run(config, RunContext(here, tmp_path / "new", single_file=True, overwrite=True))
     with pytest.raises(InputError, match="is not a local path"):
         run(config, RunContext(here, "s3://bucket/model", single_file=True))
@@ -871,7 +871,7 @@ def test_one_format_does_not_overwrite_the_other(here, text, tmp_path):
     for format, other in itertools.permutations(("arpa", "safetensors")):
         path = tmp_path / format
         run(EstimateConfig([str(tmp_path / "text")], order=2, format=format), RunContext(here, path, single_file=True))
-        with pytest.raises(InputError, match="so it is not overwritten"):
+        with pytest.raises(InputError, match="exists and is not "):
             run(
                 EstimateConfig([str(tmp_path / "text")], order=2, format=other),
                 RunContext(here, path, single_file=True, overwrite=True),

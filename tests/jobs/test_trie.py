@@ -161,7 +161,7 @@ def test_an_output_that_exists(arpa, tmp_path):
     assert output.read_bytes() == before
     build(TrieConfig(str(output), "edge"), output, overwrite=True)  # also the input itself
     assert load_model(output).edges and scores(output) == scores(arpa)
-    with pytest.raises(InputError, match="model.arpa is no model file, so it is not overwritten"):
+    with pytest.raises(InputError, match="model.arpa exists and is not a model file; delete it"):
         build(TrieConfig(arpa), arpa, overwrite=True)
     with pytest.raises(InputError, match="cannot write in .*/m/deeper: Not a directory; give another output path"):
         build(TrieConfig(arpa), output / "deeper" / "m")
@@ -319,7 +319,7 @@ def test_other_formats(arpa, format, tmp_path):
     build(TrieConfig(arpa, format=format), tmp_path / name, overwrite=True)
     other = tmp_path / "other.txt"
     other.write_text("of the\n")
-    with pytest.raises(InputError, match="other.txt is no (ARPA file|KenLM binary model), so it is not overwritten"):
+    with pytest.raises(InputError, match="other.txt exists and is not (an ARPA file|a KenLM binary model); delete it"):
         build(TrieConfig(arpa, format=format), other, overwrite=True)
     with pytest.raises(InputError, match=r"its name ends with .safetensors; name it .*\.(arpa|binary)$"):
         build(TrieConfig(arpa, format=format), tmp_path / "new.safetensors")

@@ -188,7 +188,7 @@ def check_file(path: str | Path, overwrite: bool) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
         raise InputError(f"output {path} is not a file in an existing folder; give the path of a Parquet file to write")
-    check_free(path, overwrite, "Parquet file", _is_parquet)
+    check_free(path, overwrite, "a Parquet file", _is_parquet)
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
     check_suffix(path, "a Parquet file", ".parquet")

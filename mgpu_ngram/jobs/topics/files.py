@@ -29,12 +29,12 @@ else:
 
 GROUP_BYTES = 32 << 20  # of a row group of Parquet, about
 TABLE_KINDS = {  # by format: the first bytes of its files, and its name for people
-    "parquet": (b"PAR1", "Parquet file"),
-    "jsonl": (b'{"document":', "file of topics in JSON lines"),
-    "npy": (b"\x93NUMPY", "NumPy file"),
-    "npz": (b"PK\x03\x04", "NumPy archive"),
+    "parquet": (b"PAR1", "a Parquet file"),
+    "jsonl": (b'{"document":', "a file of topics in JSON lines"),
+    "npy": (b"\x93NUMPY", "a NumPy file"),
+    "npz": (b"PK\x03\x04", "a NumPy archive"),
 }
-HTML = "HTML page", b"<!doctype html>"  # as in TABLE_KINDS
+HTML = "an HTML page", b"<!doctype html>"  # as in TABLE_KINDS
 
 
 @dataclass(frozen=True)

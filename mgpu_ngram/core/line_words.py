@@ -1,4 +1,4 @@
-"""Lines of n-grams and their counts, restricted to given words: KenLM's `filter raw`."""
+"""Find the lines of a text whose words allow an n-gram: KenLM's `filter raw`."""
 
 from __future__ import annotations
 
