@@ -101,7 +101,7 @@ def test_unknown_tokens_have_the_probability_in_the_file(tmp_path):
     [
         ("ilabels", "vocab_size: 3", "is not an n-gram model of NeMo: KeyError: 'ilabels'"),
         ("", "sample_rate: 3", "is not an n-gram model of NeMo: KeyError: 'vocab_size'"),
-        ("", "vocab_size: 4", "has 4 tokens but vocab_size is 3; give its number"),
+        ("", "vocab_size: 4", "has 4 tokens but vocab_size is 3; give vocab_size=4"),
     ],
 )
 def test_other_files_are_refused(tmp_path, lost, config, message):

@@ -22,17 +22,18 @@ from .arguments import check_model, finite_number, integer, ordered
 class CTCBeamSearch:
     """Finds the texts of utterances from the log-probabilities of tokens, with an n-gram model of words.
 
-    The rules are those of pyctcdecode 0.5.0: see docs/ctc.md, which says where they differ. All utterances of a batch
-    are searched at once, on the device of the model.
+    The rules are those of pyctcdecode 0.5.0; docs/ctc.md lists the differences. All utterances of a batch are searched
+    at once, on the device of the model.
 
     labels             the label of each token of the acoustic model, in order: characters, with " " or "|"
                        between words, or pieces of words that begin with "▁" or "##"
     model              a loaded `Model` of words; None: texts are searched without one, on the device of log_probs
-    unigrams           words of the model that are known; None: all of them. An empty list: none is listed, so that all
-                       unfinished words count as unknown
+    unigrams           known words of the model; None: all. With an empty list, whole words are known, but unfinished
+                       ones count as unknown
     alpha              weight of the model
     beta               added for each word
-    unk_score_offset   added to log10 P of unknown words; also the score of an unfinished word that begins no known one
+    unk_score_offset   amount added to log10 P of each unknown word. An unfinished word that begins no known word has
+                       this score
     lm_score_boundary  whether a text begins with <s> and ends with </s>
     """
 
@@ -49,9 +50,12 @@ class CTCBeamSearch:
     ):
         self.alphabet, self.model = read_labels(ordered("labels", labels, "strings, one for each token")), model
         if len(self.alphabet.texts) > MAX_TOKENS:
-            raise InputError(f"there are {len(self.alphabet.texts):,} labels but may be {MAX_TOKENS:,}")
+            raise InputError(
+                f"there are {len(self.alphabet.texts):,} labels but at most {MAX_TOKENS:,} are allowed; use an "
+                "acoustic model with fewer tokens"
+            )
         if model is None and unigrams is not None:
-            raise InputError("unigrams are given but no model, which they are words of; give one, or leave them out")
+            raise InputError("unigrams are given but no model; give a model of words, or leave unigrams out")
         if model is not None:
             check_model(model)
         self._known = None if unigrams is None else set(_words("unigrams", unigrams))
@@ -85,10 +89,11 @@ class CTCBeamSearch:
         lengths          (B,) frames of each utterance; None: all have T
         beam_width       beams that are kept in each frame
         beam_prune_logp  beams are dropped if their score is below the best one plus this number, which is at most 0
-        token_min_logp   less likely tokens are skipped, unless they are the best of their frame
-        prune_history    of beams whose last words are equal, as many as the model can see, keep the best one
+        token_min_logp   tokens below this number are skipped, except the best one of each frame
+        prune_history    whether to keep only the best of the beams that end with the same N - 1 words, for a model of
+                         order N
         hotwords         words, or phrases whose words are taken one by one
-        hotword_weight   score of each hot word; an unfinished one has its share of it
+        hotword_weight   score of each hot word; an unfinished one gets a share by its length
         start_states     (B,) states of the model before each utterance, such as those of hypotheses; None: new texts
 
         Raises InputError for invalid arguments, NaN and numbers above 0.
@@ -101,7 +106,7 @@ class CTCBeamSearch:
         prune = finite_number("beam_prune_logp", beam_prune_logp)
         least = finite_number("token_min_logp", token_min_logp)
         if prune > 0:
-            raise InputError(f"beam_prune_logp is {prune} but must be at most 0: it is how far below the best one")
+            raise InputError(f"beam_prune_logp is {prune} but must be at most 0; -10 drops beams 10 below the best one")
         phrases, weight = (
             _words("hotwords", () if hotwords is None else hotwords),
             finite_number("hotword_weight", hotword_weight),
@@ -135,7 +140,10 @@ class CTCBeamSearch:
             )
         check_dense(log_probs)
         if log_probs.shape[2] != V:
-            raise InputError(f"log_probs have {log_probs.shape[2]:,} tokens but the alphabet {V:,}, with the blank")
+            raise InputError(
+                f"log_probs have {log_probs.shape[2]:,} tokens but there are {V:,} labels, with the blank; give the "
+                "labels of this acoustic model"
+            )
         place = "gpu" if log_probs.is_cuda else "cpu"
         if self.model is not None and self.model.device != place:
             raise InputError(
@@ -162,7 +170,7 @@ class CTCBeamSearch:
     def _starts(self, states: Any, batch: int) -> np.ndarray:
         if states is not None:
             if self.model is None:
-                raise InputError("start_states are given but no model, which they are states of; leave them out")
+                raise InputError("start_states are given but no model; make the search with a model, or leave them out")
             return np.clip(_integers("start_states", states, batch), EMPTY, MAX_STATE).astype(np.int32)
         if self.model is not None and self.lm_score_boundary:
             return np.full(batch, self.model._state_model.begin, np.int32)

@@ -19,12 +19,11 @@ from .word_scores import PieceScores
 
 
 class LogitsProcessor:
-    """Adds an n-gram model, of token ids or of words, to the scores in Hugging Face's `generate`: greedy, sampling or
-    beams.
+    """Adds the scores of an n-gram model, of token ids or of words, in Hugging Face's `generate`.
 
-    scores + weight * ln P(token | tokens before), for each token of the tokenizer. Pass it as
-    `logits_processor=LogitsProcessorList([...])`. States are found from the last tokens of each row, so they follow any
-    reordering of beams. Rows may be padded on the left.
+    The score of each token becomes score + weight * ln P(token | tokens before). Pass the object as
+    `logits_processor=LogitsProcessorList([...])`, for greedy search, sampling or beam search. States are computed from
+    the last tokens of each row, so beams may be reordered. Rows may be padded on the left.
 
     model         a loaded `Model`, such as one that `estimate --unit id` made of the tokenizer's ids, or one of words
     weight        of the model, 0 or more
@@ -45,7 +44,7 @@ class LogitsProcessor:
     "lexicon"  the same with P(word), whatever the words before
     "none"     0: a word counts when it ends
 
-    So a partial word that no word of the model continues has the probability of <unk>.
+    With "sum" and "lexicon", a partial word that begins no word of the model has the probability of <unk>.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class LogitsProcessor:
         if lm is None or (self._tokens is None and lm.vocab_size < vocab_size):
             lm = self._make_lm(vocab_size)
         states = begin = lm.get_init_states(rows).to(input_ids.device)
-        first = max(0, length - (self.model.order - 1))  # a state has no more words, wherever it comes from
+        first = max(0, length - (self.model.order - 1))  # a state depends on no earlier token
         for i in range(first, length):
             tokens = input_ids[:, i]
             after = lm.step(states, tokens)
@@ -128,7 +127,7 @@ class LogitsProcessor:
 
 
 def _ids(name: str, given: Any) -> list[int]:
-    """Return token ids, of which one, several or None are given."""
+    """Return a list of token ids from one id, several ids or None."""
     several = given.tolist() if hasattr(given, "tolist") else [] if given is None else given
     is_one = isinstance(several, str) or not isinstance(several, Iterable)
     return [integer(name, token) for token in ([several] if is_one else several)]

@@ -26,11 +26,12 @@ class MixtureOfDistributions(torch.nn.Module):
     distributions, it is a softmax; without words, an interpolation whose weights depend on the context (Neubig and
     Dyer, "Generalizing and hybridizing count-based and neural language models", 2016).
 
-    hidden_size    numbers of a hidden state
+    hidden_size    numbers in a hidden state
     num_words      V, words of the vocabulary
     num_counts     N, count distributions
     block_dropout  in training, the share of rows that lack a block: "counts" or "words", together at most 1. Without
-                   it the weights follow the count distributions alone, which learn nothing; 0.5 for "counts" is usual
+                   it, the layer learns to rely on the count distributions alone, and the words learn little; 0.5 for
+                   "counts" is usual
     """
 
     def __init__(
@@ -109,8 +110,9 @@ class MixtureOfDistributions(torch.nn.Module):
         states  (..., N) integers: the state of each model, as its `step` returns it
         k       1 to 64
 
-        Probabilities fall; of equal ones the lower word is first. No block is dropped. Rows of all words are made
-        neither of the mixture nor of the models. Raises InputError for models, shapes and k that do not fit.
+        The greatest probability is first; of words with equal probability, the one with the lower number. No block is
+        dropped. No row of all words is made, so this takes little memory. Raises InputError for models, shapes and k
+        that do not fit.
         """
         self._check(hidden)
         shape, models, k = hidden.shape[:-1], ordered("models", models, "NGramLMs"), integer("k", k, 1)

@@ -78,7 +78,7 @@ def _gradients(ctx: Any, scale: Any, *of_inputs: Callable[..., Any]) -> Any:
 
 
 class _MixtureLoss(torch.autograd.Function):
-    """The operators below without their calls, which take longer than a small batch."""
+    """The loss without the operators below: calling an operator takes longer than computing a small batch."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
@@ -129,7 +129,7 @@ class _TransformedLoss(_OfRows):
 
 
 class _Gradient(_OfRows):
-    """A gradient that has none itself: a function of its own, because `torch.func` follows those alone."""
+    """A gradient without a derivative. It is an autograd function because `torch.func` transforms no other code."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -152,7 +152,7 @@ class _ProbGradient(_Gradient):
         return _gradient_of_probs(*inputs)
 
 
-# Operators, which `torch.compile` takes as they are.
+# Custom operators: `torch.compile` calls them and does not trace their code.
 _OF_MIXTURE = "Tensor logits, Tensor log_probs, Tensor target, int num_words, Tensor? dropped"
 _loss_operator = library.custom_op(
     "mgpu_ngram::mixture_loss", _losses, mutates_args=(), schema=f"({_OF_MIXTURE}) -> (Tensor, Tensor, Tensor)"

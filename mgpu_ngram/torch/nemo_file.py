@@ -27,7 +27,7 @@ STATE_ARRAYS = ("backoff_to_states", "backoff_weights")
 LOG10_PER_LN = np.float32(1 / np.log(10))
 NO_END = -9999.0  # NeMo writes -10000 for a sentence that cannot end
 NEVER = np.float32(-99)  # log10
-END_TOLERANCE = 1e-5  # rounding between an end's probability and that of backing off, if the model has no such end
+END_TOLERANCE = 1e-5  # If ln P of </s> is this close to the value by backoff, the model has no such n-gram with </s>.
 
 
 def read_nemo(path: str | Path, tokens: Sequence[str]) -> BackoffModel:
@@ -35,7 +35,7 @@ def read_nemo(path: str | Path, tokens: Sequence[str]) -> BackoffModel:
 
     tokens  the word of each token
 
-    Raises InputError for another file, or one of other tokens.
+    Raises InputError for a file of another format, and for a model with another number of tokens.
     """
     try:
         with tarfile.open(path) as archive:
@@ -47,10 +47,12 @@ def read_nemo(path: str | Path, tokens: Sequence[str]) -> BackoffModel:
     except FileNotFoundError:
         raise InputError(f"{str(path)!r} does not exist") from None
     except (tarfile.TarError, KeyError, TypeError, yaml.YAMLError, RuntimeError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]  # of tarfile and of PyTorch, a line each for what was tried
+        reason = str(error).partition("\n")[0]  # tarfile and PyTorch write a line for each attempt
         raise InputError(f"{str(path)!r} is not an n-gram model of NeMo: {type(error).__name__}: {reason}") from None
     if vocab_size != len(tokens):
-        raise InputError(f"{str(path)!r} has {vocab_size:,} tokens but vocab_size is {len(tokens):,}; give its number")
+        raise InputError(
+            f"{str(path)!r} has {vocab_size:,} tokens but vocab_size is {len(tokens):,}; give vocab_size={vocab_size}"
+        )
     try:
         levels, known = _levels(arrays, vocab_size)
         trie = build_trie(levels)

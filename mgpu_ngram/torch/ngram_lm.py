@@ -19,7 +19,7 @@ from .arguments import check_integers, check_model, described, integer, ordered
 from .nemo_file import read_nemo
 
 TOKEN_OFFSET = 100  # NeMo writes token t as the character t + 100
-MANY_WORDS = 1 << 22  # of all rows together; a GPU of up to 256 multiprocessors has another kernel for more
+MANY_WORDS = 1 << 22  # words of all rows; for more, GPUs of up to 256 multiprocessors use another kernel
 
 
 class NGramLM(torch.nn.Module):
@@ -62,10 +62,10 @@ class NGramLM(torch.nn.Module):
         n-gram models writes ARPA and .nemo files.
 
         vocab_size     tokens, without the blank
-        normalize_unk  a .nemo file has its own choice
+        normalize_unk  as for the class; ignored for a .nemo file, which holds the probabilities of unknown tokens
         token_offset   token t is the character t + token_offset; 0: the decimal number t
 
-        Raises InputError for another file, and for a .nemo file of another number of tokens.
+        Raises InputError for a file of another format, and for a .nemo file with another number of tokens.
         """
         vocab_size, token_offset = integer("vocab_size", vocab_size, 1), integer("token_offset", token_offset, 0)
         if token_offset and vocab_size + token_offset > sys.maxunicode + 1:
@@ -93,7 +93,7 @@ class NGramLM(torch.nn.Module):
         self._states = TokenStates(model._state_model, model._next_word_model, self._tokens, self._share)
 
     def _load_kernels(self) -> None:
-        """Load the kernels of few and of many rows, which happens on their first use, but not in a CUDA graph."""
+        """Call the kernels of few and of many rows once: a first call loads code, which a CUDA graph cannot capture."""
         if self.model.device == "gpu":
             for batch in 1, MANY_WORDS // self.vocab_size + 1:
                 self.advance(self.get_init_states(batch), eos_id=0)
@@ -141,7 +141,7 @@ class NGramLM(torch.nn.Module):
         return scores, after
 
     def step(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the states after a token each, (B,) int64; tokens that are none count as <unk>."""
+        """Return the state after one token for each row, (B,) int64. Numbers outside the vocabulary count as <unk>."""
         if torch.compiler.is_compiling():
             return operators.step(states, tokens, self._number)
         check_integers("states", states)

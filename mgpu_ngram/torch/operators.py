@@ -1,7 +1,7 @@
-"""Calls with models as operators of PyTorch's, which `torch.compile` takes as they are.
+"""Custom operators of PyTorch that call models: `torch.compile` calls them and does not trace their code.
 
-An operator takes tensors and numbers, so each model has a number, an `NGramLM` or a `PieceScores`. It is forgotten with
-its model.
+Operators take tensors and numbers only, so each model (`NGramLM` or `PieceScores`) has a number. When a model is
+deleted, so is its number.
 """
 
 from __future__ import annotations

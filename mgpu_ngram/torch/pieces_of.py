@@ -15,9 +15,9 @@ Spell = Callable[[str], str | bytes]
 def pieces_of(tokenizer: Any) -> list[bytes]:
     """Return the bytes of each token of a fast tokenizer of Transformers, as `LogitsProcessor` takes them.
 
-    White space in them separates words, as the tokenizer's decoder writes it: GPT-2's "Ġ", SentencePiece's "▁" and the
-    start of a token of WordPiece that has no "##" are a space. Special tokens are words of their own. Numbers without a
-    token have no bytes.
+    White space in the bytes separates words. As in the tokenizer's decoder, GPT-2's "Ġ" and SentencePiece's "▁" become
+    a space, and a WordPiece token without "##" begins with a space. A special token is a word of its own. An id without
+    a token has no bytes.
 
     Raises InputError for a tokenizer that is not fast, and for a decoder that it does not know.
     """

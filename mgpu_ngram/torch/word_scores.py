@@ -32,7 +32,7 @@ class PieceScores:
             synchronize(model.device)  # calls may use another stream
 
     def __call__(self, input_ids: torch.Tensor, is_token: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ln, what each token adds after each row, (B, T) float32, and what the end of the sentence adds, (B,).
+        """Return the ln scores that each token adds to each row, (B, T) float32, and that the end adds, (B,).
 
         input_ids  (B, L)
         is_token   (B, L) bool, False on the left of shorter rows
