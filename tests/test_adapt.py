@@ -1,6 +1,7 @@
 """`mgpu-ngram adapt`: the command, YAML files, and refusals."""
 
 import json
+import re
 
 import pytest
 
@@ -21,6 +22,7 @@ def test_the_command(here, mgpu_ngram):
     flags = ["--discount-fallback", "--format", "arpa", "--workers", "0"]
     status, out, err = mgpu_ngram("adapt", "counts", "new.txt", "-o", "made", *flags)
     assert (status, err) == (0, "") and out.startswith("made: 75 tokens added to 180\n")
+    assert re.search(r"^counted in [\d.]+ s$", out, re.MULTILINE)
     command = ["estimate", "old.txt", "new.txt", "-o", "both.arpa", "--order", "3", "--discount-fallback"]
     assert mgpu_ngram(*command, "--workers", "0")[0] == 0
     assert (here / "made" / "model.arpa").read_bytes() == (here / "both.arpa").read_bytes()
@@ -50,7 +52,7 @@ def test_yaml(here, mgpu_ngram):
     assert status == 2 and "inputs" in err and err.count("\n") == 1
     (here / "plan.yaml").write_text("output: other\njobs:\n- adapt: {earlier: counts, corpus: new.txt}\n")
     status, out, _ = mgpu_ngram("plan", "plan.yaml")
-    assert status == 0 and "added to counts" in out
+    assert status == 0 and "added to counts" in out and "memory of counting, without that of estimating:\n" in out
 
 
 @pytest.mark.parametrize(

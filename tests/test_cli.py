@@ -107,7 +107,7 @@ def test_output_of_a_run_with_several_workers(folder, mgpu_ngram):
         "output: runs\ncluster: {device: cpu, workers: 2}\njobs:\n- count: {corpus: text}\n"
     )
     status, out, _ = mgpu_ngram("plan", "run.yaml")
-    assert status == 0 and "2 cpu workers (transport tcp)" in out
+    assert status == 0 and "2 cpu workers (transport tcp)" in out and "without that of estimating" not in out
     (folder / "score.yaml").write_text(
         "output: scores\ncluster: {device: cpu, workers: 2}\njobs:\n- score: {model: model.arpa, text: text}\n"
     )
@@ -386,7 +386,7 @@ def odds(folder):
         ("text -o s3://bucket/out", ["'s3://bucket/out' is not a local path"]),
         ("text -o .", [r"\. exists"]),
         ("text -o foreign", ["foreign exists", "--overwrite"]),
-        ("text -o foreign --overwrite", ["foreign is no output of mgpu_ngram", "delete it yourself"]),
+        ("text -o foreign --overwrite", ["foreign exists and is not an output of mgpu_ngram", "delete it yourself"]),
     ],
 )  # fmt: skip
 def test_count_refuses(words, pieces, odds, mgpu_ngram):

@@ -97,6 +97,7 @@ jobs:
 """)
     assert run("plan", config) == 0 and run("run", config) == 0
     out, err = capsys.readouterr()
+    assert "\nmemory of counting, without that of estimating:\ndevice: about " in out
     assert "Perplexity including OOVs" in out and err == ""
     assert run("info", tmp_path / "out" / "estimate") == 0
     assert "Kneser-Ney model of order 2" in capsys.readouterr().out
@@ -143,7 +144,7 @@ def test_names_of_outputs(text, tmp_path, capsys):
     for name in "m.arpa", "m.safetensors":
         (tmp_path / name).write_text("mine")
         assert run("estimate", text, "-o", tmp_path / name, "--workers", 0, "--overwrite") == 2
-        assert "not overwritten" in capsys.readouterr().err and (tmp_path / name).read_text() == "mine"
+        assert "exists and is not " in capsys.readouterr().err and (tmp_path / name).read_text() == "mine"
 
 
 def test_perplexity_of_uniform_text(tmp_path):

@@ -12,7 +12,7 @@ def commands() -> dict[str, tuple[str, str]]:
         "plan": ("mgpu_ngram.commands.plan", "show what the jobs of a YAML file would do, without running them"),
         **{entry.verbs[0]: ("mgpu_ngram.commands.stage", entry.help) for entry in ENTRIES.values()},
         "export": ("mgpu_ngram.commands.export", "print n-grams and counts as text, separated by a tab"),
-        "info": ("mgpu_ngram.commands.info", "describe counts, distributions, a model file or the output of a job"),
+        "info": ("mgpu_ngram.commands.info", "describe the output of a job, a model or another file"),
         "bench": (
             "mgpu_ngram.commands.bench",
             "measure a stage and compare it with hardware limits and other programs",

@@ -38,7 +38,7 @@ CHECK_FLAGS = {"new", "tolerance"}
 
 def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.epilog = EXAMPLES
-    bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE, PAPER], help="stage to measure, or an action")
+    bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE, PAPER], help="bench to run, or an action")
     bench.add_argument(
         "of", nargs="*", metavar="OF",
         help="for bench check: the bench to run again; for bench quote: the pages (default: README.md and docs/*.md); "
@@ -56,7 +56,7 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
         "--size",
         metavar="BYTES",
         help="text to count, such as '1 GiB'; for bench cluster, tables that a worker shuffles; for bench "
-        "distribution, rows made at once (default: by device)",
+        "distribution, rows made at once; for bench filter, text of all documents (default: by device)",
     )
     bench.add_argument(
         "--tokens",
@@ -75,7 +75,8 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.add_argument(
         "--only",
         metavar="PART,PART",
-        help="parts of the bench, such as 1,shuffle; for bench paper, tables and figures, such as T3,F9 (default: all)",
+        help="parts of the bench, such as speedup,shuffle for bench cluster; for bench paper, tables and figures, such "
+        "as T3,F9 (default: all)",
     )
     bench.add_argument("--folder", metavar="FOLDER", help="folder for texts and models (default: a temporary one)")
     bench.add_argument("--new", metavar="FOLDER", help="for bench check: results to compare with the ones in --results")

@@ -22,8 +22,8 @@ EXAMPLES = """examples:
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
     parser.description = (
-        "Print n-grams and counts, separated by a tab. "
-        "Bytes other than printable ASCII are printed as \\n, \\t or \\xff."
+        "Print n-grams and counts, separated by a tab. Words are printed unchanged. "
+        "In counts of bytes, bytes other than printable ASCII are printed as \\n, \\t or \\xff."
     )
     parser.add_argument("path", metavar="OUT", help="folder that count wrote")
     parser.add_argument("--order", type=int, metavar="N", help="n-gram order; with --format srilm, the highest order")

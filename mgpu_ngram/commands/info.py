@@ -26,8 +26,10 @@ EXAMPLES = """examples:
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "path", metavar="PATH", help="output folder, model file, topic model, translation model or ARPA file"
-    )
+        "path", metavar="PATH",
+        help="output folder, or a file: model file, ARPA file, KenLM binary, topic model, translation model, Parquet, "
+        "JSON lines or text",
+    )  # fmt: skip
     parser.add_argument(
         "--verify", action="store_true", help="check whether the inputs of an output still have the recorded checksums"
     )
@@ -48,7 +50,7 @@ def _info(arguments: argparse.Namespace) -> None:
     if stage is None:
         from mgpu_ngram.core.counts import read_counts
 
-        stage, manifest = STAGES["count"], read_counts(path).manifest  # it says what is wrong
+        stage, manifest = STAGES["count"], read_counts(path).manifest  # raises InputError with the reason
     if arguments.verify:
         _verify(path, manifest)
         return

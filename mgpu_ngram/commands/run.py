@@ -183,5 +183,5 @@ def _to_resume(jobs: Sequence[Job], options: RunOptions) -> list[Job]:
         return []
     able = [job for job in jobs if job.stage.resumes]
     if len(jobs) == 1 and not options.or_start:
-        return able  # which says what is missing
+        return able  # without a checkpoint, the job reports which one is missing
     return [job for job in able if os.path.lexists(f"{os.path.realpath(job.path)}.checkpoint")]

@@ -155,8 +155,9 @@ def stdout() -> Iterator[None]:
 
 @contextmanager
 def stdin_as_file(stage: RegisteredStage, settings: Settings, folder: Path) -> Iterator[Corpus | None]:
-    """Yield the corpus of a stage's inputs, with "-" kept in a file in `folder`, which workers read in parallel; None
-    when "-" is not among them.
+    """Yield the corpus of a stage's inputs if "-" is one of them, else None.
+
+    Standard input is copied to a file in `folder`, so that workers can read it in parallel.
     """
     setting = stage.stdin_setting
     paths = getattr(settings, setting)

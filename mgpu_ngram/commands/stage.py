@@ -1,4 +1,4 @@
-"""The commands of the stages: `mgpu-ngram count`, `estimate`, `convert`, `score`, `distribution`."""
+"""The commands of the stages, such as `mgpu-ngram count`: each runs one job."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _run_stage(stage: RegisteredStage, arguments: argparse.Namespace) -> None:
             target = Target(stack.enter_context(file_for(None, "model.arpa", memory.spill_dir)), single_file=True)
         config = RunConfig(Path(target.path or ""), [], cluster_config(arguments), memory, seconds)
         results = run_one(Job(stage, settings, target), config, options, quiet=arguments.json)
-        for result in results if arguments.json else ():  # none where the reader of a pipe has gone
+        for result in results if arguments.json else ():  # no results if the reader of a pipe has ended
             with stdout():
                 if isinstance(result, FinishedBefore):
                     print(json.dumps([result.as_json()], indent=2))
@@ -79,11 +79,13 @@ def run_one(job: Job, config: RunConfig, options: RunOptions, quiet: bool = Fals
 
 @contextmanager
 def file_for(path: str | None, name: str, folder: str | None) -> Iterator[Path]:
-    """Yield the path of a new file, which replaces `path` when the block ends; meanwhile prints go to standard error.
+    """Yield the path of a new file. When the block ends, the file replaces `path`.
 
-    path    None: standard output; the file is also copied to one that is not regular, such as a pipe
-    name    of the new file
-    folder  where to keep a file that will be copied; None: the system's temporary folder
+    In the block, prints go to standard error.
+
+    path    None: standard output. To a file that is not regular, such as a pipe, the new file is copied
+    name    name of the new file
+    folder  folder of a new file that will be copied; None: the system's temporary folder
     """
     from mgpu_ngram.core.scratch import scratch_folder
 

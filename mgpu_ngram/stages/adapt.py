@@ -122,13 +122,13 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
         print(f"{shown_path(result.path)}: {result.added:,} tokens added to {result.before:,}")
         if result.count.resumed_chunks:
             print(f"{many(result.count.resumed_chunks, 'chunk')} had been counted before")
-        print(f"counted in {result.count.wall_seconds:.2f} s; then")
+        print(f"counted in {result.count.wall_seconds:.2f} s")
         show_estimate(result.estimate, result.smoothing)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         show_text_plan(plan, f"; added to {plan['earlier']}")
         if "orders" in plan:
-            show_count_plan(plan)
+            show_count_plan(plan, is_whole=False)
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         show_estimated(path, described)

@@ -59,8 +59,9 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
             "-n", dest="bare", action="store_true", help="score without <s> before and </s> after a sentence"
         )
         parser.add_argument(
-            "--shown", type=int, metavar="K", help="show the K sentences with the largest gains and losses (default 10)"
-        )
+            "--shown", type=int, metavar="K",
+            help="show the K sentences with the largest gains, and the K with the largest losses (default 10)",
+        )  # fmt: skip
         add_no_verify(parser)
         add_text_flags(parser, "8 MiB")
 

@@ -59,7 +59,7 @@ class Target:
 class Stage(ABC, Generic[C, R]):
     """A stage: settings in, an output folder out. One subclass and one instance each.
 
-    name           of the stage in YAML files, and of its modules in jobs/, engine/ and kernels/
+    name           name of the stage in YAML files, and of its folder in jobs/
     config         the class of its settings
     format         of its manifests: "mgpu_ngram counts"
     makes          the products that later jobs may name as inputs
@@ -124,7 +124,10 @@ class Stage(ABC, Generic[C, R]):
         return inputs.text_bytes if inputs else 0
 
     def cpu_seconds(self, config: C, inputs: Corpus | None) -> float:
-        """Return about how long 2 cores work; if short, a run with device auto does not open the GPU. inf: unknown."""
+        """Return the approximate seconds that 2 cores need; inf if unknown.
+
+        If they are few, a run with device auto does not open the GPU.
+        """
         return math.inf
 
     @abstractmethod

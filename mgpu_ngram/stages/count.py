@@ -170,13 +170,18 @@ def show_text_plan(plan: dict[str, Any], more: str) -> None:
     )
 
 
-def show_count_plan(plan: dict[str, Any]) -> None:
-    """Print the strategies and the memory of counting."""
+def show_count_plan(plan: dict[str, Any], is_whole: bool = True) -> None:
+    """Print the strategies and the memory of counting.
+
+    is_whole  False: the run does more than counting, which needs memory that the plan lacks
+    """
     rows = table("order", "strategy", "device bytes")
     for row in plan["orders"]:
         rows.add_row(str(row["order"]), row["strategy"], f"{row['device_bytes']:,}")
     print_table(rows)
     _show_reasons((row["order"], row["strategy"], row["reason"]) for row in plan["orders"])
+    if not is_whole:
+        print("memory of counting, without that of estimating:")
     print(f"device: about {plan['device_bytes']:,} of {plan['device_bytes_free']:,} free bytes")
     print(f"host: up to {plan['host_bytes']:,} of {plan['host_bytes_free']:,} bytes")
     print(f"disk: up to {plan['spill_bytes']:,} bytes of sorted runs")

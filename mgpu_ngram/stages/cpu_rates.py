@@ -1,6 +1,7 @@
 """Rates of 2 CPU cores, from which a run with device auto decides whether the work is worth a GPU.
 
-All rates are rounded down from commands with warm caches: texts of 1 M words (4.9 MB), models of 1 M to 3 M n-grams.
+All rates are rounded down from commands with warm caches. The comment of a rate gives what was measured. If it names no
+input, the text had 1 M words (4.9 MB) and the model 1 M to 3 M n-grams.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 
 COUNT_BYTES = 8e6  # of text a second, orders 1 to 5, to Parquet: 9.2 MB/s
 ESTIMATE_BYTES = 4e6  # of text a second, orders 1 to 5, to a model file: 4.4 MB/s; ARPA files are written at 3 MB/s
-SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie, less what a text of 16 MB and more spends on an edge table
+SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie; from 16 MB of text on, an edge table is built first
 RESCORE_BYTES = 30e6  # of n-best lists a second and model: 80 MB/s with 307,000 n-grams, less with large models
 FILTER_BYTES = 30e6  # of JSON lines a CPU second: 48 MB by words, 24 MB by pieces
 ARPA_BYTES = 90e6  # of an ARPA file a second, to build and index a trie: 28 MB take 0.29 s, on a GPU almost no time

@@ -175,7 +175,7 @@ STAGE = DecodeStage()
 
 
 def _place(arguments: argparse.Namespace, flags: dict[str, Any], place: dict[str, Any]) -> None:
-    """Set where the command works, unless its own flags say it."""
+    """Set the device and the workers as Amun's options say, unless flags of mgpu-ngram set them."""
     own = {
         "--device cpu": arguments.device == "cpu",
         f"--workers {arguments.workers}": arguments.workers is not None,
@@ -184,7 +184,9 @@ def _place(arguments: argparse.Namespace, flags: dict[str, Any], place: dict[str
     set_by_flags = [flag for flag, is_given in own.items() if is_given]
     if flags["devices"] and set_by_flags:
         devices = " ".join(flags["devices"])
-        raise InputError(f"--devices {devices} names GPUs of this host, a worker each, but {set_by_flags[0]} is given")
+        raise InputError(
+            f"--devices {devices} names GPUs of this host, but {set_by_flags[0]} is given; leave one of them out"
+        )
     arguments.devices = None if set_by_flags else place.get("devices")
     if arguments.device == "auto" and not set_by_flags and "device" in place:
         arguments.device, arguments.workers = place["device"], place.get("workers")

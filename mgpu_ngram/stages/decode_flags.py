@@ -9,7 +9,7 @@ from mgpu_ngram.stages.flags import add_overwrite
 
 AMUN_FLAGS: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
     "input-file": {"short": "-i", "metavar": "FILE", "help": "text to decode (default: standard input)"},
-    "model": {"short": "-m", "nargs": "+", "metavar": "FILE", "help": "models, the same as MODEL"},
+    "model": {"short": "-m", "nargs": "+", "metavar": "FILE", "help": "models, as the arguments MODEL"},
     "source-vocab": {
         "short": "-s", "nargs": "+", "metavar": "FILE", "help": "vocabulary of each column, or factor of a word"
     },
@@ -59,7 +59,9 @@ OUR_FLAGS: dict[str, dict[str, Any]] = {  # settings under their own names
     "word_penalty": {"type": float, "metavar": "P", "help": "penalty for each word of a result (default 0)"},
     "max_steps": {"type": int, "metavar": "N", "help": "maximum words of a result; 0: only --max-length-multiple"},
     "early_stopping": {
-        "choices": ["amun", "first", "bound"], "help": "when the search of a sentence ends (default amun)"
+        "choices": ["amun", "first", "bound"],
+        "help": "when the search of a sentence ends. amun (default): when beam-size hypotheses have ended; first: when "
+        "one has ended; bound: when no better result is possible",
     },
     "prefixes": {"metavar": "FILE", "help": "force these first words of the results, a line for each sentence"},
     "targets": {"metavar": "FILE", "help": "score these translations, a line for each sentence"},
@@ -69,7 +71,9 @@ OUR_FLAGS: dict[str, dict[str, Any]] = {  # settings under their own names
     "temperature": {"type": float, "metavar": "T", "help": "divide log-probabilities by T (default 1)"},
     "seed": {"type": int, "help": "seed of the random numbers (default 0)"},
     "batching": {
-        "choices": ["refill", "drain", "naive"], "help": "how finished sentences are replaced (default refill)"
+        "choices": ["refill", "drain", "naive"],
+        "help": "when sentences end. refill (default): new ones take their places; drain: the batch shrinks; naive: "
+        "the batch keeps its size until all its sentences have ended",
     },
     "dtype": {
         "choices": ["float32", "tf32", "float16", "bfloat16"],

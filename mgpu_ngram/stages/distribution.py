@@ -33,7 +33,8 @@ FLAGS: dict[str, dict[str, Any]] = {
     "top_k": {"type": int, "metavar": "K", "help": "write only the K most probable words of each row"},
     "format": {
         "choices": ["zarr", "npy", "compact", "parquet"],
-        "help": "zarr (default), npy: whole rows; compact: blocks that give the same rows; parquet: a table",
+        "help": "zarr (default), npy: whole rows; compact: small files, from which mgpu_ngram computes the same rows; "
+        "parquet: a table",
     },
     "dtype": {"choices": ["float32", "float16", "bfloat16"], "help": "type of whole rows (default float32)"},
     "scale": {"choices": ["prob", "log10", "ln"], "help": "scale of the values (default prob)"},

@@ -62,7 +62,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "vocab_pad": {"type": int, "metavar": "V", "help": "least vocabulary size for the uniform distribution"},
     "discount_fallback": {
         "type": float, "nargs": "*", "metavar": "D",
-        "help": "discounts of counts 1, 2, 3 and more for orders without computable discounts (default 0.5 1 1.5)",
+        "help": "discounts of counts 1, 2 and 3 on for orders where none can be computed (without numbers: 0.5 1 1.5)",
     },
     "interpolate_unigrams": {
         "type": int, "choices": [0, 1], "nargs": "?", "const": 1,
@@ -72,7 +72,9 @@ FLAGS: dict[str, dict[str, Any]] = {
         "action": "store_true", "help": "drop <unk>, <s> and </s> from the text (default: they are errors)"
     },
     "collapse_values": {"action": "store_true", "help": "write one value for probability and backoff (ARPA file only)"},
-    "exact_discounts": {"action": "store_true", "help": "use exact counts of counts: do not reproduce lmplz's slip"},
+    "exact_discounts": {
+        "action": "store_true", "help": "compute discounts from exact counts of counts (default: with lmplz's error)"
+    },
     "verbose_header": {"action": "store_true", "help": "write comments at the head of an ARPA file"},
     "unit": {"choices": ["word", "id"], "help": "symbols of the n-grams (default word)"},
     "dtype": {"choices": ["uint16", "uint32"], "help": "type of raw token ids (default uint16)"},
@@ -174,7 +176,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
             print(f"{plan['job']}: {plan['counts']} to a {_kind(plan['smoothing'])}, on {where}")
             return
         show_text_plan(plan, f", {many(plan['shards'], 'shard')}")
-        show_count_plan(plan)
+        show_count_plan(plan, is_whole=False)
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         show_estimated(path, described)

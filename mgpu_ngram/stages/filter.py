@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 
 
 class FilterStage(Stage[FilterConfig, "FilterResult"]):
-    """Documents in, documents with their perplexities out, without those that limits or buckets drop."""
+    """Documents in, documents with their perplexities out. Limits and buckets may drop documents."""
 
     name = "filter"
     config = FilterConfig
@@ -178,7 +178,7 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         if stats.rejects:
             print(f"{many(stats.rejects, 'record')} could not be read; see {shown_path(result.path)}/rejects.jsonl")
         if result.resumed:
-            print(f"{many(result.resumed, 'shard')} of an earlier run")
+            print(f"{many(result.resumed, 'shard')} had been finished by an earlier run")
         print(
             f"{result.wall_seconds:.2f} s on {where(result)}: {result.bytes_per_second / 1e6:,.1f} MB/s of stored input"
         )

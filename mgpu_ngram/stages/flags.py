@@ -48,7 +48,7 @@ def add_model_output(parser: argparse.ArgumentParser) -> None:
 
 
 def model_format(output: str) -> str:
-    """Return the format that the name of a model to write asks for. Raises InputError if it asks for none."""
+    """Return the format of a model by the name of its file. Raises InputError for a name of no format."""
     if is_arpa_name(output):
         return "arpa"
     if Path(output).suffix != ".safetensors":

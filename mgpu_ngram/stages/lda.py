@@ -36,7 +36,8 @@ FLAGS: dict[str, dict[str, Any]] = {
     "vocabulary": {"metavar": "FILE", "help": "words of the columns of a matrix, one a line; not needed for documents"},
     "text_column": {"metavar": "NAME", "help": "column of Parquet files, or key of JSON lines (default text)"},
     "token_pattern": {
-        "metavar": "REGEX", "help": "regular expression of tokens (default: words of two or more letters)"
+        "metavar": "REGEX",
+        "help": "regular expression of tokens (default: words of two or more letters, digits or underscores)",
     },
     "stop_words": {"metavar": "english|FILE", "help": "words to leave out: the English list, or a file"},
     "min_df": {

@@ -49,7 +49,7 @@ def add_lists_flags(parser: argparse.ArgumentParser) -> None:
         "--lm",
         action="append",
         metavar="MODEL",
-        help="n-gram model: model file or ARPA file; repeat the flag for several models",
+        help="n-gram model: model file, ARPA file or KenLM binary; repeat the flag for several models",
     )
     parser.add_argument(
         "--names", nargs="+", metavar="NAME", help="names of the models' features (default: file names)"

@@ -51,7 +51,7 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
             "--max-ngrams",
             type=int,
             metavar="N",
-            help="keep at most N n-grams of all orders: those with the largest changes",
+            help="keep at most N n-grams of all orders: those whose removal changes the perplexity most",
         )
         parser.add_argument(
             "--vocabulary",

@@ -26,7 +26,7 @@ class StageEntry:
 ENTRIES: dict[str, StageEntry] = {
     "count": StageEntry("mgpu_ngram.stages.count", "count the n-grams of text", ("count",)),
     "estimate": StageEntry(
-        "mgpu_ngram.stages.estimate", "estimate a Kneser-Ney (or other) model from text", ("estimate",)
+        "mgpu_ngram.stages.estimate", "estimate a Kneser-Ney (or other) model from text or counts", ("estimate",)
     ),
     "adapt": StageEntry("mgpu_ngram.stages.adapt", "add text to a model whose counts were kept", ("adapt",)),
     "trie": StageEntry(
@@ -72,7 +72,7 @@ STAGES = _Stages()
 
 
 def makers_of(product: Product) -> list[str]:
-    """Return the names of the stages that make a model, or counts."""
+    """Return the names of the stages that make the product."""
     return [name for name, stage in STAGES.items() if stage.makes == product]
 
 

@@ -48,10 +48,11 @@ FLAGS: dict[str, dict[str, Any]] = {
     "by": {"choices": ["year", "month", "week", "day"], "help": "periods of --time (default month)"},
     "examples": {"type": int, "metavar": "N", "help": "number of representative documents of each topic (default 3)"},
     "nearest": {
-        "type": int, "metavar": "N", "help": "show the N topics nearest to each topic (default 0; with --topic 5)"
+        "type": int, "metavar": "N",
+        "help": "show the N topics nearest to each topic (default 0; 5 if --topic is given)",
     },
 }  # fmt: skip
-VOCABULARY_TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
+VOCABULARY_TOKEN_BYTES = 8  # about the bytes of text for each token that is in the vocabulary
 SHOWN_TOPICS = 20  # topics of the table after the rows of documents
 
 

@@ -37,7 +37,7 @@ FORMAT_NAMES = {
 
 
 class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
-    """An ARPA file, KenLM binary or model file in, a model file with the requested index and precision out."""
+    """A model in any format in, the model in another format out."""
 
     name = "trie"
     config = TrieConfig
@@ -64,8 +64,8 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         add_overwrite(parser)
         parser.add_argument(
             "--index", choices=["btree", "edge", "both"],
-            help="btree: the trie alone; edge, both: the edge table too, three times as large (default: as a model "
-            "file has it, btree of another file)",
+            help="btree: store only the trie; edge: also store the edge table, so that scoring is faster and the file "
+            "three times as large; both: the same as edge (default: as in MODEL if it is a model file, else btree)",
         )  # fmt: skip
         parser.add_argument(
             "--fanout", type=int, metavar="K",

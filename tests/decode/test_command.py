@@ -473,7 +473,7 @@ WRONG = {
     "nothing to resume": "m0.npz -s src.json -t trg.json text -o out.txt --resume",
     "beam_size is 0 but must be at least 1": "m0.npz -s src.json -t trg.json text -b 0",
     "invalid choice: 'never'": "m0.npz -s src.json -t trg.json text --early-stopping never",
-    "but --device cpu is given": "m0.npz -s src.json -t trg.json text -d 0",
+    "but --device cpu is given; leave one of them out": "m0.npz -s src.json -t trg.json text -d 0",
     "columns between tabs": "m0.npz -s src.json -t trg.json tabs",
     "softmax-filter is ['lex', 'x']": "m0.npz -s src.json -t trg.json text -f lex x",
 }

@@ -82,8 +82,10 @@ def open_inputs(config: AdaptConfig) -> Corpus:
 
 
 def plan(config: AdaptConfig, context: PlanContext) -> dict[str, Any]:
-    """Return the plan of `run`: of the counts and of the model. Counts that an earlier job makes may have any
-    order; then the plan lacks the strategies of the orders and their memory.
+    """Return the plan of `run`: the plan of counting and the name of the model. Bytes of memory are those of counting.
+
+    Counts that an earlier job makes may have any order; then the plan lacks the strategies of the orders and their
+    memory.
     """
     if os.path.exists(config.earlier):
         _, counting, estimating = settings(config)

@@ -66,7 +66,7 @@ class EstimateConfig:
     interpolate_unigrams: bool = True  # false: <unk> gets all mass that order 1 leaves, as in SRILM
     skip_symbols: bool = False  # drop <unk>, <s> and </s> from the text; false: they are errors
     collapse_values: bool = False  # write one value for probability and backoff, ARPA (Heafield et al., 2012)
-    exact_discounts: bool = False  # use exact counts of counts: do not reproduce lmplz's slip
+    exact_discounts: bool = False  # compute discounts from exact counts of counts, without lmplz's error
     verbose_header: bool = False  # write comments at the head of an ARPA file
     text_column: str = "text"  # column of Parquet inputs
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory

@@ -106,7 +106,9 @@ def _opened(
 
 
 def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
-    """Return the plan of `run` from the sizes of the inputs alone: the counts, and the approximate number of parts."""
+    """Return the plan of `run` from the sizes of the inputs alone: the plan of counting, with the approximate number of
+    parts as `shards`. Bytes of memory are those of counting.
+    """
     if config.counts:
         where = {"device": context.device, "workers": context.workers}
         return {"job": config.name, "counts": config.counts, "smoothing": config.smoothing, **where}

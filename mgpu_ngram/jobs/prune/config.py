@@ -20,7 +20,8 @@ class PruneConfig:
     model: str  # an ARPA file, plain or compressed, a KenLM binary model or a model file; or an earlier job
     entropy: float | None = None  # drop n-grams whose removal changes the perplexity by a smaller ratio than this, such
     # as 1e-8
-    max_ngrams: int | None = None  # keep at most this many n-grams of all orders: those with the largest changes
+    max_ngrams: int | None = None  # keep at most this many n-grams of all orders: those whose removal changes the
+    # perplexity most
     vocabulary: str | None = None  # text; keep the n-grams whose words occur in it, as KenLM's filter does
     vocabulary_mode: Literal["single", "union", "multiple"] = "single"  # single: all words of an n-gram occur in the
     # text; union: in one of its lines; multiple: a model for each line
