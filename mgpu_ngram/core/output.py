@@ -11,13 +11,14 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import is_running
 
@@ -69,6 +70,12 @@ class Sink:
         """Write data that has its own checksums; twice as fast as `write`."""
         self.file.write(data)
         self._count(len(data))
+
+    def write_with_crc(self, parts: Sequence[Any], crc: int) -> None:
+        """Write parts whose CRC-32, one after the other, is known."""
+        for part in parts:
+            self.append(part)
+        self.crc32 = append_crc32(self.crc32, crc, sum(map(len, parts)))
 
     def sync(self) -> None:
         """Wait until all data is on disk."""

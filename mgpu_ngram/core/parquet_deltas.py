@@ -88,8 +88,7 @@ class DeltaWriter:
             for part in parts:
                 crc = zlib.crc32(part, crc)
             self._sink.write(_page_header(rows, size, crc, encoding))
-            for part in parts:
-                self._sink.write(part)
+            self._sink.write_with_crc(parts, crc)
             size = self._sink.size_bytes - start
             chunks.append(_chunk((name, kind), encoding, rows, start, size, found))
             ranges.append(found)

@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 ROW_BYTES = 100  # of the device for each row while it is encoded: lengths, offsets, and pages before they are copied
 CHUNK_ROWS = 4096  # whose greatest count is found before their rows are
-MOST_ROWS = 1 << 24  # that are encoded at once; more would only take more memory
+MOST_ROWS = 1 << 25  # that are encoded at once; more would only take more memory
 
 
 @dataclass(frozen=True)
