@@ -156,7 +156,9 @@ def _metadata(path: str | Path, header: Any) -> tuple[dict[str, Any], dict[str, 
             "give a file that mgpu_ngram wrote"
         )
     version = str(strings.get("format_version"))
-    if not version.isdecimal() or int(version) > FORMAT_VERSION:
+    if not version.isdecimal():
+        raise _damaged(path, f"its format version is {version}")
+    if int(version) > FORMAT_VERSION:
         raise InputError(
             f"{path} has format version {version} but this mgpu_ngram reads up to {FORMAT_VERSION}; upgrade mgpu_ngram"
         )

@@ -18,7 +18,8 @@ from mgpu_ngram.core.sources import parquet_file
 from mgpu_ngram.core.streams import place_in
 
 Period = Literal["year", "month", "week", "day"]
-PERIOD_UNITS = {"year": "Y", "month": "M", "week": "W", "day": "D"}  # of NumPy
+PERIOD_UNITS = {"year": "Y", "month": "M", "week": "D", "day": "D"}  # of NumPy, whose weeks begin on Thursday
+MONDAY = 3  # days from the last Monday before 1970 to the first day of 1970
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 16
 DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?(?![\d-])")
@@ -79,7 +80,7 @@ def classes_of(values: Sequence[Any]) -> list[str]:
 
 
 def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
-    """Return the period of each date, such as "2019-03"; "" for a missing one. Weeks begin on Thursday.
+    """Return the period of each date, such as "2019-03"; "" for a missing one. A week has the date of its Monday.
 
     values  dates, times, years as integers, or text that starts with YYYY, YYYY-MM or YYYY-MM-DD
 
@@ -95,4 +96,6 @@ def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
         except ValueError:
             raise InputError(f"the column {column!r} has {value!r}, which is not a date; correct it") from None
     cut = np.array(dates, "datetime64[D]").astype(f"datetime64[{PERIOD_UNITS[period]}]")
+    if period == "week":
+        cut = cut - ((cut.astype(np.int64) + MONDAY) % 7).astype("timedelta64[D]")
     return ["" if name == "NaT" else name for name in map(str, cut)]

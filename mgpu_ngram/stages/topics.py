@@ -45,7 +45,10 @@ FLAGS: dict[str, dict[str, Any]] = {
     "threshold": {"type": float, "metavar": "SHARE", "help": "do not write smaller shares (default 0.01)"},
     "group_by": {"metavar": "COLUMN", "help": "mean shares of topics for each class in a column"},
     "time": {"metavar": "COLUMN", "help": "mean shares of topics for each period of the dates in a column"},
-    "by": {"choices": ["year", "month", "week", "day"], "help": "periods of --time (default month)"},
+    "by": {
+        "choices": ["year", "month", "week", "day"],
+        "help": "periods of --time (default month); a week has the date of its Monday"
+    },
     "examples": {"type": int, "metavar": "N", "help": "number of representative documents of each topic (default 3)"},
     "nearest": {
         "type": int, "metavar": "N",

@@ -237,7 +237,7 @@ FOREIGN = {
     "no metadata": ((8).to_bytes(8, "little") + b"{}      ", "lacks the format 'mgpu_ngram arrays'"),
     "other format": (crafted({}, kind="pt"), "lacks the format 'mgpu_ngram arrays'"),
     "newer": (crafted({}, version="2"), "format version 2 but this mgpu_ngram reads up to 1; upgrade"),
-    "odd version": (crafted({}, version="one"), "format version one"),
+    "odd version": (crafted({}, version="one"), "is damaged: its format version is one; delete it"),
 }
 
 

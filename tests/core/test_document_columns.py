@@ -34,8 +34,14 @@ def test_periods_by_hand():
     values = [day, datetime.datetime(2019, 3, 9, 23, 59), "2019-03-09T10:00:00Z", "2019-03", "2019", 2019, None, ""]
     assert periods_of(values, "month", "c") == ["2019-03"] * 4 + ["2019-01"] * 2 + ["", ""]
     assert periods_of([day, None], "year", "c") == ["2019", ""]
-    assert periods_of([day], "day", "c") == ["2019-03-09"] and periods_of([day], "week", "c") == ["2019-03-07"]
+    assert periods_of([day], "day", "c") == ["2019-03-09"]
     assert periods_of([], "month", "c") == [] and classes_of([1, None, "x", True]) == ["1", "", "x", "True"]
+
+
+def test_weeks_begin_on_monday():
+    days = [datetime.date(1960, 2, 26) + datetime.timedelta(days=n) for n in range(0, 30_000, 11)]
+    mondays = [datetime.date.fromisocalendar(*day.isocalendar()[:2], 1).isoformat() for day in days]
+    assert periods_of(days, "week", "c") == mondays and periods_of([None], "week", "c") == [""]
 
 
 @pytest.mark.parametrize("value", ["yesterday", "20190309", "9.3.2019", 20190309, "2019-3-9", "2019-13-01", 3.5])

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln
 from scipy.stats import chi2
 
 from mgpu_ngram.core import topic_model
-from mgpu_ngram.core.bags import make_bags
+from mgpu_ngram.core.bags import join_bags, make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda, lda_blocks, lda_metrics
@@ -237,6 +239,27 @@ def test_priors_are_estimated_from_the_topics(device):
     assert priors.alpha_Z == pytest.approx(alpha_Z, rel=0.1)
 
 
+@pytest.mark.parametrize("seed_words", [[], [0, 7, 8, 20, 24]])
+def test_beta_maximises_the_likelihood_of_words_without_priors_of_their_own(seed_words, device):
+    """The maximum comes from SciPy, over ln Gamma of the counts (Minka, 2000, equation 53)."""
+    bags, _ = bars(np.random.default_rng(14), 100)
+    seeds = {word: np.linspace(0.1, 9, 4).astype(np.float32) for word in seed_words}
+    sampler, priors = trained(bags, 4, 20, device, priors=Priors(np.full(4, 0.5), 0.3, seeds))
+    counts_VZ = np.delete(to_host(sampler.counts_VZ).astype(float), seed_words, axis=0)
+    V, totals_Z = len(counts_VZ), counts_VZ.sum(0)
+
+    def loss(log_beta):
+        beta = np.exp(log_beta)
+        words = (gammaln(counts_VZ + beta) - gammaln(beta)).sum()
+        return -(words + (gammaln(V * beta) - gammaln(totals_Z + V * beta)).sum())
+
+    best = np.exp(minimize_scalar(loss, bounds=(-9, 3), method="bounded", options={"xatol": 1e-8}).x)
+    for _ in range(20):
+        priors = optimised(sampler, ALONE, priors)
+    assert priors.beta == pytest.approx(best, rel=1e-3)
+    assert [*priors.seeds] == seed_words and all(priors.seeds[word] is seeds[word] for word in seed_words)
+
+
 def test_priors_of_equal_shares_have_a_limit(device):
     """All documents have the same shares, which the largest priors explain best; draws would overflow with them."""
     sampler, _ = trained(bags_of_dense(np.ones((50, 2), int)), 2, 0, device)
@@ -415,8 +438,10 @@ def test_the_first_streamed_block_is_copied_while_the_last_one_is_used(monkeypat
 
 
 def test_coherence_is_that_of_the_bags(device):
+    """Documents without a word, as those held out are here, are not counted."""
     bags, _ = bars(np.random.default_rng(10), 60, 400)
-    sampler, _ = trained(bags, 6, 20, device)
+    empty = bags_of_dense(np.zeros((30, bags.num_words), int))
+    sampler, _ = trained(join_bags([bags, empty]), 6, 20, device)
     words_Zn = most_frequent_words(sampler.counts_VZ, 10)
     counts_VZ = to_host(sampler.counts_VZ)
     assert words_Zn.tolist() == np.argsort(-counts_VZ.astype(int), axis=0, kind="stable")[:10].T.tolist()
