@@ -8,6 +8,7 @@ a row group is one page without compression.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -28,6 +29,7 @@ DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, RLE = 5, 7, 3  # encodings
 KINDS = {"int32": 1, "int64": 2, "string": 6, "binary": 6}  # of columns: types of Parquet
 ITEM_BYTES = {"int32": 4, "int64": 8}
 MAX_PAGE_BYTES = 2**31 - 1
+SMALL = [bytes([value]) for value in range(128)]
 Field = tuple[int, int, bytes]  # number, type, value
 Range = tuple[int, int]  # the least and the greatest integer
 
@@ -137,17 +139,26 @@ def _page_header(rows: int, size: int, crc: int, encoding: int) -> bytes:
 
 def _chunk(column: tuple[str, str], encoding: int, rows: int, start: int, size: int, found: Range | None) -> bytes:
     """Return the description of a column of a row group, whose page header is at `start`."""
-    name, kind = column
     statistics: list[Field] = [(3, I64, _int(0))]  # nulls
     if found:
-        least, most = (_bytes(value.to_bytes(ITEM_BYTES[kind], "little", signed=True)) for value in found)
+        item_bytes = ITEM_BYTES[column[1]]
+        least, most = (_bytes(value.to_bytes(item_bytes, "little", signed=True)) for value in found)
         statistics += [(5, BINARY, most), (6, BINARY, least)]
     about = _struct(
-        (1, I32, _int(KINDS[kind])), (2, LIST, _list(I32, [_int(encoding)])), (3, LIST, _list(BINARY, [_text(name)])),
-        (4, I32, _int(0)), (5, I64, _int(rows)), (6, I64, _int(size)), (7, I64, _int(size)), (9, I64, _int(start)),
-        (12, STRUCT, _struct(*statistics)),
+        *_column_fields(column, encoding), (5, I64, _int(rows)), (6, I64, _int(size)), (7, I64, _int(size)),
+        (9, I64, _int(start)), (12, STRUCT, _struct(*statistics)),
     )  # fmt: skip
     return _struct((2, I64, _int(start)), (3, STRUCT, about))
+
+
+@functools.cache
+def _column_fields(column: tuple[str, str], encoding: int) -> list[Field]:
+    """Return the fields that all row groups have in common: type, encodings, path, no compression."""
+    name, kind = column
+    return [
+        (1, I32, _int(KINDS[kind])), (2, LIST, _list(I32, [_int(encoding)])), (3, LIST, _list(BINARY, [_text(name)])),
+        (4, I32, _int(0)),
+    ]  # fmt: skip
 
 
 def _struct(*fields: Field) -> bytes:
@@ -179,6 +190,8 @@ def _bytes(value: bytes) -> bytes:
 
 def _natural(value: int) -> bytes:
     """Return a number with 7 bits in each byte, the lowest first."""
+    if value < 128:
+        return SMALL[value]
     made = bytearray()
     while value > 127:
         made.append(value & 127 | 128)

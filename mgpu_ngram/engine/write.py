@@ -30,6 +30,7 @@ from mgpu_ngram.engine.sorted_runs import (
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 T = TypeVar("T")
+ENCODED_THREADS = 8  # that write encoded rows: more would mostly wait for the interpreter
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def write_part(
         encoder = PageEncoder(vocabulary, options.columns, options.min_count, options.top, room)
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
-    with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
+    threads = min(options.threads, ENCODED_THREADS) if encoder else options.threads
+    with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as merging:
         writing = _Writing(pool, options.budget)
         for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
             blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
