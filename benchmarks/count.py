@@ -81,6 +81,8 @@ def words(bench: CountBench) -> None:
         suite.release()
         if suite.device == "cpu":
             word_run.run(suite, path, tokens)
+        else:
+            word_run.run_on_gpu(suite, path, tokens, expected_counts)
 
 
 PARTS: dict[str, Callable[[CountBench], None]] = {

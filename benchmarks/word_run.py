@@ -1,8 +1,9 @@
-"""A whole run on a CPU, text to Parquet with two workers, beside collections.Counter in one process."""
+"""Whole runs, text to Parquet: on a CPU beside collections.Counter, on a GPU beside plain writes of the same bytes."""
 
 from __future__ import annotations
 
 import gc
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 
 from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.cluster_tables import count_to_tables
+from mgpu_ngram.benchmarks.distribution_files import write_plainly
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.word_codes import ORDER
+from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.jobs.context import RunContext
@@ -22,7 +25,10 @@ from mgpu_ngram.jobs.count import run as count_job
 
 WORKERS, RUNS = 2, 3
 TARGET_SPEEDUP = 10  # over Counter, on 2 cores
+TARGET = 2.5e8  # tokens/s of one GPU and 16 cores
 COMPARED_ROWS = 100_000  # of each order
+TEXT, IDS = "words/run to Parquet", "words/run to Parquet of ids"
+PLAIN_WRITES = "plain writes to the page cache"
 
 
 def run(suite: Suite, path: Path, tokens: int) -> None:
@@ -45,8 +51,8 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
     peer = "words/peer collections.Counter"
     suite.add(peer, sizes, [counter_seconds], items=tokens, unit=TOKENS_PER_SECOND, notes="one process")
     for kernel, runs, notes in (
-        ("words/run to Parquet", whole, "Counter writes nothing"),
-        ("words/run to Parquet of ids", ids, "columns of ids; Counter writes nothing"),
+        (TEXT, whole, "Counter writes nothing"),
+        (IDS, ids, "columns of ids; Counter writes nothing"),
         ("words/run without writing", unwritten, "up to the merged tables"),
     ):
         suite.add(
@@ -61,9 +67,35 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
         )
 
 
-def _run(path: Path, columns: Literal["text", "ids"] = "text") -> tuple[float, Path]:
+def run_on_gpu(suite: Suite, path: Path, tokens: int, expected_counts: list[np.ndarray]) -> None:
+    """Rows for a run to text and to ids: from the page cache to the page cache, on one GPU with all cores.
+
+    expected_counts  of the n-grams of each order
+    """
+    columns: Literal["text", "ids"]
+    for columns, kernel in ("ids", IDS), ("text", TEXT):
+        suite.say(f"words: a whole run to Parquet, columns of {columns}")
+        seconds = []
+        for _ in range(1 + RUNS):  # the first is the warm-up
+            taken, out = _run(path, columns, "gpu")
+            seconds.append(taken)
+        orders = read_counts(out).manifest["orders"]
+        found = [(orders[str(n)]["distinct"], orders[str(n)]["total"]) for n in range(1, ORDER + 1)]
+        if found != [(len(counts), int(counts.sum())) for counts in expected_counts]:
+            raise WrongResult(f"a run counts {found} (distinct, total) n-grams by order; not timed")
+        size_bytes = sum(file.stat().st_size for file in out.rglob("*.parquet"))
+        shutil.rmtree(out)
+        suite.ceilings[PLAIN_WRITES] = size_bytes / write_plainly(path.with_name("plain"), size_bytes, cpu_cores())
+        suite.add(
+            kernel, f"tokens={tokens} n=1..{ORDER} cores={cpu_cores()}", seconds[1:], items=tokens,
+            unit=TOKENS_PER_SECOND, bytes_moved=size_bytes, ceiling=PLAIN_WRITES,
+            target=TARGET if suite.device == "gpu" else None, notes="from text in the page cache; all orders",
+        )  # fmt: skip
+
+
+def _run(path: Path, columns: Literal["text", "ids"] = "text", device: str = "cpu") -> tuple[float, Path]:
     """Seconds of a run, and its output."""
-    executor = LocalExecutor("cpu", WORKERS)
+    executor = LocalExecutor(device, WORKERS)
     start = time.perf_counter()
     try:
         config = count_job.CountConfig([str(path)], ORDER, columns=columns)
