@@ -190,6 +190,7 @@ REFUSED = [
     ("counts.npz --vocabulary none.txt", "input 'none.txt' does not exist or holds no file"),
     ("counts.npz --stop-words english", "stop_words is set but 'counts.npz' is a matrix of counts, not text"),
     ("counts.npz --text-column body", "text_column is 'body' but 'counts.npz' is a matrix of counts, not text; leave"),
+    ("docs.txt --text-column body", "text_column is 'body' but 'docs.txt' is plain text, without columns; leave"),
     ("docs.txt counts.npz", "'docs.txt' is a file of documents but 'counts.npz' is a sparse matrix"),
     ("docword.cut.txt", "'docword.cut.txt' ends after line 6 with 3 of the 4 pairs that line 3 gives"),
     ("docword.one.txt", "'docword.one.txt' line 2 is missing, but a docword file starts with the numbers of"),

@@ -295,6 +295,7 @@ REFUSED = [
     ("M seven.npz --text-column body", "text_column is 'body' but 'seven.npz' is a matrix of counts, not text"),
     ("M seven.npz --time day", "'seven.npz' is a matrix, which has no column 'day'"),
     ("M text.txt --vocabulary text.txt", "vocabulary is 'text.txt' but the documents are text; leave it out"),
+    ("M text.txt --text-column body", "text_column is 'body' but 'text.txt' is plain text, without columns; leave"),
     ("M text.txt --group-by kind", "'text.txt' is plain text, without a column 'kind'"),
     ("M docs.parquet --group-by kid", "'docs.parquet' lacks the column 'kid'; name one of text, kind, day"),
     ("M docs.parquet --group-by kind --time day", "group_by is 'kind' and time is 'day'; give one of them"),

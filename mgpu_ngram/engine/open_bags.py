@@ -55,7 +55,7 @@ def open_bags(
 
     Raises InputError for files that cannot be used, such as docword.NAME with a damaged header, and NAME.json with a
     JSON array, which would be read as text; for a mix of documents and of bags; for options or a text column of bags;
-    and for a vocabulary that has a word twice.
+    for a text column of plain text; and for a vocabulary that has a word twice.
     """
     files, sources, formats = _look(inputs)
     name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
@@ -66,6 +66,7 @@ def open_bags(
         refuse_column(text_column, sources[0].name)
         return _corpus_of_bags(name, sources, formats, words)
     corpus = open_documents(files, text_column)
+    refuse_column_of_text(text_column, corpus)
     options = options or TextOptions()
     threads = PARSE_THREADS if options.has_default_pattern and device == "cpu" else 1
     parts = partial(_local_parts, corpus, options, device, spread or partial(_in_threads, threads))
@@ -86,6 +87,16 @@ def refuse_column(text_column: str | None, matrix: str) -> None:
     if text_column not in (None, "text"):
         raise InputError(
             f"text_column is {text_column!r} but {matrix!r} is a matrix of counts, not text; leave text_column out"
+        )
+
+
+def refuse_column_of_text(text_column: str | None, corpus: Corpus) -> None:
+    """Raise InputError if a text column is given, but all files are plain text."""
+    files = [source for source in corpus.sources if source.size_bytes]
+    if text_column not in (None, "text") and files and not any(source.column for source in files):
+        raise InputError(
+            f"text_column is {text_column!r} but {files[0].name!r} is plain text, without columns; leave text_column "
+            "out, or give Parquet or JSON lines"
         )
 
 

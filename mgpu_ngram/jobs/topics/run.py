@@ -20,7 +20,13 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.doc_topics import GroupShares
 from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, text_options_of
-from mgpu_ngram.engine.open_bags import open_bags, open_texts, refuse_column, states_of_inputs
+from mgpu_ngram.engine.open_bags import (
+    open_bags,
+    open_texts,
+    refuse_column,
+    refuse_column_of_text,
+    states_of_inputs,
+)
 from mgpu_ngram.engine.topic_distances import nearest_of
 from mgpu_ngram.engine.topic_page import NEAREST, PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
@@ -119,6 +125,8 @@ def open_inputs(config: TopicsConfig) -> Corpus | None:
     grouping = config.group_by or config.time
     if corpus is None:
         refuse_column(config.text_column, config.documents[0])
+    else:
+        refuse_column_of_text(config.text_column, corpus)
     if corpus is None and grouping:
         raise InputError(
             f"{config.documents[0]!r} is a matrix, which has no column {grouping!r}; give documents as text"
