@@ -17,7 +17,7 @@ from mgpu_ngram.engine.decode_batch import Batching, Forced, search_all
 from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.given_steps import GivenSteps
 from mgpu_ngram.engine.ngram_rows import NgramRows
-from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
+from mgpu_ngram.engine.search_options import MAX_STEPS, Hypothesis, SearchOptions
 from mgpu_ngram.model import Model
 
 
@@ -92,8 +92,10 @@ class BeamSearch:
         for name, token in (("eos", eos), ("bos", bos), ("unk", unk)):
             if token is not None and not (isinstance(token, (int, np.integer)) and 0 <= token < vocab_size):
                 raise InputError(f"{name} is {token!r} but must be a token, 0 to {vocab_size - 1}")
-        if not (isinstance(max_length, (int, np.integer)) and max_length >= 1):
-            raise InputError(f"max_length is {max_length!r} but must be 1 or more")
+        if not (isinstance(max_length, (int, np.integer)) and 1 <= max_length <= MAX_STEPS):
+            raise InputError(f"max_length is {max_length!r} but must be 1 to {MAX_STEPS:,}")
+        if not isinstance(lm_weight, (int, float, np.number)):
+            raise InputError(f"lm_weight is {lm_weight!r} but must be a number")
         draw = {"top_k": top_k, "top_p": top_p, "temperature": temperature, "seed": seed}
         sampling, plain = fill(Sampling, draw, "BeamSearch"), Sampling()
         for name, value in () if sample else draw.items():

@@ -84,9 +84,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser, parsers = _parser(next((word for word in argv if not word.startswith("-")), ""))
     arguments, rest = parser.parse_known_args(argv)
     many = getattr(arguments, "many", None)
-    if many is not None and not any(word.startswith("-") for word in rest):
-        getattr(arguments, many).extend(rest)
-    elif rest:
+    first = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
+    if many is not None:
+        getattr(arguments, many).extend(rest[:first])
+        rest = rest[first:]
+    if rest:
         parsers[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments
 

@@ -230,8 +230,21 @@ def test_nan_names_the_sentence():
         logits[new["of"][0] == 12, 1] = np.nan
         return logits, new
 
-    with pytest.raises(ng.RunError, match="NaN for sentence 2;"):
+    with pytest.raises(ng.RunError, match="logits of sentence 2 are NaN, "):
         ng.BeamSearch(broken, V, 2, max_length=LENGTH).run(state_of(range(4)))
+
+
+@pytest.mark.parametrize("logit", [2.0**21 + 1, -(2.0**21), -np.inf])
+def test_logits_beyond_the_limits_name_the_sentence(logit):
+    """The first logit that is too great; and all that are too small."""
+
+    def beyond(tokens, state):
+        logits, new = step(tokens, state)
+        logits[new["of"][0] == 12] = logit
+        return logits, new
+
+    with pytest.raises(ng.RunError, match="logits of sentence 2 are NaN, above 2,097,152, or none above -2,097,152; "):
+        ng.BeamSearch(beyond, V, 2, max_length=LENGTH).run(state_of(range(4)))
 
 
 @pytest.mark.parametrize(
@@ -245,6 +258,8 @@ def test_nan_names_the_sentence():
         ({"beam_size": 0}, "beam size is 0"),
         ({"n_best": 9}, "n_best is 9"),
         ({"max_length": 0}, "max_length is 0"),
+        ({"max_length": 2**20 + 1}, "max_length is 1048577 but must be 1 to 1,048,576"),
+        ({"lm_weight": "x"}, "lm_weight is 'x' but must be a number"),
         ({"early_stopping": True}, "early_stopping is True"),
         ({"sample": True, "top_p": 0}, "top_p is 0"),
         ({"top_k": 5}, "top_k is 5 but is for samples; add sample=True"),
@@ -301,6 +316,8 @@ def test_wrong_states_are_one_line(state, message):
         (lambda tokens, state: np.zeros((len(tokens), V)), "step returns numpy.ndarray but must return two values"),
         (lambda tokens, state: (np.zeros((len(tokens), 3)), state), "logits of shape (2, 3) for 2 tokens and 4 words"),
         (lambda tokens, state: ([[0.0] * V] * 2, state), "logits of list"),
+        (lambda tokens, state: (np.zeros((2, V), complex), state), "logits of dtype complex128 but they must be numbers"),
+        (lambda tokens, state: (np.zeros((2, V), "U1"), state), "logits of dtype <U1"),
         (lambda tokens, state: (np.zeros((2, V)), state[:1]), "state that step returns has shape (1,)"),
     ],
 )

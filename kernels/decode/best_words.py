@@ -48,7 +48,7 @@ def best_words(
 ) -> tuple[Any, Any, Any]:
     """Return the k best words of each row, their scores, and the logarithm of each row's sum of exponentials.
 
-    logits_MRV    (M, R, V) float32, float16, or uint16 for the bits of bfloat16, of M models. Below 2^21; -inf is
+    logits_MRV    (M, R, V) float32, float16, or uint16 for the bits of bfloat16, of M models. At most 2^21; -inf is
                   legal. Fastest if rows are contiguous and each row of all arrays starts at a multiple of 16 bytes
     k             1 to 64
     costs_R       (R,) float32, the score of each row so far
@@ -64,7 +64,7 @@ def best_words(
     plus its bias. It is a sum of two parts: `mix`, which depends on v, by float32 multiply-adds in the order of models,
     and the rest, in float64. Words are chosen by the greatest mix, ties by lower word, and returned by falling score,
     ties by lower word. Words of mix -inf or NaN are not chosen. If fewer than k are left, the remaining words are -1
-    and their scores -inf. If a logit or bias of a row is NaN or not below 2^21, or none is above -2^21, the row's words
+    and their scores -inf. If a logit or bias of a row is NaN or above 2^21, or none is above -2^21, the row's words
     are -1, its scores NaN and the model's log_sum NaN.
 
     Each logit is read once, even for an ensemble, because the sums of exponentials are the same for all words of a row

@@ -55,7 +55,7 @@ def sum_chunks(
     tops_RP     (R, C * PARTS) float32. Part 4 g + p of a chunk is the quarter p of each run of its group g. The mix is
                 that of `best_words`; parts without a number, and parts after the row, have -inf
 
-    A sum is NaN if a logit or bias of its chunk is NaN or not below 2^21. All devices return the same bits.
+    A sum is NaN if a logit or bias of its chunk is NaN or above 2^21. All devices return the same bits.
     """
     check_logits(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
     arrays = arrays_of(logits_MRV, bias_MV, ngrams)

@@ -48,7 +48,7 @@ def load_nmt_model(path: str) -> NmtModel:
             f"{tensors.name!r} has tensor {own!r}, so it is a transformer; models that can be read: {KNOWN_MODELS}"
         )
     tensors = with_nematus_names(tensors)
-    norm = "marian" if "encoder_gamma1" in tensors else "nematus" if "encoder_W_lns" in tensors else ""
+    norm = _norm(tensors)
     sides = ("encoder_", "encoder_r_")
     states = (*(f"{prefix}U" for prefix in (*sides, "decoder_")), "decoder_U_nl", "decoder_W_comb_att")
     previous = ("decoder_W", "decoder_Wx", "decoder_Wm", "ff_logit_prev_W", "ff_logit_W")
@@ -62,6 +62,13 @@ def load_nmt_model(path: str) -> NmtModel:
     model = _nematus(tensors, dims, _with_options(_stacks(tensors, dims), path, tensors.name))
     tensors.check_all_taken(KNOWN_MODELS)
     return model
+
+
+def _norm(tensors: Tensors) -> str:
+    """Return the kind of layer normalisation: "", "marian" or "nematus". Two scales show it, and then all are needed."""
+    if sum("gamma" in name for name in tensors) > 1:
+        return "marian"
+    return "nematus" if sum(name.endswith(("_lns", "_ln_s")) for name in tensors) > 1 else ""
 
 
 def vocabularies_beside(path: str) -> list[str]:
@@ -173,6 +180,10 @@ def _with_options(stacks: Stacks, path: str, name: str) -> Stacks:
 def _nematus(t: Tensors, d: Dims, stacks: Stacks) -> NmtModel:
     C = d.H if stacks.context else 2 * d.H
     embeddings = _source_embeddings(t, d.source_E)
+    if "Wemb_dec" not in t and "ff_logit_W" in t:
+        V = t.shape("ff_logit_W")[-1]
+        if V == t.shape("ff_logit_b")[-1] != len(embeddings[0]):  # so the target does not share the source's embeddings
+            raise t.missing("Wemb_dec", (V, d.E))
     target = t.matrix("Wemb_dec", t.shape("Wemb_dec")[0], d.E) if "Wemb_dec" in t else embeddings[0]
     V = len(target)
     if "ff_logit_W" in t:

@@ -33,7 +33,8 @@ def read_tensors(path: str) -> Tensors:
                 raise InputError(
                     f"tensor {what!r} of {name!r} is {values.dtype} but weights are floating-point numbers; {WAY_OUT}"
                 )
-            arrays[what] = np.ascontiguousarray(values, np.float32)
+            with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinity, which is refused
+                arrays[what] = np.ascontiguousarray(values, np.float32)
             if not np.isfinite(arrays[what]).all():
                 raise InputError(f"tensor {what!r} {values.shape} of {name!r} holds NaN or infinity; {WAY_OUT}")
     return Tensors(arrays, name)
@@ -109,7 +110,7 @@ class Tensors:
         found = Counter(shape[axis] for shape, axis in shapes if axis < len(shape))
         if not found:
             first = axes[0][0]
-            raise self._wrong(first, ("rows", "columns")) if first in self else self._missing(first, "a matrix")
+            raise (self._wrong if first in self else self.missing)(first, ("rows", "columns"))
         return found.most_common(1)[0][0]
 
     def shape(self, what: str) -> tuple[int, ...]:
@@ -127,12 +128,13 @@ class Tensors:
 
     def _take(self, what: str, shape: tuple) -> np.ndarray:
         if what not in self:
-            raise self._missing(what, f"shape {_shown(shape)}")
+            raise self.missing(what, shape)
         self._taken.add(what)
         return self._arrays[what]
 
-    def _missing(self, what: str, shape: str) -> InputError:
-        return InputError(f"{self.name!r} lacks tensor {self._shown(what)} of {shape}; {WAY_OUT}")
+    def missing(self, what: str, shape: tuple) -> InputError:
+        """Return the error for a required tensor that the file lacks."""
+        return InputError(f"{self.name!r} lacks tensor {self._shown(what)} of shape {_shown(shape)}; {WAY_OUT}")
 
     def _shown(self, what: str) -> str:
         return repr(self._in_file.get(what, what))

@@ -53,7 +53,12 @@ class Npz:
                 raise InputError(
                     f"array {what!r} of {self.name!r} is a pickle, which could run code; write it as numbers"
                 )
-            size_bytes = dtype.itemsize * math.prod(shape) if len(shape) <= dimensions else -1
+            if len(shape) > dimensions:
+                raise InputError(
+                    f"array {what!r} of {self.name!r} has shape {shape} but must have at most {dimensions} "
+                    f"{'axis' if dimensions == 1 else 'axes'}; {self._way_out}"
+                )
+            size_bytes = dtype.itemsize * math.prod(shape)
             if not 0 <= size_bytes <= min(info.file_size, MAX_RATIO * info.compress_size):
                 raise self.damaged(f"array {what!r} of {dtype} has shape {shape} but {info.file_size:,} bytes")
             yield StoredArray(file, shape, dtype, fortran, lambda ends: self.damaged(f"array {what!r} {ends}"))

@@ -74,6 +74,8 @@ class GivenSteps:
             raise InputError(
                 f"step returns logits as {_kind(logits)} but the state is {_kind(self._first)}; use one kind of arrays"
             )
+        if logits_RV.dtype.kind not in "fiub":
+            raise InputError(f"step returns logits of dtype {logits_RV.dtype} but they must be numbers; convert them")
         return new, StepScores(logits_RV if logits_RV.dtype in LOGIT_DTYPES else logits_RV.astype(np.float32))
 
     def _rows(self) -> int:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.best_words import Sampling
+from mgpu_ngram.engine.best_words import STEP_BITS, Sampling
 from mgpu_ngram.kernels.decode.advance_beams import STOP_RULES
 from mgpu_ngram.kernels.decode.best_words import MAX_K
 
 MAX_SAMPLES = 1 << 12
+MAX_STEPS = 1 << STEP_BITS  # the counters of samples have no more bits
 MAX_LENGTH_PENALTY = 10.0  # lengths to a greater power overflow
 
 
@@ -96,13 +97,19 @@ class Request(NamedTuple):
     def limits(self, options: SearchOptions) -> tuple[int, int]:
         """Return (the greatest length of a result, the number of steps).
 
-        The step after the greatest length, if there is one, only lets hypotheses end, as in Amun.
+        The step after the greatest length, if there is one, only lets hypotheses end, as in Amun. Raises InputError for
+        more than MAX_STEPS steps.
         """
-        most = options.max_length_multiple * self.length
+        most = min(options.max_length_multiple * self.length, 2.0 * MAX_STEPS)
         steps = math.ceil(most)
         longest = max(1, int(most))
         if options.max_steps:
             longest, steps = min(longest, options.max_steps), min(steps, options.max_steps)
+        if steps > MAX_STEPS:
+            raise InputError(
+                f"max_length_multiple is {options.max_length_multiple:g}, so results of sentence {self.number} may have "
+                f"more than {MAX_STEPS:,} words; lower it, or give max_steps"
+            )
         least = len(self.prefix) + (not self.whole)
         return (len(self.prefix),) * 2 if self.whole else (max(longest, least), max(steps, least, 1))
 

@@ -13,6 +13,8 @@ from mgpu_ngram.engine.search_options import Hypothesis, NBestList, Request
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.decode.advance_beams import Ending
 
+LOGIT_LIMIT = 1 << 21  # of `best_words`
+
 
 class Traces(NamedTuple):
     """Hypotheses of all steps of D sentences, on the host; arrays as in `Beams`.
@@ -36,13 +38,16 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
     requests  requests of the sentences
     ending    ends of the hypotheses, with lengths_L1 on the host
 
-    Raises RunError if the scores of a sentence are NaN.
+    Raises RunError if the scores of a sentence are NaN, because `best_words` cannot use its logits.
     """
     last_D = np.maximum(traces.steps_D - 1, 0)
     wrong_D = np.isnan(traces.costs_DLK[np.arange(len(last_D)), last_D, 0])
     if wrong_D.any():
         number = requests[int(wrong_D.argmax())].number
-        raise RunError(f"the model gives NaN for sentence {number}; check its weights or compute in float32")
+        raise RunError(
+            f"logits of sentence {number} are NaN, above {LOGIT_LIMIT:,}, or none above -{LOGIT_LIMIT:,}; check the weights "
+            "of the model or compute in float32"
+        )
     D, L, _ = traces.words_DLK.shape
     lengths_DB, costs_DB = np.zeros((D, n_best), np.int64), np.zeros((D, n_best))
     scores_DB = np.full((D, n_best), -np.inf)

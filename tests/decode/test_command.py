@@ -471,7 +471,11 @@ WRONG = {
     "not a file in an existing folder": "m0.npz -s src.json -t trg.json text -o no/out.txt",
     "there is no output to resume": "m0.npz -s src.json -t trg.json text --resume",
     "nothing to resume": "m0.npz -s src.json -t trg.json text -o out.txt --resume",
+    "max_length_multiple is 1e+09, so results of sentence 4 may have more than 1,048,576 words; lower it": "m0.npz -s "
+    "src.json -t trg.json text --max-length-multiple 1e9",
+    "max_length_multiple is 1e+308, so results of": "m0.npz -s src.json -t trg.json text --max-length-multiple 1e308",
     "beam_size is 0 but must be at least 1": "m0.npz -s src.json -t trg.json text -b 0",
+    "mgpu-ngram: unrecognized arguments: --beamsize 3; see": "m0.npz -s src.json -t trg.json text --beamsize 3",
     "invalid choice: 'never'": "m0.npz -s src.json -t trg.json text --early-stopping never",
     "but --device cpu is given; leave one of them out": "m0.npz -s src.json -t trg.json text -d 0",
     "columns between tabs": "m0.npz -s src.json -t trg.json tabs",

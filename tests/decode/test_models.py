@@ -20,8 +20,7 @@ def error_of(path):
 def test_each_tensor_is_needed_with_its_shape(random_tensors, save_model, kind):
     tensors = random_tensors(**kind)
     load_nmt_model(save_model(tensors))
-    # Without these, the model is a sound one of another kind.
-    optional = {"decoder_c_tt", "Wemb_dec", "ff_logit_W", "encoder_gamma1", "encoder_W_lns"}
+    optional = {"decoder_c_tt", "ff_logit_W"}  # without these, the model is a sound one of another kind
     for name in sorted(set(tensors) - optional)[len(tensors) % 2 :: 2]:
         missing = {other: array for other, array in tensors.items() if other != name}
         if not (name.endswith("Wm") or "_drt_" in name):
@@ -41,6 +40,19 @@ def test_errors_name_the_tensor_and_both_shapes(random_tensors, save_model):
     assert error_of(path).startswith(f"{path!r} lacks tensor 'encoder_b' of shape (8,); ")
     path = save_model(tensors | {"encoder_2_W": np.zeros((4, 9), np.float32)})
     assert error_of(path).startswith(f"tensor 'encoder_2_W' (4, 9) of {path!r} has no place (1 such); ")
+    path = save_model(tensors | {"my_gamma": np.zeros((4,), np.float32)})
+    assert error_of(path).startswith(f"tensor 'my_gamma' (4,) of {path!r} has no place (1 such); ")
+    path = save_model(tensors | {"encoder_b": np.zeros((2, 2, 2), np.float32)})
+    assert error_of(path).startswith(f"array 'encoder_b' of {path!r} has shape (2, 2, 2) but must have at most 2 axes; ")
+    assert error_of(save_model({})).endswith(
+        "lacks tensor 'encoder_W' of shape (rows, columns); copy the model again or save it again with numpy.savez"
+    )
+
+
+def test_a_model_lacks_the_embeddings_of_the_target(random_tensors, save_model):
+    """Source and target have 9 and 7 words, so they share no embeddings."""
+    path = save_model({name: array for name, array in random_tensors().items() if name != "Wemb_dec"})
+    assert error_of(path).startswith(f"{path!r} lacks tensor 'Wemb_dec' of shape (7, 5); ")
 
 
 def test_pickles_integers_and_nan_are_refused(random_tensors, save_model, tmp_path):
@@ -48,6 +60,7 @@ def test_pickles_integers_and_nan_are_refused(random_tensors, save_model, tmp_pa
     assert "is a pickle" in error_of(save_model(tensors | {"encoder_b": np.array([{}] * 8, object)}))
     assert "is int64" in error_of(save_model(tensors | {"encoder_b": np.zeros(8, np.int64)}))
     assert "holds NaN" in error_of(save_model(tensors | {"encoder_b": np.full(8, np.nan, np.float32)}))
+    assert "or infinity" in error_of(save_model(tensors | {"encoder_b": np.full(8, 1e300)}))  # in one line, no warning
     (tmp_path / "text.npz").write_text("hello")
     assert "damaged .npz" in error_of(str(tmp_path / "text.npz"))
     assert "does not exist" in error_of(str(tmp_path / "nothing.npz"))

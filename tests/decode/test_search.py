@@ -780,7 +780,7 @@ def test_nan_names_the_sentence():
         def row(self, h):
             return np.full(4, np.nan, np.float32)
 
-    with pytest.raises(RunError, match="NaN for sentence 0;"):
+    with pytest.raises(RunError, match="logits of sentence 0 are NaN, "):
         decode([Broken()], [np.array([2, 0])])
 
 
