@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import suggest
 from mgpu_ngram.core.unpacked import read_lines, read_unpacked
+from mgpu_ngram.core.yaml_file import parse_yaml
 
 ALIGNMENT_OPTIONS = {
     "return-alignment": "hard", "return-soft-alignment": "soft", "return-nematus-alignment": "nematus",
@@ -41,15 +40,10 @@ def read_amun(path: str, relative: bool = False) -> dict[str, Any]:
 
     relative  paths in the file are relative to its folder, as with the option relative-paths in the file
 
-    Raises InputError for an option that Amun does not have, and for a value of the wrong type.
+    Raises InputError for an option that Amun does not have or that is given twice, and for a value of the wrong type.
     """
     name, data = read_unpacked(path, "config file")
-    try:
-        found = yaml.safe_load(data.decode())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{name}: is not YAML: {' '.join(str(error).split())}; correct it there") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{name}: is of type {type(found).__name__} but must have options of Amun, such as 'scorers'")
+    found = parse_yaml(data, name, "a mapping of options of Amun, such as 'scorers'")
     options = {}
     for given, value in found.items():
         option = RENAMED.get(str(given), str(given))
@@ -199,15 +193,17 @@ def _models(options: Mapping[str, Any]) -> dict[str, Any]:
         scorers: dict[str, Any] = {f"F{i}": {"path": path} for i, path in enumerate(options["model"])}
         weights = {name: options.get("weights", {}).get(name, 1.0) for name in scorers}
     elif "scorers" in options:
-        scorers, weights = options["scorers"], dict(options.get("weights", {}))
+        scorers, weights = (  # YAML reads a name such as 0 as a number
+            {str(name): value for name, value in options.get(option, {}).items()} for option in ("scorers", "weights")
+        )
     else:
         return {}
-    names = sorted(map(str, scorers))
+    names = sorted(scorers)
     if "load-weights" in options:
         weights |= _loaded_weights(options["load-weights"])
-    if missing := sorted(set(names) ^ set(map(str, weights))):
+    if missing := sorted(set(names) ^ set(weights)):
         raise InputError(
-            f"scorers are {', '.join(names) or 'none'} but weights are {', '.join(map(str, weights)) or 'none'}; "
+            f"scorers are {', '.join(names) or 'none'} but weights are {', '.join(weights) or 'none'}; "
             f"give {missing[0]} in both or in none"
         )
     found = [_scorer(name, scorers[name]) for name in names]

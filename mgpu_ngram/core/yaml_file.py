@@ -15,21 +15,30 @@ def read_yaml(path: str | Path, holds: str) -> dict[Any, Any]:
 
     Raises InputError for a file that cannot be read, is not YAML, holds something else, or gives a key twice.
     """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
+    return parse_yaml(data, path, holds)
+
+
+def parse_yaml(data: bytes, name: str | Path, holds: str) -> dict[Any, Any]:
+    """Return the mapping in the text of a YAML file. Raises InputError as `read_yaml`."""
     import yaml
 
     try:
-        document = yaml.load(Path(path).read_text("utf-8"), _loader())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
+        document = yaml.load(data.decode(), _loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{path}: is not YAML{where}: {error.problem}; correct it there") from None
+        raise InputError(f"{name}: is not YAML{where}: {error.problem}; correct it there") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}; save it as UTF-8 text") from None
+        raise InputError(f"{name}: is not YAML: {' '.join(str(error).split())}; save it as UTF-8 text") from None
+    except RecursionError:
+        raise InputError(f"{name}: is nested too deep; give {holds}") from None
     if not isinstance(document, dict):
         kind = "empty" if document is None else f"of type {type(document).__name__}"
-        raise InputError(f"{path}: is {kind} but must be {holds}")
+        raise InputError(f"{name}: is {kind} but must be {holds}")
     return document
 
 

@@ -36,6 +36,7 @@ OPTIONS = [
         {"scorers": {"x": {"path": "a.npz", "enc-cell": "mlstm", "type": "nematus2"}}, "weights": {"x": 1}},
         {"models": ["a.npz"], "names": ["x"]},
     ),
+    ({"scorers": {0: {"path": "a.npz"}}, "weights": {0: 0.5}}, {"models": ["a.npz"], "names": ["0"], "weights": [0.5]}),
     ({"source-vocab": "s.yml", "target-vocab": "t.yml"}, {"source_vocab": ["s.yml"], "target_vocab": "t.yml"}),
     (
         {"source-vocab": [["s", "tags"], "s2"], "target-vocab": ["t"]},
@@ -131,7 +132,10 @@ def test_weights_of_a_file(config, tmp_path):
     ("options", "message"),
     [
         ("[1", "is not YAML"),
-        ("- 1", "of type list"),
+        ("[" * 5000, "is nested too deep"),
+        ("- 1", "is of type list but must be a mapping of options of Amun"),
+        ("", "is empty but must be a mapping of options of Amun"),
+        ("beam-size: 3\nbeam-size: 4", "is not YAML at line 2, column 1: key 'beam-size' is given twice; correct it there"),
         ("beam: 5", "unknown option 'beam'; did you mean 'beam-size'"),
         ("log-progress: info", "log-progress is not used: a bar"),
         ("normalize: maybe", "normalize is 'maybe' but must be true or false"),
