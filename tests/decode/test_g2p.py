@@ -129,6 +129,8 @@ def test_the_service(service):
         answers = list(pool.map(lambda part: answer(service, "POST", "\n".join(words[part])), parts))
     assert answers == [(200, "".join(best[part])) for part in parts]
     assert answer(service, "POST", f"\n {words[0].upper()}\r\n") == (200, "\n" + best[0])
+    assert answer(service, "POST", f"{words[0][0]}\t{words[0][1:]}\x0c\n") == (200, best[0])
+    assert answer(service, "POST", "") == (200, "\n")
     assert answer(service, "POST", b"\xff") == (400, "the words are not UTF-8; convert them")
     assert answer(service, "POST", Content_Length="1048577")[0] == 413
     assert answer(service, "POST", Content_Length="many")[0] == 411

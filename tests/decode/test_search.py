@@ -68,7 +68,7 @@ def log_probs(scores):
 def all_sequences(model, source, options):
     """Return {words: cost} of all finished sequences, by enumeration."""
     most = options.max_length_multiple * len(source)
-    longest, steps = int(most), math.ceil(most)
+    longest, steps = (min(n, options.max_steps or n) for n in (int(most), math.ceil(most)))
     words = [v for v in range(model.vocab_size) if v != model.unk or options.allow_unk]
     found = {}
     for length in range(1, steps + 1):
@@ -92,6 +92,8 @@ def all_sequences(model, source, options):
         SearchOptions(64, 5, length_penalty=0.6, word_penalty=0.3),
         SearchOptions(64, 64, max_length_multiple=1.5, word_penalty=-1.0),
         SearchOptions(64, 64, allow_unk=True, max_length_multiple=1.2),
+        SearchOptions(64, 64, max_steps=3),
+        SearchOptions(64, 64, max_length_multiple=1.7, max_steps=3),
     ],
 )
 def test_a_wide_beam_finds_the_best_of_all_sequences(options):
@@ -581,6 +583,12 @@ def test_samples_do_not_depend_on_the_batch():
     other = decode([TableSteps(8)], sources, SearchOptions(3, 3, sampling=Sampling(seed=6)))
     assert other != expected
     assert all(r.words.count(1) == 0 for results in expected for r in results)
+
+
+def test_equal_sentences_have_other_samples():
+    options = SearchOptions(8, 8, sampling=Sampling(seed=5))
+    found = decode([TableSteps(8)], [np.array([2] * 6 + [0])] * 40, options, first=1000)
+    assert len({tuple(r.words for r in results) for results in found}) == 40
 
 
 def test_samples_begin_with_a_forced_prefix():
