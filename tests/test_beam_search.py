@@ -316,7 +316,7 @@ def test_wrong_states_are_one_line(state, message):
         (lambda tokens, state: np.zeros((len(tokens), V)), "step returns numpy.ndarray but must return two values"),
         (lambda tokens, state: (np.zeros((len(tokens), 3)), state), "logits of shape (2, 3) for 2 tokens and 4 words"),
         (lambda tokens, state: ([[0.0] * V] * 2, state), "logits of list"),
-        (lambda tokens, state: (np.zeros((2, V), complex), state), "logits of dtype complex128 but they must be numbers"),
+        (lambda tokens, state: (np.zeros((2, V), complex), state), "dtype complex128 but they must be numbers"),
         (lambda tokens, state: (np.zeros((2, V), "U1"), state), "logits of dtype <U1"),
         (lambda tokens, state: (np.zeros((2, V)), state[:1]), "state that step returns has shape (1,)"),
     ],

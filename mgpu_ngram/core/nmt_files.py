@@ -65,7 +65,7 @@ def load_nmt_model(path: str) -> NmtModel:
 
 
 def _norm(tensors: Tensors) -> str:
-    """Return the kind of layer normalisation: "", "marian" or "nematus". Two scales show it, and then all are needed."""
+    """Return the kind of layer normalisation: "", "marian" or "nematus". Two scales show it; then all are needed."""
     if sum("gamma" in name for name in tensors) > 1:
         return "marian"
     return "nematus" if sum(name.endswith(("_lns", "_ln_s")) for name in tensors) > 1 else ""

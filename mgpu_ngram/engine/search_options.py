@@ -107,8 +107,8 @@ class Request(NamedTuple):
             longest, steps = min(longest, options.max_steps), min(steps, options.max_steps)
         if steps > MAX_STEPS:
             raise InputError(
-                f"max_length_multiple is {options.max_length_multiple:g}, so results of sentence {self.number} may have "
-                f"more than {MAX_STEPS:,} words; lower it, or give max_steps"
+                f"max_length_multiple is {options.max_length_multiple:g}, so results of sentence {self.number} may "
+                f"have more than {MAX_STEPS:,} words; lower it, or give max_steps"
             )
         least = len(self.prefix) + (not self.whole)
         return (len(self.prefix),) * 2 if self.whole else (max(longest, least), max(steps, least, 1))

@@ -45,8 +45,8 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
     if wrong_D.any():
         number = requests[int(wrong_D.argmax())].number
         raise RunError(
-            f"logits of sentence {number} are NaN, above {LOGIT_LIMIT:,}, or none above -{LOGIT_LIMIT:,}; check the weights "
-            "of the model or compute in float32"
+            f"logits of sentence {number} are NaN, above {LOGIT_LIMIT:,}, or none above -{LOGIT_LIMIT:,}; check the "
+            "weights of the model or compute in float32"
         )
     D, L, _ = traces.words_DLK.shape
     lengths_DB, costs_DB = np.zeros((D, n_best), np.int64), np.zeros((D, n_best))

@@ -135,7 +135,7 @@ def test_weights_of_a_file(config, tmp_path):
         ("[" * 5000, "is nested too deep"),
         ("- 1", "is of type list but must be a mapping of options of Amun"),
         ("", "is empty but must be a mapping of options of Amun"),
-        ("beam-size: 3\nbeam-size: 4", "is not YAML at line 2, column 1: key 'beam-size' is given twice; correct it there"),
+        ("beam-size: 3\nbeam-size: 4", "is not YAML at line 2, column 1: key 'beam-size' is given twice"),
         ("beam: 5", "unknown option 'beam'; did you mean 'beam-size'"),
         ("log-progress: info", "log-progress is not used: a bar"),
         ("normalize: maybe", "normalize is 'maybe' but must be true or false"),
