@@ -68,7 +68,7 @@ def updates_of(lda: Any) -> tuple[int, float]:
 
 def text_bytes(X: Any) -> float:
     """Return the approximate size of texts in memory; inf if it is unknown without reading them."""
-    if not isinstance(X, (list, tuple, np.ndarray)):
+    if not isinstance(X, (list, tuple, np.ndarray)) or getattr(X, "shape", None) == ():
         return math.inf
     return sum(len(text) for text in X if isinstance(text, (str, bytes)))
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import math
 import pickle
 import subprocess
 import sys
@@ -178,6 +179,13 @@ def test_topics_by_hand():
     )
     assert lda.components_[first].tolist() == pytest.approx([20.01, 20.01, 0.01, 0.01])
     assert [sorted(words[:2]) for words in lda.top_words()] == [["a", "b"], ["c", "d"]][:: 1 if first == 0 else -1]
+    metrics, g = lda.history_[-1], math.lgamma
+    documents = 40 * (g(0.2) - g(2.2) + g(2.1) - g(0.1))
+    words = 2 * (g(0.04) - g(40.04) + 2 * (g(20.01) - g(0.01)))
+    assert metrics["joint"] == pytest.approx((documents + words) / 80, rel=1e-6), "for each of 80 tokens"
+    p = (2.1 * 20.01 + 0.1 * 0.01) / 2.2 / 40.04
+    assert metrics["plugin"] == pytest.approx(math.log(p), rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(1 / p, rel=1e-5) and metrics["changed"] < 0.05
     assert lda.n_iter_ == 30 and lda.n_batch_iter_ == 1 and lda.bound_ == lda.history_[-1]["perplexity"]
     assert lda.doc_topic_prior_.tolist() == [0.1, 0.1] and lda.topic_word_prior_ == 0.01
 
@@ -515,6 +523,7 @@ def test_settings_that_are_refused(settings, message):
         ([3], r"document 0 of X is 3 \(int\)"),
         (np.zeros((0, 3)), r"0 sample\(s\)"),
         (np.zeros(3), "Reshape your data"),
+        (np.array(5), "Reshape your data"),
     ],
 )
 def test_documents_that_are_refused(X, message):

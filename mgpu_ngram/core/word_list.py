@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,8 @@ def as_words(vocabulary: Any, name: str = "the vocabulary") -> Words:
         vocabulary = sorted(vocabulary, key=vocabulary.__getitem__)
     elif isinstance(vocabulary, Set):
         vocabulary = sorted(vocabulary)
+    elif not isinstance(vocabulary, Iterable):
+        raise InputError(f"{name} is {vocabulary!r} but must be words, a dict from word to id, or the path of a file")
     words = vocabulary.tolist() if isinstance(vocabulary, np.ndarray) else list(vocabulary)
     wrong = next((i for i, word in enumerate(words) if not isinstance(word, (str, bytes))), None)
     if wrong is not None:

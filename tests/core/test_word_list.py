@@ -31,6 +31,8 @@ def test_refusals(tmp_path):
         as_words({"a": 0, "b": 2}, "v")
     with pytest.raises(InputError, match="word 1 of the vocabulary is 7; words are str"):
         as_words(["a", 7])
+    with pytest.raises(InputError, match="v is 7 but must be words, a dict from word to id, or the path of a file"):
+        as_words(7, "v")
     with pytest.raises(InputError, match="words 1 and 3 of v are both 'b'; give each word once"):
         refuse_duplicates(make_words(["a", "b", "", "b"]), "v")
     refuse_duplicates(make_words(["a", "b"]), "v")

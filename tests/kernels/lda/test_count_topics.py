@@ -58,6 +58,15 @@ def test_rows_are_the_topics_of_documents_with_their_counts(size, to_device):
         assert len(row) == sum(-(-count // most) for count in expected.values())
 
 
+def test_a_count_that_exceeds_an_entry_takes_several(to_device):
+    """4,096 topics leave 4 bits of 16 for a count: 15 at most."""
+    topics = np.repeat(np.array([7, 4_095, 0], np.uint16), [31, 15, 16])
+    documents, _ = lay_out(np.array([0, 1]), np.array([3], np.uint32), np.array([62], np.uint32), 4_096)
+    documents.topics_T[:62] = topics
+    here = count_topics(type(documents)(*map(to_device, documents)), 4_096)
+    assert rows_of(here, 4_096) == [[(0, 15), (0, 1), (7, 15), (7, 15), (7, 1), (4_095, 15)]]
+
+
 def test_more_topics_than_fit_shared_memory(to_device):
     topics = np.array([65_535, 0, 65_535, 40_000, 2_048, 2_047], np.uint16)
     documents, _ = lay_out(np.array([0, 1, 1]), np.array([3], np.uint32), np.array([6], np.uint32), 65_536)
