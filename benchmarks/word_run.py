@@ -76,9 +76,8 @@ def run_on_gpu(suite: Suite, path: Path, tokens: int, expected_counts: list[np.n
     for columns, kernel in ("ids", IDS), ("text", TEXT):
         suite.say(f"words: a whole run to Parquet, columns of {columns}")
         seconds = []
-        for k in range(1 + RUNS):  # the first is the warm-up
-            if k:
-                shutil.rmtree(out)  # takes as long as a part of the run
+        for _ in range(1 + RUNS):  # the first is the warm-up
+            shutil.rmtree(_output(path), ignore_errors=True)  # takes as long as a part of the run
             taken, out = _run(path, columns, suite.device)
             seconds.append(taken)
         orders = read_counts(out).manifest["orders"]
@@ -95,13 +94,17 @@ def run_on_gpu(suite: Suite, path: Path, tokens: int, expected_counts: list[np.n
         )  # fmt: skip
 
 
+def _output(path: Path) -> Path:
+    return path.with_name("counts")
+
+
 def _run(path: Path, columns: Literal["text", "ids"] = "text", device: str = "cpu") -> tuple[float, Path]:
     """Seconds of a run, and its output."""
     executor = LocalExecutor(device, WORKERS)
     start = time.perf_counter()
     try:
         config = count_job.CountConfig([str(path)], ORDER, columns=columns)
-        result = count_job.run(config, RunContext(executor, path.with_name("counts"), overwrite=True))
+        result = count_job.run(config, RunContext(executor, _output(path), overwrite=True))
     finally:
         executor.close()
     return time.perf_counter() - start, result.path
