@@ -74,7 +74,7 @@ def test_resume_of_a_finished_run(folder, mgpu_ngram):
 
 def test_count_export_info(folder, mgpu_ngram):
     status, out, err = mgpu_ngram("count", "text", "-o", "out", "--order", 2, *HERE)
-    assert (status, err) == (0, ""), "no progress if stderr is no terminal"
+    assert (status, err) == (0, ""), "no progress if stderr is not a terminal"
     for piece in (
         "12 tokens",
         "'the people' 4",

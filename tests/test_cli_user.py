@@ -175,7 +175,7 @@ def test_orders(folder, mgpu_ngram):
 
 def test_info_of_a_folder_without_an_output(folder, mgpu_ngram):
     err = refused(mgpu_ngram("info", "."))
-    assert "'.' is no output of mgpu-ngram: it has no manifest.json; give the folder that a job wrote" in err
+    assert "'.' is not an output of mgpu-ngram: it has no manifest.json; give the folder that a job wrote" in err
     assert "'' does not exist" in refused(mgpu_ngram("info", ""))
 
 

@@ -155,7 +155,7 @@ def test_models_from_pipes(run, piped, arpa, tmp_path):
         (["-o", "2"], "--discount-fallback"),
         (["-o", "2", "--renumber"], "--renumber is not supported: it only changes the order"),
         (["-o", "2", "--intermediate", "x"], "mix ARPA files with mgpu-ngram mix"),
-        (["-o", "2", "--arpa", "none/x"], "'none' is no folder"),
+        (["-o", "2", "--arpa", "none/x"], "'none' is not a folder"),
         (["-o", "2", "-S", "1X"], "the size '1X'"),
     ],
 )
@@ -483,10 +483,10 @@ def test_a_model_of_each_line_of_a_golden_text(run, tmp_path, filter_goldens):
     [
         (["in", "out"], "usage: kenlm-filter"),
         (["raw", "in", "out"], "no mode is given"),
-        (["single", "threads:x", "in", "out"], "'threads:x' is no option"),
+        (["single", "threads:x", "in", "out"], "'threads:x' is not an option"),
         (["single", "phrase", "in", "out"], "phrase needs the mode union or multiple, but the mode is single"),
         (["single", "text:in", "out"], "the input is 'text:in'; put vocab: or model: before"),
-        (["single", "in", "nowhere/out"], "'nowhere' is no folder"),
+        (["single", "in", "nowhere/out"], "'nowhere' is not a folder"),
         (["single", "raw", "in", "out"], "in"),
     ],
 )

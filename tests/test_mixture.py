@@ -189,7 +189,7 @@ def test_best_words_are_those_of_whole_rows(device, count_models):
     )
     for found, wanted in zip(compiled(hidden / 2, states), module.top_k(hidden, models, states, 4), strict=True):
         assert torch.equal(found, wanted)
-    strange, empty = states.clone(), states.clone()  # numbers beyond int32 are no states: as without words
+    strange, empty = states.clone(), states.clone()  # numbers beyond int32 are not states: as without words
     strange[1:, 0] += torch.tensor([1, -1, 5, -5], device=place) << 32
     empty[1:, 0] = -1
     for found, wanted in zip(*(module.top_k(hidden, models, given, 4) for given in (strange, empty)), strict=True):

@@ -77,7 +77,7 @@ def shown(value):
 
 @pytest.mark.parametrize(("file", "format", "name"), [("kaldi", "kaldi", "graph"), ("utt-1.slf", "slf", "lm")])
 def test_texts_by_hand(file, format, name, rescore):
-    """Epsilons and nodes without words are no words; final weights count; the total is the sum of both scores."""
+    """Epsilons and nodes without words are not words; final weights count; the total is the sum of both scores."""
     flags = ["--lattices", format, "--n-best", 9, "--lm", "model.arpa", "--names", "LM"]
     status, out, err = rescore(file, *flags, "--weights", "LM=0.25", "ac=2", f"{name}=-1")
     lines = []
@@ -255,7 +255,7 @@ def test_too_many_arcs_are_refused(rescore, monkeypatch):
         ),
         (
             "u \0BCFST\n",
-            "'wrong' has NUL bytes, so it is no text; write lattices as text: lattice-copy ark:FILE ark,t:-",
+            "'wrong' has NUL bytes, so it is not text; write lattices as text: lattice-copy ark:FILE ark,t:-",
         ),
         (f"u\n0 1 {'a' * 99} b c d\n1\n", f"'0 1 {'a' * 56}...' is neither an arc"),
     ],

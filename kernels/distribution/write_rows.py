@@ -127,7 +127,7 @@ def _fill(out, strides, rounding, orders, children, values, how):
 
 @njit(nogil=True, cache=True)
 def _back_off(values, backoff, multiply, stored, nothing):
-    """Compute the values of the next order for words that are no children."""
+    """Compute the values of the next order for words that are not children."""
     if stored:
         values[:] = nothing
     elif multiply:

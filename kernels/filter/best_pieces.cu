@@ -120,7 +120,7 @@ struct Spelling {
   __device__ u32 piece(u32 node) const { return node == UNKNOWN ? unknown : piece_U[node]; }
 };
 
-// Return the end of the word that starts at the first byte of text_B[first:stop] that is no white space, and move `first`
+// Return the end of the word that starts at the first byte of text_B[first:stop] that is not white space, and move `first`
 // there; `first` is `stop` if there is none.
 __device__ __forceinline__ i64 next_word(const u8* text_B, i64& first, i64 stop) {
   while (first < stop && is_space(text_B[first])) ++first;

@@ -23,7 +23,7 @@ from .normalize_text import character_size
 
 ENDS = 256  # flag of a unit: a piece ends there
 MAX_UNITS = 1 << 23
-SPELT = 0  # in code_P: the piece is no word, and is looked up in the text's own letters
+SPELT = 0  # in code_P: the piece is not a word, and is looked up in the text's own letters
 MAX_SUM = 100000.0  # of a sum; SentencePiece shifts greater ones
 OPEN_PAGES = 16  # pages of units that are searched for room
 PAIR_BITS = 23  # of the hash of two characters; 1 MB, mostly empty for 250,000 pieces
@@ -41,7 +41,7 @@ class Pieces(NamedTuple):
     unknown_score  its float32 score
     greatest_score the greatest absolute value of a score
     pairs_X        (2**PAIR_BITS / 32,) uint32, a bit for each hash of two adjacent characters of a piece. A sentence is
-                   cut between two characters that are no such pair
+                   cut between two characters that are not such a pair
     """
 
     units_U: Any

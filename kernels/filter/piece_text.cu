@@ -50,7 +50,7 @@ extern "C" __global__ void piece_text(const u8* text_B, const i64* ends_S, i64 S
     const i64 begin = s ? ends_S[s - 1] : 0, end = ends_S[s] - 1, most = writes ? sizes_S[s] : 0;
     if (writes && !most) continue;
     u8* to = out + (writes ? out_ends_S[s] - most : 0);
-    i64 next = begin, at = 0, solid = 0;  // the next part, the bytes so far, those to the last character that is no space
+    i64 next = begin, at = 0, solid = 0;  // the next part, the bytes so far, those to the last character that is not a space
     bool begun = false, after_space = single, failed = false;
     for (i64 base = begin; base < end && !(writes && at >= most); base += 32) {
       const i64 i = base + lane_id();

@@ -120,7 +120,7 @@ def _fill(text_B, ends_S, rules, out, out_ends_S, failed_S):
     begin, at, room = 0, 0, len(out) - 3 * LONGEST - 8
     for s in range(len(ends_S)):
         i, end, first = begin, ends_S[s] - 1, at
-        solid = at  # behind the last character that is no space
+        solid = at  # behind the last character that is not a space
         begun, after_space = False, single
         failed_S[s] = False
         while i < end:

@@ -129,7 +129,7 @@ __device__ __forceinline__ void store_tile(out_t* row, const float (&value)[CHUN
   }
 }
 
-// Return the value of the next order for a word that is no child: probabilities are multiplied, logarithms added.
+// Return the value of the next order for a word that is not a child: probabilities are multiplied, logarithms added.
 __device__ __forceinline__ float backed_off(float value, float backoff) {
   return MULTIPLY ? mul(value, backoff) : add(value, backoff);
 }

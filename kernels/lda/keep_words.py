@@ -69,7 +69,7 @@ def make_letters(lowercase: bool) -> Letters:
                 low = int(codes[c - first])
                 if low < 0 or len(chr(low).encode()) != len(chr(c).encode()) or c == SIGMA:
                     steps[c] = LONGER
-                elif steps[low] != NO_WORD:  # a circled letter has a lowercase, but is no letter
+                elif steps[low] != NO_WORD:  # a circled letter has a lowercase, but is not a letter
                     steps[c] = low - c
     pages: dict[bytes, int] = {}
     page_of_U = [pages.setdefault(page.tobytes(), len(pages)) for page in steps.reshape(-1, PAGE)]

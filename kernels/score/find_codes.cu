@@ -1,7 +1,7 @@
 #include "common.cuh"
 #include "text.cuh"
 #include "words.cuh"
-// Return where the word of token t ends: before the white space ahead of the next token. The byte at a position is no white
+// Return where the word of token t ends: before the white space ahead of the next token. The byte at a position is not white
 // space, so the backward search ends.
 __device__ __forceinline__ i64 word_end(const u8* text_B, i64 B, const u32* positions_T, i64 T, i64 t) {
   i64 stop = t + 1 < T ? positions_T[t + 1] : B;

@@ -57,7 +57,7 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _check_value(key: str, value: Any, usual: Any) -> None:
-    """Refuse a text that is no time or no size where Dask expects one; Dask would fail only when it uses it."""
+    """Refuse a text that is not a time, or not a size, where Dask expects one; Dask would fail only when it uses it."""
     if not isinstance(usual, str) or not isinstance(value, str) or value == "inf":  # some times may be "inf"
         return
     for parse, what in (parse_timedelta, "a time"), (parse_bytes, "a size"):

@@ -44,7 +44,9 @@ def _info(arguments: argparse.Namespace) -> None:
     if not os.path.lexists(path):
         raise InputError(f"{path!r} does not exist; give a file, or the folder that a job wrote")
     if not os.path.lexists(os.path.join(path, MANIFEST)):
-        raise InputError(f"{path!r} is no output of mgpu-ngram: it has no {MANIFEST}; give the folder that a job wrote")
+        raise InputError(
+            f"{path!r} is not an output of mgpu-ngram: it has no {MANIFEST}; give the folder that a job wrote"
+        )
     manifest = find_manifest(path) or {}
     stage = stage_of_format(manifest.get("format"))
     if stage is None:

@@ -311,7 +311,7 @@ def folder_of(prefix: str | None, flag: str) -> str | None:
         return None
     folder = prefix if flag == "-T" and os.path.isdir(prefix) else os.path.dirname(prefix) or "."
     if not os.path.isdir(folder):
-        raise InputError(f"{flag} is {prefix!r} but {folder!r} is no folder; make it, or name another")
+        raise InputError(f"{flag} is {prefix!r} but {folder!r} is not a folder; make it, or name another")
     return folder
 
 

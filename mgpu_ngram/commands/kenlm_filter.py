@@ -85,7 +85,7 @@ def _parsed(argv: list[str]) -> Filter:
         if word in (*FILTER_MODES, "context", "phrase", "raw", "arpa"):
             continue
         if name not in ("threads", "batch_size") or not colon or not number.isdigit():
-            raise InputError(f"{word!r} is no option; {USAGE}")
+            raise InputError(f"{word!r} is not an option; {USAGE}")
     if not modes:
         raise InputError(f"no mode is given; {USAGE}")
     if "phrase" in words and modes[-1] not in ("union", "multiple"):

@@ -111,7 +111,7 @@ def _past_space(text, i):
 
 @njit(nogil=True, cache=True)
 def _past_blanks(text, i):
-    """Return the first byte from i on that is no blank between words."""
+    """Return the first byte from i on that is not a blank between words."""
     while text[i] == 32 or text[i] == 9 or text[i] == 13:
         i += 1
     return i

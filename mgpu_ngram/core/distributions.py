@@ -204,7 +204,7 @@ def read_distributions(path: str | Path) -> dict[str, Any]:
     check_path(path, "path")
     manifest = find_manifest(path)
     if manifest is None or manifest["format"] != FORMAT:
-        found = "it has no manifest.json of ours that this version reads"
+        found = "it has no manifest.json that this version reads"
         found = f"it is one of {manifest['format']!r}" if manifest else found
         found = found if os.path.lexists(path) else "there is nothing at that path"
         raise InputError(f"{path} is not an output of distribution: {found}; give the folder that distribution wrote")

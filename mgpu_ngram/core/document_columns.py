@@ -69,7 +69,7 @@ def _parquet_values(piece: Piece, column: str) -> Iterator[Any]:
     with parquet_file(piece.source) as file:
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False):
             values = batch.column(0)
-            if pa.types.is_timestamp(values.type):  # nanoseconds are no datetime of Python
+            if pa.types.is_timestamp(values.type):  # Python's datetime has no nanoseconds
                 values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
             yield from values.to_pylist()
 

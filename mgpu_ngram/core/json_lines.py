@@ -40,7 +40,7 @@ class JsonLines:
     data      (B,) uint8, the block
     table_DC  (D, COLUMNS) int64: start and stop of a line (without its newline), and the closing brace of its object;
               PLAIN or ODD; where its text ends in `texts`; where the value of the tag
-              starts and stops in `data`, -1 if it is no string; and the line's number in the block, from 0
+              starts and stops in `data`, -1 if it is not a string; and the line's number in the block, from 0
     texts     uint8, the unescaped texts of all PLAIN lines, one after the other, in UTF-8
     lines     number of lines of the block, including blank lines
     """
@@ -56,7 +56,7 @@ class JsonLines:
         return self.data[start:stop].tobytes()
 
     def tags(self) -> list[str | None]:
-        """Return the value of the tag of each line, None if it is no string."""
+        """Return the value of the tag of each line, None if it is not a string."""
         known: dict[bytes, str] = {}
         found: list[str | None] = []
         for start, stop in self.table_DC[:, [TAG_START, TAG_STOP]].tolist():

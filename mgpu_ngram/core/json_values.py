@@ -17,7 +17,7 @@ OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
 
 @njit(nogil=True, cache=True)
 def past_space(data, i):
-    """Return the first byte from i on that is no white space of JSON; a newline ends the line."""
+    """Return the first byte from i on that is not white space of JSON; a newline ends the line."""
     while data[i] == 32 or data[i] == 9 or data[i] == 13:
         i += 1
     return i

@@ -56,7 +56,7 @@ def split_lattices(text: str, format: str, name: str) -> Iterator[tuple[str, lis
     """Yield (place for messages, lines) of each lattice of a file; SLF has one in a file."""
     if "\0" in text:
         raise InputError(
-            f"{name!r} has NUL bytes, so it is no text; write lattices as text: lattice-copy ark:FILE ark,t:- for "
+            f"{name!r} has NUL bytes, so it is not text; write lattices as text: lattice-copy ark:FILE ark,t:- for "
             "Kaldi, fstprint for OpenFst"
         )
     if format == "slf":

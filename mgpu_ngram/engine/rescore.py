@@ -192,7 +192,7 @@ def _scored_blocks(
         score_NM, oovs_M = np.empty((ends[-1], len(replicas)), np.float32), np.zeros(len(replicas), np.int64)
         for m, replica in enumerate(replicas):
             scores, _ = replica.score_text(text_B, positions_T=positions_T)
-            with np.errstate(over="ignore"):  # scores that are no finite numbers are refused with their lines
+            with np.errstate(over="ignore"):  # scores that are not finite numbers are refused with their lines
                 score_NM[:, m] = to_host(scores.total_S).astype(np.float64) * LN_10
             oovs_M[m] = int(scores.oovs_S.sum())
         found = {name for name in sizes if any(piece.found_W[names.words.id(name)] for piece in pieces)}
@@ -229,7 +229,7 @@ def _check_finite(piece: ScoredPiece, finite_N: np.ndarray) -> None:
 def weighted_sums(columns: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Return float32 sums over columns of weight times value, in double precision and in the order of the columns."""
     total_N = np.zeros(len(columns[0]))
-    with np.errstate(over="ignore", invalid="ignore"):  # callers refuse totals that are no finite numbers
+    with np.errstate(over="ignore", invalid="ignore"):  # callers refuse totals that are not finite numbers
         for values, weight in zip(columns, weights, strict=True):
             if weight:
                 total_N += weight * values.astype(np.float64)

@@ -123,7 +123,7 @@ class ArpaReader {
     }
   }
 
-  // A line that is no n-gram.
+  // A line that is not an n-gram.
   void other_line(const std::string& line) {
     const bool blank = line.find_first_not_of(" \t\r\v\f") == std::string::npos;
     if (part_ == COUNTS && blank) {
@@ -140,7 +140,7 @@ class ArpaReader {
       return;
     } else if (part_ == BEFORE) {
       if (line[0] == '#') return;
-      require(line == "\\data\\", "it is no ARPA file");
+      require(line == "\\data\\", "it is not an ARPA file");
       part_ = COUNTS;
     } else if (part_ == HEADER) {
       require(line == "\\" + std::to_string(n_ + 1) + "-grams:", "the n-grams of an order are missing");

@@ -154,7 +154,7 @@ def test_only_some_parts(tmp_path):
     assert len(list(tmp_path.glob("*.png"))) == 1
 
 
-# 6 words follow a, more than a B-stump of 4 holds; nothing follows </s>, so it is no parent.
+# 6 words follow a, more than a B-stump of 4 holds; nothing follows </s>, so it is not a parent.
 A, B, C, F = 3, 4, 5, 8
 SYMBOLS = 9
 SENTENCES = [[A, B], [A, C], [A, 6], [A, 7], [A, F], [B, A]]

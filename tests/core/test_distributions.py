@@ -203,7 +203,7 @@ def test_other_folders_are_refused(tmp_path):
         InputError, match=r"missing is not an output of distribution: there is nothing at that path; give"
     ):
         read_distributions(tmp_path / "missing")
-    with pytest.raises(InputError, match=r"it has no manifest.json of ours"):
+    with pytest.raises(InputError, match=r"it has no manifest.json that this version"):
         read_distributions(tmp_path)
     write_manifest(tmp_path, {}, "mgpu_ngram counts")
     with pytest.raises(InputError, match=r"it is one of 'mgpu_ngram counts'"):

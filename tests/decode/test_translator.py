@@ -129,7 +129,7 @@ def test_results_of_one_string_and_of_an_empty_sentence(translator):
     alone = system.translate("a b", beam_size=3, n_best=2)
     assert [best.text for best in found[0]] == [best.text for best in alone] and len(alone) == 2
     assert found[1] == [("", (), 0.0, 0.0, (), None, ())]
-    assert found[2][0].alignment.shape == (len(found[2][0].token_log_probs), 2)  # the newline is no word
+    assert found[2][0].alignment.shape == (len(found[2][0].token_log_probs), 2)  # the newline is not a word
     np.testing.assert_allclose(found[0][0].alignment.sum(axis=1), 1, rtol=1e-5)
     assert system.translate([]) == [] and system.score([], []) == []
     assert system.score("a b", "x@@ y").text == "x@@ y" and "1 models" in repr(system)

@@ -213,7 +213,7 @@ def test_weights_1_and_0(plain_backoff, to_device):
 
 
 def test_the_value_of_begin(plain_backoff):
-    """<s> is no word that follows others: 0 by lmplz, -99 by SRILM."""
+    """<s> is not a word that follows others: 0 by lmplz, -99 by SRILM."""
     models = [plain_backoff.random(seed, order=2) for seed in (1, 2)]
     models[1].probs[1,] = 0.0
     words = Words.of([*SPECIAL, *"abcd"])

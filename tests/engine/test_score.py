@@ -105,5 +105,5 @@ def test_threads_share_long_streams(arpa, monkeypatch):
         for bos, eos in (True, True), (False, False):
             one, several = (vars(replica.score_ids(ids, offsets, bos, eos)) for replica in (alone, shared))
             assert all(np.array_equal(one[name], several[name]) for name in one)
-    tail = np.array([4, 5, 0] + [4] * 30, np.uint32)  # the last one is no whole sentence
+    tail = np.array([4, 5, 0] + [4] * 30, np.uint32)  # the last one is not a whole sentence
     assert np.array_equal(shared.score_codes(tail).prob_T, alone.score_codes(tail).prob_T)

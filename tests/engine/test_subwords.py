@@ -129,7 +129,7 @@ def test_models_that_are_left_to_the_library(options, tmp_path):
 
 
 def test_a_model_file_by_hand():
-    """A piece of 1.5, and settings that are not the defaults; a field that ends behind the data is no model."""
+    """A piece of 1.5, and settings that are not the defaults; a field that ends behind the data is not a model."""
     piece = b"\x0a\x01a\x15\x00\x00\xc0\x3f\x18\x02"
     data = b"\x0a" + bytes([len(piece)]) + piece + b"\x12\x02\x18\x02" + b"\x1a\x04\x18\x00\x20\x00"
     model = read_model(data)

@@ -5,7 +5,7 @@ python clients.py use NAME FOLDER    one client, in an environment that has `ken
 
 Packages come from PyPI, repositories from GitHub or from the mirror that $GITHUB names. A client without tests that run
 offline is used as its documentation shows, once with the module kenlm of PyPI and once with `mgpu_ngram.kenlm` in its
-place. It passes if all results are equal. `make clients` calls this file, which is no part of the tests.
+place. It passes if all results are equal. `make clients` calls this file, which is not a part of the tests.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_by_hand(to_device):
 
 
 def test_the_order_and_the_precision_of_sums(to_device):
-    """2**24 + 1 is no float32: whether the 1 is lost depends on the order of the sum."""
+    """2**24 + 1 is not a float32: whether the 1 is lost depends on the order of the sum."""
     probs = [-(2.0**24), -1, -1, -1, -1, -(2.0**24)]
     totals, oovs, oov_totals = sums([1] * 6, probs, [3, 6], to_device)
     assert totals == [-(2.0**24), -(2.0**24) - 2]

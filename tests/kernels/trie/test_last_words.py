@@ -20,7 +20,7 @@ def find(trie, pieces, begins, rows, lengths, words, to_device):
 
 
 def test_by_hand(to_device):
-    # 0: "", 1: "a", 2: "c", 3: "ab", 4: "ad", 5: "c\xff"; 6 is no node
+    # 0: "", 1: "a", 2: "c", 3: "ab", 4: "ad", 5: "c\xff"; 6 is not a node
     trie = np.frombuffer(b"\0acbd\xff", np.uint8), np.array([1, 3, 5, 6, 6, 6, 6], np.int32)
     pieces = [b" a", b"b", b" c\xff ad", b"\n", b"", b" ? "]  # the last one of tokens 5, -1, 9
     rows = [[9, 0, 1, 2], [0, 4, 1, 3], [0, 2, 7, 1], [0, 9, 1, 0], [1, 1, 0, 1], [0, 0, 3, 4]]
