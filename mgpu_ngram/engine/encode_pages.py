@@ -19,7 +19,7 @@ from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_
 from mgpu_ngram.kernels.count.suffix_texts import suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-ROW_BYTES = 100  # of the device for each row while it is encoded: lengths, offsets, and pages before they are copied
+ROW_BYTES = 128  # of the device for each row while it is encoded: lengths, offsets, and pages before they are copied
 CHUNK_ROWS = 4096  # whose greatest count is found before their rows are
 MOST_ROWS = 1 << 25  # that are encoded at once; more would only take more memory
 
@@ -62,13 +62,15 @@ class PageEncoder:
     columns        as `PartWriter` has it; "text" needs a vocabulary of words
     min_count      n-grams with smaller counts are left out
     top            number of rows of `EncodedShard.head`
-    working_bytes  of the device that may be used beside the table
+    working_bytes  of the device that may be used beside the table, the words of the vocabulary included
     """
 
     def __init__(self, vocabulary: Vocabulary, columns: str, min_count: int, top: int, working_bytes: int):
         self._vocabulary, self._columns, self._min_count, self._top = vocabulary, columns, min_count, top
-        self._most_rows = min(MOST_ROWS, working_bytes // ROW_BYTES)
         self._words: tuple[Any, Any] | None = None  # offsets and bytes on the device
+        if columns == "text":
+            working_bytes -= vocabulary.offsets_V.nbytes + vocabulary.data.nbytes
+        self._most_rows = max(0, min(MOST_ROWS, working_bytes // ROW_BYTES))
 
     @staticmethod
     def can_encode(vocabulary: Vocabulary, columns: str) -> bool:

@@ -89,6 +89,9 @@ def test_shards_are_encoded_together_as_far_as_memory_allows(vocabulary):
         encoder = PageEncoder(vocabulary, "ids", 1, 0, rows * encode_pages.ROW_BYTES)
         assert list(encoder.parts(table)) == parts
     assert encoder.encode(table) is None
+    words = vocabulary.offsets_V.nbytes + vocabulary.data.nbytes
+    for room, first in {words + 20 * encode_pages.ROW_BYTES: (0, 2), words: (0, 1)}.items():
+        assert next(PageEncoder(vocabulary, "text", 1, 0, room).parts(table)) == first
 
 
 def test_texts_beyond_a_row_group_are_left_to_the_host(vocabulary, to_device, monkeypatch):
