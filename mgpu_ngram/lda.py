@@ -243,7 +243,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def coherence(self, X: Any, measure: str = "c_npmi", n_words: int = 10) -> np.ndarray:
         """Return the coherence of each topic, (n_components,) float64: the co-occurrence of its top words in X.
 
-        measure  u_mass, c_npmi, c_uci or c_v; pairs of words are counted in whole documents
+        measure  u_mass, c_npmi, c_uci or c_v; pairs of words are counted in whole documents. A document without a
+                 word counts as one, as in gensim; in the metrics of a training it does not
         """
         if measure not in COHERENCE_MEASURES:
             raise InputError(f"measure is {measure!r} but must be one of {', '.join(COHERENCE_MEASURES)}")

@@ -64,6 +64,10 @@ def test_rows_keep_the_shares_from_the_threshold_on(options, tmp_path):
     rows = np.repeat([0, 1, 2], np.diff(found.starts_D1))
     assert found.shares_N.tolist() == dense[rows, found.topics_N].tolist(), "rows are not scaled"
     assert infer_chunk(chunk, options(threshold=0)).starts_D1.tolist() == [0, 3, 6, 9]
+    third = float(dense[1, 0])
+    assert infer_chunk(chunk, options(threshold=third)).starts_D1.tolist()[:3] == [0, 1, 4], "a share that is equal"
+    above = float(np.nextafter(dense[1, 0], np.float32(1)))
+    assert infer_chunk(chunk, options(threshold=above)).starts_D1.tolist()[:3] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("cells", [3, 30])
