@@ -377,6 +377,15 @@ def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
     for figure in (joint, plugin):
         assert figure(sampler, ALONE, priors) == figure(expected, ALONE, priors)
     assert bool(list(tmp_path.iterdir())) == (room.host_bytes is not None)
+    # A resumed run gives every block the topics of all parts.
+    before, _ = trained(bags, 9, 2)
+    ends = np.cumsum([part.tokens for part in parts])[:-1]
+    snapshot = dict(enumerate(np.split(tokens_of(before, bags)[2].astype(np.uint16), ends)))
+    again = make_sampler(parts, bags.num_words, 9, device, 2, replace(room, folder=tmp_path / "again"))
+    start_topics(again, ALONE, 1, snapshot)
+    again.sweep = 2
+    sweep(again, ALONE, priors, 1)
+    assert tokens_of(again, bags)[2].tolist() == tokens_of(expected, bags)[2].tolist()
 
 
 def test_blocks_are_cut_so_that_their_layout_fits():
