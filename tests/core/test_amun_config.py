@@ -18,7 +18,7 @@ def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write(options, name="amun.yml"):
-        text = options if isinstance(options, str) else yaml.safe_dump(options)
+        text = options if isinstance(options, str) else yaml.safe_dump(options, sort_keys=False)
         Path(name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
         return name
 

@@ -231,6 +231,12 @@ def test_batches_do_not_change_results(random_model, kind, sentences):
     assert found[0] == [] and len(sources[0]) == 1  # an empty line has no result
 
 
+def test_the_number_of_sentences_that_are_searched_at_once():
+    """By hand: as many as have 20 source words together, at least one."""
+    assert [Batching(5, words=20).most(length) for length in (1, 4, 5, 7, 20, 21)] == [5, 5, 4, 2, 1, 1]
+    assert Batching(5).most(1000) == 5
+
+
 @pytest.mark.parametrize("words", [0, 40])
 def test_sentences_enter_before_a_batch_has_drained(random_model, words):
     """Also where the number of words, not of sentences, is the limit; and each is encoded once."""
