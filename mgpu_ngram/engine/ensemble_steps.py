@@ -35,6 +35,13 @@ class WeightedModel(NamedTuple):
     weight: float
 
 
+def check_weights(weights: Sequence[float]) -> None:
+    """Raise InputError for a weight of a model that is negative or not finite."""
+    for weight in weights:
+        if not 0 <= weight < math.inf:
+            raise InputError(f"the weight of a model is {weight} but must be a finite number, at least 0")
+
+
 class Ensemble:
     """Models that score the same words, as one model. The attention is that of the first model with attention.
 
@@ -51,9 +58,7 @@ class Ensemble:
     ):
         if not models or len(weights) != len(models):
             raise InputError(f"there are {len(models)} models but {len(weights)} weights; give one for each model")
-        for weight in (*weights, 0.0 if lm is None else lm.weight):
-            if not 0 <= weight < math.inf:
-                raise InputError(f"the weight of a model is {weight} but must be a finite number, at least 0")
+        check_weights((*weights, 0.0 if lm is None else lm.weight))
         first = models[0]
         for i, model in enumerate(models):
             if (model.vocab_size, model.eos) != (first.vocab_size, first.eos):

@@ -306,6 +306,9 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
         ({"columns": [5]}, "a model reads column 5"),
         ({"softmax_filter": "nothing"}, "'nothing' does not exist"),
         ({"models": "nothing.npz"}, "'nothing.npz' does not exist"),
+        ({"lm": "nothing.arpa"}, "nothing.arpa: "),
+        ({"weights": [-1]}, "the weight of a model is -1.0 but"),
+        ({"lm_weight": -0.5}, "the weight of a model is -0.5 but"),
     ],
 )
 def test_a_plan_refuses_what_a_run_refuses(setting, message, system, decode):

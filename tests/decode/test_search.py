@@ -237,6 +237,15 @@ def test_the_number_of_sentences_that_are_searched_at_once():
     assert Batching(5).most(1000) == 5
 
 
+def test_the_longest_sentences_enter_first():
+    """Of each pool; so few positions are padded."""
+    model, entered = TableSteps(), []
+    model.prepare = lambda sources: entered.extend(len(source) for source in sources)
+    sources = [np.array([2] * n + [0]) for n in (3, 1, 5, 2, 4, 6, 1)]
+    decode([model], sources, batching=Batching(2, pool=4))
+    assert entered == [6, 4, 3, 2, 7, 5, 2]
+
+
 @pytest.mark.parametrize("words", [0, 40])
 def test_sentences_enter_before_a_batch_has_drained(random_model, words):
     """Also where the number of words, not of sentences, is the limit; and each is encoded once."""

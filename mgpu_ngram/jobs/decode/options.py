@@ -10,11 +10,13 @@ from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.model_file import check_models
 from mgpu_ngram.core.nmt_files import factors_in
 from mgpu_ngram.core.output import check_text_file
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import POSITIONS, Batching, sentences_at_once
 from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
+from mgpu_ngram.engine.ensemble_steps import check_weights
 from mgpu_ngram.engine.open_translation import TranslationFiles
 from mgpu_ngram.engine.search_options import SearchOptions
 from mgpu_ngram.jobs.budget import SHORT_TEXT_CHUNKS
@@ -36,6 +38,8 @@ def check(config: DecodeConfig, made: Collection[str] = ()) -> None:
             f"lm_weight is {config.lm_weight:g} but there is no n-gram model; give --lm FILE (in YAML lm), or leave it "
             "out"
         )
+    check_weights((*config.weights, config.lm_weight))
+    check_models([config.lm] if config.lm else [], made)
     beside = [path for path in (config.prefixes, config.targets) if path]
     for path in (*files_of(config).paths, *beside):
         if path not in made:

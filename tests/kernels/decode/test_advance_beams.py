@@ -96,6 +96,21 @@ def test_bound_by_a_word_penalty(to_device):
         assert step([[(0, 0, -1), (0, 3, cost)]], live, beams, ending, to_device)[2] == done
 
 
+@pytest.mark.parametrize(
+    ("finished", "penalty", "cost", "done"),
+    [
+        (-1, 0.0, -4.1, [0]), (-1, 0.0, -3.9, []),  # below 0, the greatest score is that of four words: -3.9 / 4
+        (-0.5, -1.0, -3.1, [0]), (-0.5, -1.0, -2.9, []),  # above 0, that of two words: (-2.9 + 4) / 2, beside 0.5 / 1
+    ],
+)  # fmt: skip
+def test_bound_by_the_length(finished, penalty, cost, done, to_device):
+    """The score is divided by the number of words, of which the other one will have two to four."""
+    beams = make_beams(1, 4, 2, 1, [4], [4], [2], to_device)
+    ending = Ending(EOS, "bound", penalty, to_device(np.arange(5.0)))
+    live = first_live([0], [2], to_device)
+    assert step([[(0, 0, finished), (0, 3, cost)]], live, beams, ending, to_device)[2] == done
+
+
 def test_wrong_arguments(to_device):
     beams = make_beams(1, 4, 2, 1, [4], [4], [2], to_device)
     live = first_live([0], [2], to_device)
