@@ -270,6 +270,15 @@ def test_streams(planted):
     assert lda.perplexity(planted) < 1.02 * clone(lda).fit(planted).perplexity(planted)
 
 
+def test_a_batch_starts_with_the_priors_that_earlier_batches_ended_with(planted):
+    lda = ng.LDA(**FEW, optimise_every=4, seeds={5: 2}).partial_fit(planted[:100])
+    alpha_Z, beta = lda.doc_topic_prior_.tolist(), lda.topic_word_prior_
+    assert alpha_Z != [12.5] * 4 and beta != 0.01, "they were estimated"
+    lda.set_params(optimise_every=0).partial_fit(planted[100:])
+    assert lda.doc_topic_prior_.tolist() == alpha_Z and lda.topic_word_prior_ == beta
+    assert [*lda.model_.priors.seeds] == [5]
+
+
 def test_a_stream_goes_on_from_a_file(planted, tmp_path, monkeypatch):
     seeds, train = [], module.train
     monkeypatch.setattr(module, "train", lambda config, *a, **k: seeds.append(config.seed) or train(config, *a, **k))

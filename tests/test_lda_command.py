@@ -55,6 +55,7 @@ def test_a_model_as_text_and_as_json(lda):
         ("--min-df 0.03", {"min_df": 0.03}),
         ("--max-df 10", {"max_df": 10}),
         ("--max-df 0.03", {"max_df": 0.03}),
+        ("--max-df 1", {"max_df": 1.0}),
         ("--max-features 12", {"max_features": 12}),
     ],
 )

@@ -13,6 +13,7 @@ from scipy.stats import chi2
 
 from mgpu_ngram.core import topic_model
 from mgpu_ngram.core.bags import join_bags, make_bags
+from mgpu_ngram.core.checkpoint_entries import read_entry
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda, lda_blocks, lda_metrics
@@ -22,6 +23,7 @@ from mgpu_ngram.engine.lda import document_counts, make_sampler, numbers_of_coun
 from mgpu_ngram.engine.lda_blocks import CorpusPart, Room, StreamedBlocks, make_block, make_blocks
 from mgpu_ngram.engine.lda_metrics import coherences, completion, joint, most_frequent_words, plugin
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
+from mgpu_ngram.engine.lda_train import Rank, Snapshot, save_snapshot
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
 
@@ -386,6 +388,29 @@ def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
     again.sweep = 2
     sweep(again, ALONE, priors, 1)
     assert tokens_of(again, bags)[2].tolist() == tokens_of(expected, bags)[2].tolist()
+
+
+def test_an_older_snapshot_stays_until_all_devices_have_written(tmp_path):
+    bags, _ = bars(np.random.default_rng(3), 40)
+    parts = [CorpusPart.of(i, 20 * i, bags.slice(20 * i, 20 * i + 20)) for i in range(2)]
+    sampler = make_sampler(parts, bags.num_words, 4, "cpu", 1, Room(None, 1, tmp_path / "blocks"))
+    start_topics(sampler, ALONE, 1)
+    folder, seen = tmp_path / "entries", []
+    folder.mkdir()
+
+    class Barrier(Alone):
+        def all_reduce(self, array):
+            seen.append(sorted((e.generation, e.items) for e in map(read_entry, map(str, folder.iterdir()))))
+            return array
+
+    nothing = HeldOut(bags.slice(0, 0), bags.slice(0, 0))
+    for sweeps in (3, 5):
+        sampler.sweep = sweeps
+        state = Snapshot(sweeps, Priors(np.ones(4), 0.1))
+        save_snapshot(Rank(sampler, nothing, state), Barrier(), str(folder))
+    new, old = [(5, (0,)), (5, (1,))], [(3, (0,)), (3, (1,))]
+    assert seen == [old, old + new], "both are there when the devices wait for each other"
+    assert sorted((e.generation, e.items) for e in map(read_entry, map(str, folder.iterdir()))) == new
 
 
 def test_blocks_are_cut_so_that_their_layout_fits():

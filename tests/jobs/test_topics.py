@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.topic_model import Priors, TopicModel, save_topic_model
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.topics import infer
@@ -206,6 +207,25 @@ def test_a_full_disk_leaves_no_file(suffix, model, parquet, here, tmp_path, full
     with pytest.raises(RunError, match=re.escape(f"rows.{suffix}")):
         run_topics(here, model, parquet, tmp_path / f"rows.{suffix}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shares_of_groups_are_means_of_the_documents_with_a_known_word():
+    groups = {"one": (1, np.array([0.25, 0.75])), "empty": (2, np.zeros(2)), "more": (4, np.array([1.0, 2.0]))}
+    summary = infer.Summary(np.zeros(2), infer.no_examples(2, 0), groups=groups)
+    found = summary.group_shares()
+    assert found.groups == ["empty", "more", "one"] and found.documents_G.tolist() == [2, 4, 1]
+    assert found.shares_GZ == pytest.approx(np.array([[0, 0], [1 / 3, 2 / 3], [0.25, 0.75]]))
+
+
+def test_an_export_of_seed_words_has_their_tokens_alone_as_counts(here, tmp_path):
+    """Their priors are part of the probabilities."""
+    counts_VZ, seed_Z = np.array([[3, 0], [0, 2]], np.uint32), np.array([9.5, 0.5], np.float32)
+    save_topic_model(tmp_path / "m", TopicModel.of_counts(counts_VZ, Priors(np.ones(2), 0.5, {1: seed_Z})))
+    run_topics(here, str(tmp_path / "m"), None, tmp_path / "rows.npy", wanted=Wanted(export=str(tmp_path / "plain")))
+    assert np.load(tmp_path / "plain" / "counts.npy").tolist() == counts_VZ.T.tolist()
+    assert np.load(tmp_path / "plain" / "probabilities.npy") == pytest.approx(
+        np.array([[3.5 / 13, 9.5 / 13], [0.5 / 3, 2.5 / 3]])
+    )
 
 
 def test_one_topic_and_its_neighbours(model, here):
