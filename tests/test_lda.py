@@ -441,6 +441,16 @@ def test_files(fitted, planted, tmp_path):
     assert np.array_equal(again.components_, fitted.components_)
 
 
+@pytest.mark.parametrize("options", [{"lowercase": False}, {"token_pattern": r"[Ww]|\d"}])
+def test_a_loaded_model_splits_text_as_in_its_training(options, texts, tmp_path):
+    lda = ng.LDA(**FEW, **options).fit(texts)
+    lda.save(tmp_path / "model.lda")
+    loaded, default = ng.LDA.load(tmp_path / "model.lda"), clone(lda).set_params(lowercase=True, token_pattern=None)
+    assert np.array_equal(loaded.transform(texts), lda.transform(texts))
+    assert loaded.get_params() | options == loaded.get_params()
+    assert list(default.fit(texts).words_) != list(loaded.words_), "the options matter"
+
+
 def test_topics_of_documents_end_where_the_settings_say(fitted, planted):
     lda = clone(fitted).set_params(max_doc_update_iter=0).fit(planted)
     priors_DZ = np.tile(lda.doc_topic_prior_ / lda.doc_topic_prior_.sum(), (len(planted), 1))
