@@ -127,6 +127,27 @@ def test_an_interrupted_run_is_resumed(seconds, undisturbed, folder, numbers, tm
     executor.close()
 
 
+@pytest.mark.parametrize("beside", ["prefixes", "targets"])
+def test_a_run_of_other_files_is_not_resumed(beside, folder, tmp_path):
+    """Each file that the results depend on."""
+    executor, out, files = LocalExecutor(workers=1), tmp_path / "out", {}
+    for name, content in ((beside, "s\n" * LINES), ("softmax_filter", "s a 0.5\n"), ("bpe", "a b\n")):
+        files[name] = tmp_path / name
+        files[name].write_text(content)
+    options = {name: str(path) for name, path in files.items()} | {"bpe": [str(files["bpe"])], "n_best": 1}
+    with pytest.raises(KeyboardInterrupt):
+        decoded(executor, folder, out, {"progress": Interrupt(3), "checkpoint_seconds": 0}, **options)
+    for path in files.values():
+        content = path.read_text()
+        path.write_text(content.replace("s", "t").replace("b", "c"))
+        with pytest.raises(InputError, match=rf"cannot be resumed: .*{path.name}"):
+            decoded(executor, folder, out, {"resume": True}, **options)
+        path.write_text(content)
+    resumed = decoded(executor, folder, out, {"resume": True}, **options)
+    assert resumed == decoded(executor, folder, tmp_path / "whole", **options)
+    executor.close()
+
+
 def test_lines_that_fail_leave_what_is_done(undisturbed, folder, numbers, tmp_path):
     """A damaged entry is decoded again, with a warning; a corrected text is another text."""
     executor, out, text = LocalExecutor(workers=1), tmp_path / "out", tmp_path / "text"
