@@ -133,7 +133,9 @@ def test_forbidden_tokens_and_the_token_before_the_first():
     assert [best.words for best in found] == [(1,), (0,)] and np.exp(found[0].cost) == pytest.approx(0.6)
     search = ng.BeamSearch(lambda tokens, state: (table[tokens], state), V, 4, bos=3, unk=1, max_length=1)
     assert search.run(np.zeros(2))[1][0].words == (0,)
-    assert search.score(np.zeros(1), [[2]])[0].score == -math.inf
+    impossible = search.score(np.zeros(1), [[2]])[0]
+    assert impossible.words == (2, 0) and impossible.score == impossible.cost == -math.inf
+    assert impossible.word_scores == (-math.inf, -math.inf)
     assert np.array_equal(table, kept)  # what step returns is left alone
 
 
@@ -156,8 +158,11 @@ def test_states_that_grow():
         logits[new["of"] % 2 == 0, 0] = 99
         return logits, new
 
+    search, prefixes = ng.BeamSearch(uneven, V, 1, max_length=LENGTH), [[], [1]] + [[]] * 3
     with pytest.raises(ng.InputError, match=r"a row of state\['cache'\] has shape \(1,\) after .* give refill=False"):
-        ng.BeamSearch(uneven, V, 1, max_length=LENGTH).run(start, 2, prefixes=[[], [1]] + [[]] * 3)
+        search.run(start, 2, prefixes=prefixes)
+    found = search.run(start, 2, prefixes=prefixes, refill=False)
+    assert found == search.run(start, prefixes=prefixes) and [best.words[0] for (best,) in found[:3]] == [0, 1, 0]
 
 
 @pytest.mark.gpu
