@@ -120,6 +120,7 @@ def test_weights_of_a_file(config, tmp_path):
     (tmp_path / "w").write_text("F0= 0.25\nF1= -1e-1\n\n")
     options = read_amun(config({"scorers": SCORERS, "load-weights": "w"}))
     assert amun_settings(options)["weights"] == [0.25, -0.1]
+    assert amun_settings(options | {"weights": {"F0": 3, "F1": 4}})["weights"] == [0.25, -0.1], "the file is read last"
     assert weight_lines(options) == ["F0= 0.25", "F1= -0.1"]
     assert weight_lines({"model": ["a.npz"]}) == ["F0= 1"]
     for line in ("F0 0.5", "F0= x", "F0="):

@@ -298,6 +298,29 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
     assert status == 2 and "files.m0.npz" in err
 
 
+def test_the_dumped_job_has_every_setting(system, decode):
+    """All that differ from the defaults, under their own names."""
+    wanted = {
+        "models": ["m0.npz", "m1.npz"], "text": ["text"], "source_vocab": ["src.json"], "target_vocab": "trg.json",
+        "bpe": ["codes"], "debpe": False, "weights": [0.5, 2.0], "lm": "lm.arpa", "lm_weight": 0.3, "beam_size": 7,
+        "n_best": 7, "length_penalty": 0.6, "word_penalty": -0.5, "max_length": 9, "max_length_multiple": 1.5,
+        "max_steps": 4, "allow_unk": True, "early_stopping": "bound", "sample": True, "top_k": 3, "top_p": 0.5,
+        "temperature": 2.0, "seed": 8, "prefixes": "first", "softmax_filter": "lex", "first_words": 5,
+        "most_translations": 6, "alignment": "soft", "wipo": True, "mini_batch": 10, "mini_batch_words": 11,
+        "maxi_batch": 12, "batching": "drain", "dtype": "tf32", "table_bytes": 0, "chunk_sentences": 13,
+        "text_column": "line",
+    }  # fmt: skip
+    flags = """--bpe codes --no-debpe --weights 0.5 2 --lm lm.arpa --lm-weight 0.3 -b 7 --n-best --length-penalty 0.6
+        --word-penalty -0.5 --max-length 9 --max-length-multiple 1.5 --max-steps 4 -u --early-stopping bound --sample
+        --top-k 3 --top-p 0.5 --temperature 2 --seed 8 --prefixes first -f lex 5 6 --return-soft-alignment --wipo
+        --mini-batch 10 --mini-batch-words 11 --maxi-batch 12 --batching drain --dtype tf32 --table-bytes 0
+        --chunk-sentences 13 --text-column line --dump-config"""
+    status, out, err = decode("m0.npz", "m1.npz", *system[1:], "text", *flags.split())
+    assert (status, err) == (0, "") and yaml.safe_load(out)["jobs"] == [{"decode": wanted}]
+    out = decode("m1.npz", *system[1:], "-m", "m0.npz", "--dump-config")[1]
+    assert yaml.safe_load(out)["jobs"][0]["decode"]["models"] == ["m0.npz", "m1.npz"]
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

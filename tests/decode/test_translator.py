@@ -167,6 +167,15 @@ def test_samples_are_fixed_by_the_seed(translator):
     assert len({best.text for best in found[0][0]}) > 1
 
 
+def test_lines_of_many_tasks_have_their_own_numbers(translator):
+    """A task has 64 sentences: equal sentences have other samples, and an error names the line."""
+    system, lines = translator(0), ["a b c d e f"] * 130
+    found = system.translate(lines, sample=True, beam_size=16, n_best=16, seed=1)
+    assert len({tuple(best.text for best in results) for results in found}) == 130
+    with pytest.raises(ng.InputError, match="line 101 of the text: a line has 2 columns"):
+        system.translate([*lines[:100], "a\tb", *lines[100:]])
+
+
 def test_split_words_are_joined(fixed, tmp_path):
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\na b</w>\n")
