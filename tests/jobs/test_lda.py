@@ -25,7 +25,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda import run as lda_run
 from mgpu_ngram.jobs.lda import train as job
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.lda.run import run
+from mgpu_ngram.jobs.lda.run import changed_since, run
 from mgpu_ngram.jobs.lda.train import WAIT_SECONDS, Storage, corpus_of, split_parts, train
 from mgpu_ngram.jobs.progress import Progress
 
@@ -231,6 +231,25 @@ def run_until(executor, documents, output, act):
     finally:
         job.train = original
     assert seen.is_set()
+
+
+def test_any_other_setting_makes_another_model(documents, tmp_path):
+    """A run is not resumed, and a model is made again, when a setting has changed."""
+    executor = LocalExecutor(workers=1)
+    run(LdaConfig([documents], topics=2, sweeps=1), RunContext(executor, tmp_path / "out"))
+    executor.close()
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    config = LdaConfig([documents], topics=2, sweeps=1, block_tokens=7, name="other")
+    assert changed_since(config, manifest) == "", "these change no bit of the model"
+    others = {
+        "vocabulary": "words.txt", "text_column": "body", "lowercase": False, "token_pattern": "a",
+        "stop_words": "english", "min_df": 2, "max_df": 5, "max_features": 3, "topics": 3, "sweeps": 2, "alpha": 1.0,
+        "beta": 0.5, "seeds": {0: "word00"}, "optimise_every": 1, "exclude_self": False, "seed": 2,
+        "evaluate_every": 1, "held_out": 0.1, "tolerance": 0.1, "coherence": True,
+    }  # fmt: skip
+    assert {*others} == LdaConfig.__dataclass_fields__.keys() - {"corpus", "name", "block_tokens"}
+    for name, value in others.items():
+        assert f"options.{name}" in changed_since(replace(config, **{name: value}), manifest), name
 
 
 def test_progress_counts_sweeps_and_shows_the_perplexity(documents, tmp_path):

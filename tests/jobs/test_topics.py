@@ -16,7 +16,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.topics import infer
 from mgpu_ngram.jobs.topics.config import TopicsConfig
-from mgpu_ngram.jobs.topics.run import Wanted, run
+from mgpu_ngram.jobs.topics.run import Wanted, changed_since, run
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -207,6 +207,28 @@ def test_a_full_disk_leaves_no_file(suffix, model, parquet, here, tmp_path, full
     with pytest.raises(RunError, match=re.escape(f"rows.{suffix}")):
         run_topics(here, model, parquet, tmp_path / f"rows.{suffix}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_totals_of_documents_by_hand(model, here, tmp_path):
+    (tmp_path / "docs.txt").write_text("apple\n\nzebra yak\napple oak zebra\n")
+    found = run_topics(here, model, tmp_path / "docs.txt", tmp_path / "rows.npy").found
+    assert (found.documents, found.empty, found.tokens, found.unknown) == (4, 2, 3, 3)
+
+
+def test_any_other_setting_makes_another_output(model, here, tmp_path):
+    (tmp_path / "docs.txt").write_text("apple oak\n")
+    documents = [str(tmp_path / "docs.txt")]
+    run_topics(here, model, documents[0], tmp_path / "out", False)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert changed_since(TopicsConfig(model, documents), manifest) == ""
+    others = {
+        "text_column": "body", "vocabulary": "words.txt", "format": "jsonl", "dense": True, "threshold": 0.02,
+        "group_by": "kind", "time": "day", "by": "year", "top": 11, "order": "frex", "relevance_lambda": 0.5,
+        "examples": 4, "nearest": 1, "html": True,
+    }  # fmt: skip
+    assert {*others} == TopicsConfig.__dataclass_fields__.keys() - {"model", "documents", "name"}
+    for name, value in others.items():
+        assert f"options.{name} was" in changed_since(TopicsConfig(model, documents, **{name: value}), manifest)
 
 
 def test_shares_of_groups_are_means_of_the_documents_with_a_known_word():
