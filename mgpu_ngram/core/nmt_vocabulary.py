@@ -119,12 +119,14 @@ def _pairs(text: str, name: str) -> list[tuple[str, int]]:
         return [(token, _id(id, token, name)) for token, id in found]
     if start and name.removesuffix(".gz").endswith(".json"):
         raise InputError(f"vocabulary {name!r} starts with {start[:20]!r}, not with {{; write pairs of word and id")
-    lines = start.splitlines()
+    lines = start.split("\n") if start else []
     if lines and all(_PAIR.match(line) or line.lstrip().startswith("#") or not line.strip() for line in lines):
         return _yaml_pairs(start, name)
     if name.removesuffix(".gz").endswith((".yml", ".yaml")):
         return _yaml_pairs(start, name)
-    return [(line.strip(), i) for i, line in enumerate(lines) if line.strip()]
+    # As in `words_in_line`, other spaces, such as U+00A0 and U+0085, are parts of words.
+    words = (line.strip(" \t\r") for line in text.removeprefix("\ufeff").split("\n"))
+    return [(word, i) for i, word in enumerate(words) if word]
 
 
 def _yaml_pairs(text: str, name: str) -> list[tuple[str, int]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mgpu_ngram.core.bpe import words_in_line
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_vocabulary import NmtVocabulary
 from mgpu_ngram.core.unpacked import read_lines
@@ -46,7 +47,8 @@ def load_shortlist(path: str, source: NmtVocabulary, target: NmtVocabulary, firs
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        words = line.rstrip("\r").split("\t") if "\t" in line else line.split()
+        line = line.rstrip("\r")
+        words = line.split("\t") if "\t" in line else words_in_line(line)
         probability = _probability(words)
         if probability is None:
             raise InputError(

@@ -106,12 +106,12 @@ def test_models_with_other_numbers_of_embeddings_share_a_vocabulary(files, rando
 def test_a_shortlist_by_hand(vocabularies, tmp_path):
     source, target = map(load_nmt_vocabulary, vocabularies)
     spaces, tabs = tmp_path / "lex", tmp_path / "lex.gz"
-    spaces.write_text("x a 0.1\ny a 0.7\nz a 0.7\nu b 1\nx qq 1\nqq a 1\n\n")
-    tabs.write_bytes(gzip.compress(b"a\tx\t0.1\na\ty\t0.7\na\tz\t7e-1\r\nb\tu\t1\n"))
+    spaces.write_text("x a 0.1\ny a 0.7\nz a 0.7\nu b 1\nx qq 1\nqq a 1\nu g\u00a0h 1\r\n\n")
+    tabs.write_bytes(gzip.compress("a\tx\t0.1\na\ty\t0.7\na\tz\t7e-1\r\nb\tu\t1\ng\u00a0h\tu\t1\n".encode()))
     for path in (spaces, tabs):
         shortlist = load_shortlist(str(path), source, target, 0, 2)
         found = {word: ids.tolist() for word, ids in shortlist.translations.items()}
-        assert (shortlist.first, found) == (2, {2: [3, 4], 3: [5]})
+        assert (shortlist.first, found) == (2, {2: [3, 4], 3: [5], 8: [5]})
     assert np.flatnonzero(shortlist.allowed(np.array([2, 7, 0]), 7)).tolist() == [0, 1, 3, 4]
     first_three = load_shortlist(str(spaces), source, target, 3, 0)
     assert np.flatnonzero(first_three.allowed(np.array([2]), 7)).tolist() == [0, 1, 2]

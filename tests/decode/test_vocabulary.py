@@ -42,6 +42,22 @@ def test_an_empty_line_of_a_plain_vocabulary_has_an_id(tmp_path):
     assert vocabulary.encode("b", 9).tolist() == [3, 0] and vocabulary.decode([2, 3]) == ["<unk>", "b"]
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(FORMATS[name].replace('"eos"', '"b"').replace("eos", "b"), "utf-8-sig")
+    vocabulary = load_nmt_vocabulary(str(path))
+    assert vocabulary.encode("\ufeffb b a x:", 7).tolist() == [1, 1, 2, 6, 0]
+
+
+def test_only_newlines_separate_the_words_of_a_plain_vocabulary(tmp_path):
+    """As only spaces separate the words of a text. Ids are numbers of lines, the empty ones included."""
+    (tmp_path / "v").write_bytes("\n\na\x85b\r\n\u2028\nc\u00a0\n\x0c\n d\n".encode())
+    vocabulary = load_nmt_vocabulary(str(tmp_path / "v"))
+    assert vocabulary.encode("a\x85b \u2028 c\u00a0 \x0c d", 9).tolist() == [2, 3, 4, 5, 6, 0]
+    assert vocabulary.tokens == ("</s>", "<unk>", "a\x85b", "\u2028", "c\u00a0", "\x0c", "d")
+
+
 def test_a_file_may_name_its_ends(tmp_path):
     path = tmp_path / "v.json"
     path.write_text(json.dumps({"<pad>": 0, "<unk>": 1, "<s>": 2, "</s>": 3, "a": 4}))
