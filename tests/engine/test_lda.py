@@ -134,6 +134,20 @@ def test_blocks_threads_and_devices_draw_the_same_topics(threads, device):
     assert tokens_of(again, bags)[2].tolist() == expected.tolist()
 
 
+def test_all_64_bits_of_a_seed_count(device):
+    bags, _ = bars(np.random.default_rng(3), 90)
+    seeds = [1, 1 + 2**32, 1 + 2**63, 2**64 - 1]
+    first = [tuple(tokens_of(trained(bags, 9, 0, device, seed=seed)[0], bags)[2]) for seed in seeds]
+    swept = []
+    for seed in seeds:
+        sampler, priors = trained(bags, 9, 0, device)  # all from the same topics
+        sweep(sampler, ALONE, priors, seed)
+        swept.append(tuple(tokens_of(sampler, bags)[2]))
+    held = [tuple(np.diff(keep_training(bags, 0, 0.5, seed).starts_D1)) for seed in seeds]
+    halves = [tuple(hold_out(bags, 0, 0.999, seed).observed.counts_P) for seed in seeds]
+    assert [len({*made}) for made in (first, swept, held, halves)] == [4, 4, 4, 4]
+
+
 def naive_joint(document, word, topic, D, V, Z, alpha_Z, beta_VZ):
     """Return the joint log-likelihood by the chain of predictive probabilities, token by token."""
     n_dz, n_vz, total = np.zeros((D, Z)), np.zeros((V, Z)), 0.0
@@ -169,19 +183,24 @@ def test_likelihoods_are_those_of_their_definitions(seeded, device):
 
 
 @pytest.mark.skipif(not (SHARED / "oracles" / "lda_eval.py").exists(), reason="needs the shared oracles")
-def test_held_out_perplexity_is_that_of_the_oracle(device, monkeypatch):
+@pytest.mark.parametrize("seeded", [False, True])
+def test_held_out_perplexity_is_that_of_the_oracle(seeded, device, monkeypatch):
     monkeypatch.syspath_prepend(SHARED / "oracles")
     import lda_eval
 
     bags, _ = bars(np.random.default_rng(5), 120)
-    sampler, priors = trained(bags, 10, 30, device)
+    seeds = {v: np.linspace(0.1, 300, 10).astype(np.float32) for v in range(0, bags.num_words, 2)} if seeded else {}
+    sampler, priors = trained(bags, 10, 30, device, priors=Priors(np.full(10, 5.0), 0.01, seeds))
     indptr, words, counts = bags.starts_D1, bags.words_P.astype(int), bags.counts_P.astype(int)
     halves = [
         make_bags(np.concatenate([[0], np.cumsum(half > 0)])[indptr], words[half > 0], half[half > 0], bags.num_words)
         for half in lda_eval.split_tokens(indptr, words, counts, 3)
     ]
     units, tokens = completion(sampler.counts_VZ, priors, HeldOut(*halves))
-    phi = lda_eval.phi_from_counts(to_host(sampler.counts_VZ), 0.01)
+    beta_VZ = np.full((bags.num_words, 10), 0.01)
+    for v, own_Z in seeds.items():
+        beta_VZ[v] = own_Z
+    phi = lda_eval.phi_from_counts(to_host(sampler.counts_VZ), beta_VZ)
     expected, number = lda_eval.doc_completion(indptr, words, counts, phi, priors.alpha_Z, seed=3)
     assert tokens == number
     assert math.exp(-units / UNITS / tokens) == pytest.approx(expected, rel=1e-5)
