@@ -650,6 +650,31 @@ class FixedSteps(TableSteps):
         return self._row
 
 
+class FixedRows:
+    """An n-gram model with the same logarithms after each history."""
+
+    def __init__(self, row_V):
+        self._row_V = row_V
+
+    def start(self, rows):
+        return np.zeros((rows, 1))
+
+    def step(self, state, words_R):
+        return state, NgramScores(lambda: np.tile(self._row_V, (len(words_R), 1)))
+
+
+@pytest.mark.parametrize("top_k", [64, 65, 0])
+def test_samples_have_the_distribution_of_an_ngram_model(top_k):
+    """100 equal words, of which the n-gram model prefers two; more than 64 are found by sorting."""
+    row_V = np.full(100, -40, np.float32)
+    row_V[[5, 70]] = np.log(0.25), np.log(0.75)
+    options = SearchOptions(1000, 1000, max_steps=1, sampling=Sampling(top_k, seed=3))
+    lm = WeightedModel(FixedRows(row_V), 0.5)  # a weight of 1/2 takes square roots: 0.5 and 0.866
+    (found,) = decode([FixedSteps([0.01] * 100)], [np.array([2, 0])], options, lm=lm)
+    counts = np.bincount([result.words[0] for result in found], minlength=100)
+    assert counts[5] + counts[70] == 1000 and counts[70] == pytest.approx(634, abs=60)
+
+
 def test_samples_of_few_words_and_of_sorted_rows_agree():
     """A model of 100 words, of which 40 have a probability; up to 64 words are not found by sorting."""
     p = np.random.default_rng(2).permutation(np.append(np.random.default_rng(1).random(40), np.zeros(60)))
