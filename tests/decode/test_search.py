@@ -650,6 +650,14 @@ class FixedSteps(TableSteps):
         return self._row
 
 
+class BiasedSteps(FixedSteps):
+    """The probabilities are in the bias."""
+
+    def step(self, state, words):
+        new, scores = super().step(state, words)
+        return new, StepScores(np.zeros_like(scores.logits_RV), None, scores.logits_RV[0])
+
+
 class FixedRows:
     """An n-gram model with the same logarithms after each history."""
 
@@ -675,11 +683,12 @@ def test_samples_have_the_distribution_of_an_ngram_model(top_k):
     assert counts[5] + counts[70] == 1000 and counts[70] == pytest.approx(634, abs=60)
 
 
-def test_samples_of_few_words_and_of_sorted_rows_agree():
+@pytest.mark.parametrize("kind", [FixedSteps, BiasedSteps])
+def test_samples_of_few_words_and_of_sorted_rows_agree(kind):
     """A model of 100 words, of which 40 have a probability; up to 64 words are not found by sorting."""
     p = np.random.default_rng(2).permutation(np.append(np.random.default_rng(1).random(40), np.zeros(60)))
     with np.errstate(divide="ignore"):
-        model = FixedSteps(p / p.sum())
+        model = kind(p / p.sum())
     samples = [Sampling(k, 0.9, seed=4) for k in (40, 64, 65, 0)]
     found = [decode([model], [np.array([2, 3, 0])], SearchOptions(30, 30, sampling=s))[0] for s in samples]
     words = [[r.words for r in results] for results in found]
