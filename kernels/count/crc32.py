@@ -55,7 +55,7 @@ def shift(crc: int, num_bytes: int) -> int:
 
 @njit(cache=True)
 def _shift(crc, num_bytes, powers):
-    """Multiply by powers as `multiply_polynomials` does, 100 times as fast."""
+    """Multiply by powers as `multiply_polynomials` does, in compiled code."""
     one, i = np.uint32(1), 0
     while num_bytes:
         if num_bytes & 1:

@@ -29,7 +29,7 @@ __device__ __forceinline__ i64 warp_most(i64 value) {
   return value;
 }
 
-// Blocks of pages, each of a warp. Page p has rows starts_P1[p] on and blocks blocks_P1[p] on, at least one of each;
+// A warp packs each block of a page. Page p has rows starts_P1[p] on and blocks blocks_P1[p] on, at least one of each;
 // blocks_P1 (P + 1,) i64. high_R, low_R, shift, mask, less: as `Numbers` of pack_deltas.py.
 //   ->  WRITE 0: bytes_K (K,) i64, the bytes of each block; least_P, most_P (P,) i64, set before to the greatest and the
 //       least i64

@@ -25,7 +25,7 @@ WARPS = 8  # of a thread block, as in pack_deltas.cu
 
 
 class Numbers(NamedTuple):
-    """R integers of 64 bits, or of some bits of one or two words of 64 bits.
+    """R integers: words of 64 bits, or the same bits of each word, or of each pair of words.
 
     high_R, low_R  (R,) uint64, contiguous
     shift          the integer is high >> shift; if negative, its lower -shift bits are the upper ones of low
@@ -90,7 +90,7 @@ def numbers_of_word(keys_CR: Any, bits: int, n: int) -> Numbers:
 
 
 def scalars(numbers: Numbers) -> tuple[Any, ...]:
-    """Return the last fields with types of their own, for which alone Numba compiles."""
+    """Return shift, mask and less as NumPy scalars, so that Numba compiles one variant."""
     return int64(numbers.shift), uint64(numbers.mask), int64(numbers.less)
 
 
@@ -201,7 +201,9 @@ def _cuda(numbers, starts_P1):
         return PackedPages(cupy.empty(0, np.uint8), ends_P1, least_P, most_P)
     blocks_P1 = cupy.zeros(P + 1, np.int64)
     cupy.cumsum(cupy.maximum((cupy.diff(starts_P1) + (BLOCK - 2)) // BLOCK, 1), out=blocks_P1[1:])
-    K = len(numbers.high_R) // BLOCK + 2 * P  # at least as many as there are: their number is on the device
+    K = (
+        len(numbers.high_R) // BLOCK + 2 * P
+    )  # an upper bound: the number itself is on the device
     bytes_K, blocks = cupy.zeros(K, np.int64), grid_for(K, WARPS)
     args = (
         numbers.high_R, numbers.low_R, numbers.shift, np.uint64(numbers.mask), numbers.less, starts_P1, blocks_P1, P,

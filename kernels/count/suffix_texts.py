@@ -56,7 +56,7 @@ def _cpu(keys_CR, order, bits, offsets_V, data_V, starts_P1):
     R = keys_CR.shape[1]
     ids_NR = np.empty((order, R), np.uint32)
     _check_ids(unpack_ids(keys_CR, bits, ids_NR), len(offsets_V) - 1)
-    shared_R, prefix_R, suffix_R = np.empty(R, np.uint8), np.empty(R, np.int64), np.empty(R, np.int64)
+    shared_R, prefix_R, suffix_R = np.empty(R, np.uint16), np.empty(R, np.int64), np.empty(R, np.int64)
     for start, end in zip(starts_P1[:-1].tolist(), starts_P1[1:].tolist(), strict=True):
         arrays = ids_NR[:, start:end], shared_R[start:end], prefix_R[start:end], suffix_R[start:end]
         place_suffixes(arrays[0], offsets_V, np.iinfo(np.int64).max, *arrays[1:])
@@ -167,7 +167,7 @@ def _cuda(keys_CR, order, bits, offsets_V, data_V, starts_P1):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return trigrams of words of 0 to 20 bytes, sorted, in pages of 1, 2, 5 and more rows."""
+    """Return trigrams of words of 0 to 19 bytes, sorted, in pages of 1, 2, 5 and more rows."""
     V, order, bits = 1 + size // 3, 3, 25
     lengths_V = rng.integers(0, 20, V)
     offsets_V = np.concatenate([[0], np.cumsum(lengths_V)]).astype(np.int64)

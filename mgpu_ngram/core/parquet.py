@@ -65,8 +65,8 @@ class PartWriter:
 
     As a context manager it leaves no file after an exception. Afterwards `written` holds rows, bytes and
     crc32 of the file. The file's bytes depend only on the rows, not on their division into tables. Holds one
-    row group and BUFFER_BYTES of its file in memory; several writers may run in several threads. Raises
-    RunError when the disk is full.
+    row group in memory, and BUFFER_BYTES of its file where pyarrow writes it. Several writers may run in several
+    threads. Raises RunError when the disk is full.
     """
 
     written: dict[str, int]
@@ -115,7 +115,7 @@ class PartWriter:
     def add_groups(self, groups: Iterable[tuple[int, Sequence[Page]]]) -> None:
         """Append row groups as (rows, pages) that were encoded before. `add` must not be called for the same file."""
         for rows, pages in groups:
-            self._writer.write_pages(rows, pages)
+            self._writer.write(rows, pages)
             self._rows += rows
 
     def _write_rest(self, kind: type[BaseException] | None, *_: Any) -> None:
@@ -142,13 +142,19 @@ class PartWriter:
 
     def _write_ids(self, table: Table) -> None:
         columns = [numbers_of_word(table.keys, table.bits, n) for n in range(table.order)]
-        *ranges, _ = self._writer.write([*columns, whole_numbers(np.ascontiguousarray(table.counts))])
-        if any(least < 0 or most >= len(self.vocabulary) for least, most in ranges):
+        counts = whole_numbers(np.ascontiguousarray(table.counts))
+        pages = zip([*columns, counts], self._writer.pages([*columns, counts]), strict=True)
+        self._writer.write(len(table), (page if c is counts else self._checked(page, table) for c, page in pages))
+
+    def _checked(self, page: Page, table: Table) -> Page:
+        """Return a page of ids. Raises ValueError if one is outside the vocabulary."""
+        if page.found and not 0 <= page.found[0] <= page.found[1] < len(self.vocabulary):
             raise _codes_outside(table, self.vocabulary)
+        return page
 
     def _write_texts(self, table: Table) -> int:
         ids_NR, words = _checked_ids(table, self.vocabulary), self.vocabulary
-        shared_R, lengths_2R = np.empty(len(table), np.uint8), np.empty((2, len(table)), np.int64)
+        shared_R, lengths_2R = np.empty(len(table), np.uint16), np.empty((2, len(table)), np.int64)
         rows = place_suffixes(ids_NR, words.offsets_V, GROUP_BYTES, shared_R, *lengths_2R)
         if rows == 0:
             raise _long_ngram(table.order)
@@ -157,7 +163,8 @@ class PartWriter:
         np.cumsum(suffix_R, out=offsets_R[1:])
         data = np.empty(offsets_R[-1], np.uint8)
         join_suffixes(ids_NR, words.offsets_V, words.data, shared_R, offsets_R, data)
-        self._writer.write([Texts(prefix_R, suffix_R, data), whole_numbers(np.ascontiguousarray(table.counts[:rows]))])
+        columns = [Texts(prefix_R, suffix_R, data), whole_numbers(np.ascontiguousarray(table.counts[:rows]))]
+        self._writer.write(rows, self._writer.pages(columns))
         return rows
 
 
@@ -239,7 +246,7 @@ def join_ngrams(ids_NR: np.ndarray, vocabulary: Vocabulary, kind: pa.DataType) -
         if R == 0:
             raise _long_ngram(N)
         data = np.empty(offsets_R[R], np.uint8)
-        shared_R, starts_R = np.zeros(R, np.uint8), offsets_R[: R + 1].astype(np.int64)
+        shared_R, starts_R = np.zeros(R, np.uint16), offsets_R[: R + 1].astype(np.int64)
         join_suffixes(ids_NR, vocabulary.offsets_V, vocabulary.data, shared_R, starts_R, data)
         return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(data)])
     offsets_R = np.arange(R + 1, dtype=np.int32) * np.int32(N)

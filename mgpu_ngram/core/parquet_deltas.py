@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -39,7 +39,7 @@ class Page(NamedTuple):
 
     parts      of its bytes, as buffers
     encoding   DELTA_BINARY_PACKED or DELTA_BYTE_ARRAY
-    found      the range of its integers; None of texts
+    found      the range of its integers; None for texts
     """
 
     parts: Sequence[Any]
@@ -70,37 +70,35 @@ class DeltaWriter:
             footer = self._footer()
             self._sink.write(footer + len(footer).to_bytes(4, "little") + MAGIC)
 
-    def write(self, columns: Sequence[Numbers | Texts]) -> list[Range | None]:
-        """Append a row group of at least one row; return the least and the greatest integer of each column.
+    def pages(self, columns: Iterable[Numbers | Texts]) -> Iterator[Page]:
+        """Return the pages of a row group of at least one row. Each is valid until the next one is taken.
 
         All columns have as many rows. Integers and the differences of neighbours must fit the bytes of their column.
         """
-        return self.write_pages(len(columns[0][0]), map(self._page, columns))
+        return map(self._page, columns)
 
-    def write_pages(self, rows: int, pages: Iterable[Page]) -> list[Range | None]:
-        """Append a row group, as `write`; each page is used before the next one is taken."""
-        chunks, ranges, begin = [], [], self._sink.size_bytes
+    def write(self, rows: int, pages: Iterable[Page]) -> None:
+        """Append a row group."""
+        chunks, group_start = [], self._sink.size_bytes
         for (name, kind), (parts, encoding, found) in zip(self._columns, pages, strict=True):
-            size, crc, start = sum(map(len, parts)), 0, self._sink.size_bytes
-            if size > MAX_PAGE_BYTES:
+            page_bytes, crc, start = sum(map(len, parts)), 0, self._sink.size_bytes
+            if page_bytes > MAX_PAGE_BYTES:
                 raise RunError(
-                    f"{rows:,} rows of {name} take {size:,} bytes but a page holds {MAX_PAGE_BYTES:,} at most; "
+                    f"{rows:,} rows of {name} take {page_bytes:,} bytes but a page holds {MAX_PAGE_BYTES:,} at most; "
                     "count lower orders"
                 )
             for part in parts:
                 crc = zlib.crc32(part, crc)
-            self._sink.write(_page_header(rows, size, crc, encoding))
+            self._sink.write(_page_header(rows, page_bytes, crc, encoding))
             self._sink.write_with_crc(parts, crc)
-            size = self._sink.size_bytes - start
-            chunks.append(_chunk((name, kind), encoding, rows, start, size, found))
-            ranges.append(found)
-        size = self._sink.size_bytes - begin
-        self._groups.append(_struct((1, LIST, _list(STRUCT, chunks)), (2, I64, _int(size)), (3, I64, _int(rows))))
+            chunk_bytes = self._sink.size_bytes - start
+            chunks.append(_chunk((name, kind), encoding, rows, start, chunk_bytes, found))
+        group_bytes = self._sink.size_bytes - group_start
+        fields: list[Field] = [(1, LIST, _list(STRUCT, chunks)), (2, I64, _int(group_bytes)), (3, I64, _int(rows))]
+        self._groups.append(_struct(*fields))
         self._rows += rows
-        return ranges
 
     def _page(self, values: Numbers | Texts) -> Page:
-        """Return a page, which is valid until the next call."""
         of_lengths = [*map(whole_numbers, values[:2])] if isinstance(values, Texts) else [values]
         bounds = [most_bytes(len(numbers.high_R)) for numbers in of_lengths]
         if len(self._buffer) < sum(bounds):

@@ -19,9 +19,9 @@ from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_
 from mgpu_ngram.kernels.count.suffix_texts import suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-ROW_BYTES = 128  # of the device for each row while it is encoded: lengths, offsets, and pages before they are copied
+ROW_BYTES = 128  # of the device for a usual row while it is encoded: lengths, offsets, and pages before they are copied
 CHUNK_ROWS = 4096  # whose greatest count is found before their rows are
-MOST_ROWS = 1 << 25  # that are encoded at once; more would only take more memory
+MOST_ROWS = 1 << 25  # that are encoded at once; more would take memory and save no time
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,11 @@ class PageEncoder:
 
     @staticmethod
     def can_encode(vocabulary: Vocabulary, columns: str) -> bool:
+        """Return whether files have only encoded columns: all but those of bytes and token lists have."""
         return columns == "ids" or vocabulary.unit == "word"
 
     def parts(self, table: ShardedTable) -> Iterator[tuple[int, int]]:
-        """Yield (first, last + 1) of the shards that are encoded at once; one that is too large comes alone."""
+        """Yield (first, last + 1) of the shards that are encoded together; a large one comes alone."""
         first, S = 0, len(table.ends_S)
         for s in range(1, S + 1):
             if s == S or table.start(s + 1) - table.start(first) > self._most_rows:
@@ -85,38 +86,49 @@ class PageEncoder:
                 first = s
 
     def encode(self, table: ShardedTable) -> list[EncodedShard] | None:
-        """Return the shards of a table; None if the device or a row group has no room: the host can do it."""
-        if len(table) > self._most_rows:
+        """Return the shards of a table; None if a row group has too many bytes or the device is full: the host can do
+        it.
+        """
+        if min(len(table), group_rows(self._columns)) > self._most_rows:
             return None
         return on_device_or_host(lambda device: self._encode(table) if device == "gpu" else None, "gpu")
 
     def _encode(self, table: ShardedTable) -> list[EncodedShard] | None:
         xp, S = array_module(table.counts), len(table.ends_S)
         distinct_S, heads = np.diff(table.ends_S, prepend=0).tolist(), self._heads(table)
-        totals_S = _before(table.counts)[xp.asarray(table.ends_S)]
+        total_S = np.diff(to_host(_before(table.counts)[xp.asarray(table.ends_S)]), prepend=0).tolist()
         if self._min_count > 1:
             table = _at_least(table, self._min_count)
         starts = [range(table.start(s), table.start(s + 1), group_rows(self._columns)) for s in range(S)]
-        first_P = np.array([*(row for rows in starts for row in rows), len(table)], np.int64)
-        starts_P1 = xp.asarray(first_P)
-        columns = self._ids(table, starts_P1) if self._columns == "ids" else self._texts(table, starts_P1)
-        if columns is None:
+        starts_P1 = np.array([*(row for rows in starts for row in rows), len(table)], np.int64)
+        groups: list[tuple[int, list[Page]]] = []
+        while len(groups) < len(starts_P1) - 1:
+            first = len(groups)
+            most = starts_P1[first] + max(self._most_rows, int(starts_P1[first + 1] - starts_P1[first]))
+            last = int(np.searchsorted(starts_P1, most, "right")) - 1
+            some = self._groups(table, starts_P1[first : last + 1])
+            if some is None:
+                return None
+            groups += some
+        cuts = np.cumsum([0, *map(len, starts)]).tolist()
+        shards = [groups[a:b] for a, b in pairwise(cuts)]
+        return [EncodedShard(own, _nbytes(own), distinct_S[s], total_S[s], heads[s]) for s, own in enumerate(shards)]
+
+    def _groups(self, table: ShardedTable, starts_P1: np.ndarray) -> list[tuple[int, list[Page]]] | None:
+        """Return the row groups that begin at starts_P1, up to its last row; None if one has too many bytes."""
+        xp, rows = array_module(table.counts), slice(int(starts_P1[0]), int(starts_P1[-1]))
+        keys, counts, begins_P1 = table.keys[:, rows], table.counts[rows], xp.asarray(starts_P1 - starts_P1[0])
+        if self._columns == "ids":
+            columns = [_integers(numbers_of_word(keys, table.bits, n), begins_P1) for n in range(table.order)]
+        elif (texts := self._texts(keys, table.order, table.bits, begins_P1)) is not None:
+            columns = [texts]
+        else:
             return None
-        columns.append(_integers(whole_numbers(xp.ascontiguousarray(table.counts)), starts_P1))
-        total_S, pages = _to_host(totals_S, columns)
+        columns.append(_integers(whole_numbers(xp.ascontiguousarray(counts)), begins_P1))
+        pages = _to_host(columns)
         if self._columns == "ids":
             self._check_ids(pages[:-1])
-        groups = list(zip(np.diff(first_P).tolist(), map(list, zip(*pages, strict=True)), strict=True))
-        cuts = np.cumsum([0, *map(len, starts)]).tolist()
-        return [
-            EncodedShard(some, _nbytes(some), distinct_S[s], total, heads[s])
-            for s, (some, total) in enumerate(
-                zip((groups[a:b] for a, b in pairwise(cuts)), np.diff(total_S, prepend=0).tolist(), strict=True)
-            )
-        ]
-
-    def _ids(self, table: ShardedTable, starts_P1: Any) -> list[_Column]:
-        return [_integers(numbers_of_word(table.keys, table.bits, n), starts_P1) for n in range(table.order)]
+        return list(zip(np.diff(starts_P1).tolist(), map(list, zip(*pages, strict=True)), strict=True))
 
     def _check_ids(self, columns: list[list[Page]]) -> None:
         V = len(self._vocabulary)
@@ -124,17 +136,16 @@ class PageEncoder:
             if page.found and not 0 <= page.found[0] <= page.found[1] < V:
                 raise ValueError(f"n-grams have codes outside 1..{V}, the codes of their vocabulary")
 
-    def _texts(self, table: ShardedTable, starts_P1: Any) -> list[_Column] | None:
+    def _texts(self, keys_CR: Any, order: int, bits: int, starts_P1: Any) -> _Column | None:
         if self._words is None:
-            words, device = self._vocabulary, "gpu" if on_gpu(table.counts) else "cpu"
+            words, device = self._vocabulary, "gpu" if on_gpu(keys_CR) else "cpu"
             self._words = to_device(words.offsets_V, device), to_device(words.data, device)
-        texts = suffix_texts(table.keys, table.order, table.bits, *self._words, starts_P1)
-        xp = array_module(texts.data)
-        whole_P = xp.diff(_before(texts.prefix_R + texts.suffix_R)[starts_P1])
-        if len(table) and int(whole_P.max()) > GROUP_BYTES:
+        texts = suffix_texts(keys_CR, order, bits, *self._words, starts_P1)
+        whole_P = array_module(keys_CR).diff(_before(texts.prefix_R + texts.suffix_R)[starts_P1])
+        if int(whole_P.max()) > GROUP_BYTES:
             return None
         streams = [_integers(whole_numbers(bytes_R), starts_P1).streams[0] for bytes_R in texts[:2]]
-        return [_Column(DELTA_BYTE_ARRAY, [*streams, (texts.data, _before(texts.suffix_R)[starts_P1])], [])]
+        return _Column(DELTA_BYTE_ARRAY, [*streams, (texts.data, _before(texts.suffix_R)[starts_P1])], [])
 
     def _heads(self, table: ShardedTable) -> list[Table]:
         """Return the rows of each shard that have the greatest counts, by rising row; of equal counts the first.
@@ -189,16 +200,17 @@ def _integers(numbers: Numbers, starts_P1: Any) -> _Column:
     return _Column(DELTA_BINARY_PACKED, [(packed.data, packed.starts_P1)], [packed.least_P, packed.most_P])
 
 
-def _to_host(totals_S: Any, columns: Sequence[_Column]) -> tuple[np.ndarray, list[list[Page]]]:
-    """Return numbers as they are, and the pages of each column.
+def _to_host(columns: Sequence[_Column]) -> list[list[Page]]:
+    """Return the pages of each column in host memory.
 
     All numbers are copied at once, and all bytes: while a thread waits for the device, threads that write take the
     interpreter.
     """
-    xp, streams = array_module(totals_S), [stream for column in columns for stream in column.streams]
-    arrays = [totals_S, *(starts_P1 for _, starts_P1 in streams), *(n for column in columns for n in column.range_2P)]
+    streams = [stream for column in columns for stream in column.streams]
+    arrays = [*(starts_P1 for _, starts_P1 in streams), *(n for column in columns for n in column.range_2P)]
+    xp = array_module(arrays[0])
     found = np.split(to_host(xp.concatenate(arrays)), np.cumsum([*map(len, arrays)])[:-1])
-    starts, ranges = found[1 : 1 + len(streams)], iter(found[1 + len(streams) :])
+    starts, ranges = found[: len(streams)], iter(found[len(streams) :])
     data, begin, parts = to_host_fast(xp.concatenate([data for data, _ in streams])).data, 0, []
     for cuts in starts:
         parts.append([data[begin + a : begin + b] for a, b in pairwise(cuts.tolist())])
@@ -210,7 +222,7 @@ def _to_host(totals_S: Any, columns: Sequence[_Column]) -> tuple[np.ndarray, lis
             zip(*(next(ranges).tolist() for _ in column.range_2P), strict=True) if column.range_2P else repeat(None)
         )
         pages.append([Page(some, column.encoding, limit) for some, limit in zip(of_page, limits, strict=False)])
-    return found[0], pages
+    return pages
 
 
 def _nbytes(groups: list[tuple[int, list[Page]]]) -> int:

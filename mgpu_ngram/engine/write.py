@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Semaphore
 from typing import TypeVar
 
 from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
@@ -30,7 +31,7 @@ from mgpu_ngram.engine.sorted_runs import (
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 T = TypeVar("T")
-ENCODED_THREADS = 8  # that write encoded rows: more would mostly wait for the interpreter
+ENCODED_THREADS = 8  # that write encoded shards at once: more would mostly wait for the interpreter
 
 
 @dataclass(frozen=True)
@@ -77,48 +78,57 @@ def write_part(
         encoder = PageEncoder(vocabulary, options.columns, options.min_count, options.top, room)
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
-    threads = min(options.threads, ENCODED_THREADS) if encoder else options.threads
-    with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as merging:
+    with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
         writing = _Writing(pool, options.budget)
-        for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
-            blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
-            if options.budget.device == "gpu":  # the GPU merges while rows go to the host; the cores are busy enough
-                blocks = _ahead(merging, blocks)
-            for block in blocks:
+        try:
+            for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
+                blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
+                if options.budget.device == "gpu" and encoder is None:
+                    blocks = _ahead(merging, blocks)  # the GPU merges while rows go to the host
                 write = partial(_write_shard, order=order, vocabulary=vocabulary, options=options)
-                if not block.whole:
-                    writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
+                for block in blocks:
+                    if block.whole:
+                        watch.lap("reduce")
+                        _add_shards(writing, block, encoder, write, 1 if order == 1 else None)
+                    else:
+                        writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
                     watch.lap("write")
-                    continue
-                watch.lap("reduce")
-                for shards, nbytes in _shards_on_host(block, encoder):
-                    wanted = [(s, rows) for s, rows in shards if order > 1 or s == 0]
-                    writing.add([partial(write, [rows], shard=s) for s, rows in wanted], nbytes)
-                watch.lap("write")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
         files = writing.finish()
     watch.lap("write")
     return files, watch.seconds
 
 
-def _shards_on_host(
-    block: MergedBlock, encoder: PageEncoder | None
-) -> Iterator[tuple[list[tuple[int, Table | EncodedShard]], int]]:
-    """Yield the shards of a block with their numbers, the largest first, and their bytes; some shards at once.
-
-    Tables of a GPU are encoded there, if they fit.
-    """
-    table = block.table
-    if not on_gpu(table.counts):
+def _add_shards(
+    writing: _Writing,
+    block: MergedBlock,
+    encoder: PageEncoder | None,
+    write: Callable[..., WrittenFile],
+    num_shards: int | None,
+) -> None:
+    """Write the shards of a block, the largest first; up to shard `num_shards` - 1. Encode them on their GPU."""
+    if not on_gpu(block.table.counts):
         encoder = None
-    for first, last in encoder.parts(table) if encoder else [(0, len(table.ends_S))]:
-        part = table.part(first, last)
+    for first, last in encoder.parts(block.table) if encoder else [(0, len(block.table.ends_S))]:
+        part = block.table.part(first, last)
+        writing.make_room(part.nbytes)
         shards: Sequence[Table | EncodedShard] | None = encoder.encode(part) if encoder else None
+        run: Callable = _call if shards is None else writing.in_turn
         if shards is None:
             part = map_table(part, to_host_fast)
             shards = [part.shard(s) for s in range(last - first)]
-        nbytes = sum(s.nbytes for s in shards)
-        numbered = sorted(enumerate(shards), key=lambda one: part.size_of(one[0]), reverse=True)
-        yield [(block.first + first + s, rows) for s, rows in numbered], nbytes
+        numbered = enumerate(shards, block.first + first)
+        wanted = [(s, rows) for s, rows in numbered if num_shards is None or s < num_shards]
+        wanted.sort(key=lambda one: one[1].nbytes, reverse=True)
+        writing.add(
+            [partial(run, partial(write, [rows], shard=s)) for s, rows in wanted], sum(r.nbytes for r in shards)
+        )
+
+
+def _call(job: Callable[[], T]) -> T:
+    return job()
 
 
 class _Writing:
@@ -131,10 +141,21 @@ class _Writing:
             self._room = budget.host_working_bytes() // 4
         self._waiting: deque[tuple[list[Future], int]] = deque()  # (files that share arrays, bytes of these)
         self._files: list[WrittenFile] = []
+        self._turns = Semaphore(ENCODED_THREADS)
+
+    def in_turn(self, job: Callable[[], WrittenFile]) -> WrittenFile:
+        """Return job(), when fewer than ENCODED_THREADS others are in here."""
+        with self._turns:
+            return job()
 
     def add(self, jobs: Sequence[Callable[[], WrittenFile]], nbytes: int) -> None:
-        """Write files of arrays of `nbytes` bytes, which are freed when all are written; waits for memory first."""
-        self._make_room(nbytes)
+        """Write files of arrays of `nbytes` bytes, which are freed when all are written; waits for memory first.
+
+        Raises the error of a file that could not be written.
+        """
+        self.make_room(nbytes)
+        for job in (job for jobs, _ in self._waiting for job in jobs if job.done()):
+            job.result()
         self._waiting.append(([self._pool.submit(job) for job in jobs], nbytes))
 
     def add_pieces(self, write: Callable[[Iterable[Table]], WrittenFile], pieces: Iterator[Table]) -> None:
@@ -143,13 +164,14 @@ class _Writing:
         for table in pieces:
             tables.append(table)
             table_bytes += table.keys.nbytes + table.counts.nbytes
-            self._make_room(table_bytes)
+            self.make_room(table_bytes)
             if table_bytes > self._room:
                 self._files.append(write(itertools.chain(_each_once(tables), _ahead(self._pool, pieces))))
                 return
         self.add([partial(write, tables)], table_bytes)
 
-    def _make_room(self, nbytes: int) -> None:
+    def make_room(self, nbytes: int) -> None:
+        """Wait until so many bytes fit beside the arrays that are being written."""
         while self._waiting and sum(size for _, size in self._waiting) + nbytes > self._room:
             self._files += [job.result() for job in self._waiting.popleft()[0]]
 

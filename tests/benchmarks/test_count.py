@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram import cli
-from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, oracles, rows
+from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, corpora, oracles, rows, word_run
 from mgpu_ngram.benchmarks.corpora import splitmix64
 from mgpu_ngram.benchmarks.count import bench
 from mgpu_ngram.benchmarks.options import BenchOptions
@@ -268,3 +268,19 @@ def test_whole_suite_on_a_gpu(text_file, tmp_path):
         r["kernel"] for r in found
     }
     assert all(r["median_seconds"] or r["notes"].startswith("does not fit") for r in found)
+
+
+def test_files_with_other_counts_are_not_timed(tmp_path):
+    """The whole run of a GPU, on a CPU."""
+    path = tmp_path / "corpus.txt"
+    corpora.zipf_text(path, 2_000, 50)
+    with open(path, "rb") as file:
+        counters = oracles.count_lines(file, word_run.ORDER)
+    expected = [np.array(sorted(counter.values())) for counter in counters]
+    suite = Suite("cpu")
+    word_run.run_on_gpu(suite, path, 2_000, expected)
+    assert [row.kernel for row in suite.rows] == ["words/run to Parquet of ids", "words/run to Parquet"]
+    assert all(row.ceiling == word_run.PLAIN_WRITES and row.share_of_ceiling < 1 for row in suite.rows)
+    expected[2][-1] += 1
+    with pytest.raises(WrongResult, match="other counts of order 3"):
+        word_run.run_on_gpu(suite, path, 2_000, expected)

@@ -23,10 +23,23 @@ def numbers(values):
     return Numbers(words, words)
 
 
+def append(writer, columns):
+    """Append a row group; return the range of each column."""
+    ranges = []
+
+    def pages():
+        for page in writer.pages(columns):
+            ranges.append(page.found)
+            yield page
+
+    writer.write(len(columns[0][0]), pages())
+    return ranges
+
+
 def write(path, columns, groups):
     """Write groups, lists of columns of integers; return the ranges of each group."""
     with new_file(path) as sink, DeltaWriter(sink, columns) as writer:
-        return [writer.write(list(map(numbers, group))) for group in groups]
+        return [append(writer, list(map(numbers, group))) for group in groups]
 
 
 def check(path, columns, groups):
@@ -88,7 +101,7 @@ def test_bits_of_two_words(tmp_path):
     inside = values << np.uint64(7) | np.uint64((1 << 63) + 5)
     mask = (1 << 20) - 1
     with new_file(tmp_path / "file") as sink, DeltaWriter(sink, [("a", "int32"), ("b", "int32")]) as writer:
-        writer.write([Numbers(high, low, -15, mask, 1), Numbers(inside, inside, 7, mask, 1)])
+        append(writer, [Numbers(high, low, -15, mask, 1), Numbers(inside, inside, 7, mask, 1)])
     wanted = (values - np.uint64(1)).tolist()
     check(tmp_path / "file", [("a", "int32"), ("b", "int32")], [[wanted, wanted]])
 
@@ -128,7 +141,7 @@ def test_any_texts(tmp_path_factory, strings, is_sorted, parts):
     columns = [("whole", "string"), ("part", "binary"), ("none", "binary"), ("count", "int64")]
     with new_file(path) as sink, DeltaWriter(sink, columns) as writer:
         shares = common, lambda one, other: common(one, other) // parts, lambda one, other: 0
-        writer.write([*(texts(given, share) for share in shares), numbers(np.arange(len(given)))])
+        append(writer, [*(texts(given, share) for share in shares), numbers(np.arange(len(given)))])
     table = pq.read_table(path, page_checksum_verification=True)
     kinds = [pa.string(), pa.binary(), pa.binary(), pa.int64()]
     fields = [pa.field(name, kind, False) for (name, _), kind in zip(columns, kinds, strict=True)]
@@ -146,7 +159,7 @@ def test_other_readers_of_texts(tmp_path):
     path = tmp_path / "file.parquet"
     with new_file(path) as sink, DeltaWriter(sink, [("ngram", "string"), ("raw", "binary")]) as writer:
         for group in groups:
-            writer.write([texts(group, common), texts(group, common)])
+            append(writer, [texts(group, common), texts(group, common)])
     rows = [(text.decode(), text) for group in groups for text in group]
     assert polars.read_parquet(path).rows() == rows
     assert duckdb.sql(f"select * from '{path}'").fetchall() == rows
@@ -163,11 +176,11 @@ def test_a_page_beyond_32_bits_is_refused(tmp_path, monkeypatch):
         new_file(tmp_path / "file") as sink,
         DeltaWriter(sink, [("a", "binary")]) as writer,
     ):
-        writer.write([texts([b"x" * 30, b"y" * 20], common)])
+        append(writer, [texts([b"x" * 30, b"y" * 20], common)])
 
 
 def test_no_footer_after_an_error(tmp_path):
     with pytest.raises(KeyError), new_file(tmp_path / "file") as sink, DeltaWriter(sink, [("a", "int32")]) as writer:
-        writer.write([numbers([1, 2])])
+        append(writer, [numbers([1, 2])])
         raise KeyError
     assert not list(tmp_path.iterdir())

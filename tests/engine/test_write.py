@@ -17,12 +17,16 @@ from mgpu_ngram.core import parquet as parquet_module
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine import encode_pages
 from mgpu_ngram.engine import write as write_module
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.sorted_runs import SortedRun, StoredRun, bundle_runs, store_run, take_shards
+from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.sorted_runs import MERGE_COPIES, SortedRun, StoredRun, bundle_runs, store_run, take_shards
 from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
+from mgpu_ngram.kernels.dispatch import to_host
 
 SHARDS, BITS = 3, 4
+AMPLE_BYTES = 1 << 40
 WORDS = [b"<unk>", b"<s>", b"</s>", b"of", b"the", b"\xc3\xa9", b"end"]
 NOT_TEXT = [*WORDS[:-1], b"\xff"]
 
@@ -168,6 +172,66 @@ def test_large_shards_in_pieces_and_small_ones_between(few_rows, ample, to_shard
         ((4, [3, 1], "</s> <unk>"), (4, [3, 2], "</s> <s>")),
     ]
     assert write(runs, ample, vocabulary, orders=(2,), top=2)[:2] == (files, written)
+
+
+class GpuBudget(Budget):
+    """A budget of a GPU whose blocks have any number of rows, and whose encoder has room for `rows` rows."""
+
+    rows = 1 << 20
+
+    def working_bytes(self):
+        return 1 << 40
+
+    def block_bytes(self):
+        return MERGE_COPIES["gpu"] * self.rows * encode_pages.ROW_BYTES
+
+    def host_working_bytes(self):
+        return 1 << 30
+
+
+@pytest.mark.parametrize("columns", ["text", "ids"])
+@pytest.mark.parametrize("min_count", [1, 3])
+@pytest.mark.parametrize("rows", [1 << 20, 60, 9, 6])
+def test_encoded_shards_are_those_of_the_host(columns, min_count, rows, to_runs, write, monkeypatch):
+    """The way of a GPU on a CPU: all shards, some shards, and some row groups of a shard are encoded at once."""
+    monkeypatch.setattr(parquet_module, "GROUP_ROWS", 7)
+    monkeypatch.setattr(parquet_module, "IDS_GROUP_ROWS", 7)
+    runs, vocabulary = to_runs([plain_tables(seed) for seed in range(5)]), vocabulary_of(WORDS)
+    runs = [replace(run, tables={n: [on_host(t) for t in ts] for n, ts in run.tables.items()}) for run in runs]
+    expected = write(runs, Budget("cpu", AMPLE_BYTES, AMPLE_BYTES), vocabulary, columns=columns, min_count=min_count)
+    budget, encoded = GpuBudget("gpu", AMPLE_BYTES, AMPLE_BYTES), []
+    monkeypatch.setattr(GpuBudget, "rows", rows + (0 if columns == "ids" else 1))  # of ROW_BYTES, beside the words
+    encode = encode_pages.PageEncoder.encode
+
+    def counted(self, table):
+        found = encode(self, table)
+        encoded.append(found is not None)
+        return found
+
+    monkeypatch.setattr(encode_pages.PageEncoder, "encode", counted)
+    monkeypatch.setattr(write_module, "on_gpu", lambda array: True)
+    monkeypatch.setattr(write_module, "Stopwatch", lambda device: Stopwatch("cpu"))
+    monkeypatch.setattr("mgpu_ngram.engine.sorted_runs.to_device_together", lambda arrays, device: arrays)
+    found = write(runs, budget, vocabulary, columns=columns, min_count=min_count, threads=3)
+    assert found[:2] == expected[:2]
+    assert all(encoded) == (rows > 7) and any(encoded)
+
+
+def on_host(table):
+    return replace(table, keys=to_host(table.keys), counts=to_host(table.counts))
+
+
+def test_the_first_file_that_fails_ends_the_writing(write, to_runs, few_rows, monkeypatch):
+    runs, tried = to_runs([plain_tables(seed) for seed in range(3)]), []
+
+    def fail(*args, shard, **options):
+        tried.append(shard)
+        raise OSError("no space")
+
+    monkeypatch.setattr(write_module, "_write_shard", fail)
+    with pytest.raises(OSError, match="no space"):
+        write(runs, few_rows(9, 1), vocabulary_of(WORDS), threads=1)
+    assert len(tried) < 4  # of 7 files
 
 
 def one_row(order=1):

@@ -38,7 +38,7 @@ def read_back(folder, pages, sizes):
     path = folder / "values.parquet"
     with open(path, "wb") as file, DeltaWriter(Sink(file), [("value", "int64")]) as writer:
         for page, rows in zip(pages, sizes, strict=True):
-            writer.write_pages(rows, [Page([page], DELTA_BINARY_PACKED, (0, 0))])
+            writer.write(rows, [Page([page], DELTA_BINARY_PACKED, (0, 0))])
     return pq.read_table(path, columns=["value"])["value"]
 
 

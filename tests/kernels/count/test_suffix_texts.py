@@ -41,6 +41,13 @@ def test_a_case_by_hand(to_device):
     ]
 
 
+def test_hundreds_of_shared_words(to_device):
+    rows = [(1,) * 299 + (last,) for last in (1, 2, 3)]
+    prefixes, suffixes = texts_of(rows, [b"of", b"the", b"a"], 2, [0, 3], to_device)
+    assert prefixes == [0, 897, 897]
+    assert suffixes == [b" ".join([b"of"] * 300), b"the", b"a"]
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), order=st.integers(1, 7), bits=st.sampled_from([3, 13, 17, 32]))
 def test_prefixes_and_suffixes_give_the_texts(data, order, bits, to_device):
