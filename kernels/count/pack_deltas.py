@@ -201,9 +201,7 @@ def _cuda(numbers, starts_P1):
         return PackedPages(cupy.empty(0, np.uint8), ends_P1, least_P, most_P)
     blocks_P1 = cupy.zeros(P + 1, np.int64)
     cupy.cumsum(cupy.maximum((cupy.diff(starts_P1) + (BLOCK - 2)) // BLOCK, 1), out=blocks_P1[1:])
-    K = (
-        len(numbers.high_R) // BLOCK + 2 * P
-    )  # an upper bound: the number itself is on the device
+    K = len(numbers.high_R) // BLOCK + 2 * P  # an upper bound: the number itself is on the device
     bytes_K, blocks = cupy.zeros(K, np.int64), grid_for(K, WARPS)
     args = (
         numbers.high_R, numbers.low_R, numbers.shift, np.uint64(numbers.mask), numbers.less, starts_P1, blocks_P1, P,
