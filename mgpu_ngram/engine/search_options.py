@@ -74,11 +74,6 @@ class SearchOptions:
         """Return the score of a finished hypothesis of `length` words, including its end."""
         return (cost - self.word_penalty * length) / length**self.length_penalty
 
-    def bound(self, cost: float, least: int, most: int) -> float:
-        """Return a score that a hypothesis of this cost cannot exceed with `least` to `most` words."""
-        best = cost - self.word_penalty * (least if self.word_penalty >= 0 else most)
-        return max(best / least**self.length_penalty, best / most**self.length_penalty)
-
 
 class Request(NamedTuple):
     """A sentence to search for.

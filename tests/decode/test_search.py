@@ -15,6 +15,7 @@ from mgpu_ngram.engine import beam_search, decode_batch, sentence_encoder
 from mgpu_ngram.engine.beam_search import LAG
 from mgpu_ngram.engine.best_words import Hypotheses, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode, search_all
+from mgpu_ngram.engine.decode_output import hard_alignment
 from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.host_copies import HostCopies
 from mgpu_ngram.engine.next_word import NextWordModel
@@ -399,6 +400,12 @@ def test_decoding_frees_the_memory_of_its_graphs(random_model, monkeypatch):
     sources = [np.append(np.arange(n) % 7 + 2, 0) for n in range(5, 40)] * 20
     decode([random_model().map_arrays(cupy.asarray)], sources, SearchOptions(3), Batching(64))
     assert len(pools) == 2 and [pool.total_bytes() for pool in pools] == [0, 0]
+
+
+def test_of_equal_weights_the_first_word_is_aligned():
+    """The last row is that of the end of the sentence."""
+    found = Hypothesis((3, 4, 0), 0.0, 0.0, (0.0,) * 3, np.array([[0.2, 0.4, 0.4], [1 / 3] * 3, [0, 0, 1.0]]))
+    assert hard_alignment(found, 0) == "0-1 1-0"
 
 
 def test_results_have_an_attention_row_for_each_word(random_model):
