@@ -401,7 +401,9 @@ def test_a_file_and_its_summary(system, decode):
     assert decode(*system, "text", "-o", "out.txt")[0] == 2
     found = json.loads(decode(*system, "text", "-o", "out.txt", "--overwrite", "--json")[1])
     assert (found["sentences"], found["source_words"]) == (5, 14) and found["words_per_second"] > 0
-    assert found["words"] == len(Path("out.txt").read_text().split()), "without the ends of sentences"
+    Path("given").write_text("x z\n\nv\nx\n\n")
+    scored = json.loads(decode(*system, "text", "--targets", "given", "-o", "scores.txt", "--json")[1])
+    assert scored["words"] == 4, "without the ends of sentences"
     assert sorted(path.name for path in Path().glob("out*")) == ["out.txt"]
     short = ["--max-steps", 1, "-o", "out.txt", "--overwrite", "--json"]  # results without the end of the sentence
     assert json.loads(decode(*system, "text", *short)[1])["words"] == len(Path("out.txt").read_text().split()) > 0
