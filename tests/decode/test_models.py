@@ -1,5 +1,7 @@
 """Files of models: names and shapes of all formats, and one line for each way to be wrong."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,14 @@ def test_errors_name_the_tensor_and_both_shapes(random_tensors, save_model):
     )
 
 
+@pytest.mark.parametrize(
+    ("norm", "name", "shape"), [("marian", "encoder_gamma1", "(12,)"), ("nematus", "encoder_W_lns", "(8,)")]
+)
+def test_a_model_lacks_the_first_scale(random_tensors, save_model, norm, name, shape):
+    path = save_model({other: array for other, array in random_tensors(norm=norm).items() if other != name})
+    assert error_of(path).startswith(f"{path!r} lacks tensor {name!r} of shape {shape}; ")
+
+
 def test_a_model_lacks_the_embeddings_of_the_target(random_tensors, save_model):
     """Source and target have 9 and 7 words, so they share no embeddings."""
     path = save_model({name: array for name, array in random_tensors().items() if name != "Wemb_dec"})
@@ -61,7 +71,8 @@ def test_pickles_integers_and_nan_are_refused(random_tensors, save_model, tmp_pa
     assert "is a pickle" in error_of(save_model(tensors | {"encoder_b": np.array([{}] * 8, object)}))
     assert "is int64" in error_of(save_model(tensors | {"encoder_b": np.zeros(8, np.int64)}))
     assert "holds NaN" in error_of(save_model(tensors | {"encoder_b": np.full(8, np.nan, np.float32)}))
-    assert "or infinity" in error_of(save_model(tensors | {"encoder_b": np.full(8, 1e300)}))  # in one line, no warning
+    with warnings.catch_warnings(action="error"):  # there is one line
+        assert "or infinity" in error_of(save_model(tensors | {"encoder_b": np.full(8, 1e300)}))
     (tmp_path / "text.npz").write_text("hello")
     assert "damaged .npz" in error_of(str(tmp_path / "text.npz"))
     assert "does not exist" in error_of(str(tmp_path / "nothing.npz"))
