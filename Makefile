@@ -27,11 +27,14 @@ inputs: runs/python_docs.txt $(VENV)/.base
 runs/python_docs.txt: examples/python_docs.py | $(BIN)/python
 	$(BIN)/python examples/python_docs.py $@
 
+# Tests of clusters wait much of their time, so there is a process more than cores.
+TEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
+
 # Without a GPU the first line would only collect tests, for 20 s.
 test: $(VENV)/.test ## set up, then run all tests that this machine can run
 	@if nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m pytest -m "gpu or multigpu"; \
 	  else echo "nvidia-smi finds no GPU: tests marked gpu and multigpu are left out"; fi
-	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses logical --maxprocesses 4 \
+	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses $(TEST_PROCESSES) \
 	  --dist loadfile --no-loadscope-reorder
 
 # "dask>=A,<=B" in pyproject.toml -> A B
