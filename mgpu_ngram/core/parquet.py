@@ -115,7 +115,7 @@ class PartWriter:
     def add_groups(self, groups: Iterable[tuple[int, Sequence[Page]]]) -> None:
         """Append row groups as (rows, pages) that were encoded before. `add` must not be called for the same file."""
         for rows, pages in groups:
-            self._writer.write(rows, pages)
+            self._write_pages(rows, pages)
             self._rows += rows
 
     def _write_rest(self, kind: type[BaseException] | None, *_: Any) -> None:
@@ -142,15 +142,18 @@ class PartWriter:
 
     def _write_ids(self, table: Table) -> None:
         columns = [numbers_of_word(table.keys, table.bits, n) for n in range(table.order)]
-        counts = whole_numbers(np.ascontiguousarray(table.counts))
-        pages = zip([*columns, counts], self._writer.pages([*columns, counts]), strict=True)
-        self._writer.write(len(table), (page if c is counts else self._checked(page, table) for c, page in pages))
+        columns.append(whole_numbers(np.ascontiguousarray(table.counts)))
+        self._write_pages(len(table), self._writer.pages(columns))
 
-    def _checked(self, page: Page, table: Table) -> Page:
-        """Return a page of ids. Raises ValueError if one is outside the vocabulary."""
-        if page.found and not 0 <= page.found[0] <= page.found[1] < len(self.vocabulary):
-            raise _codes_outside(table, self.vocabulary)
-        return page
+    def _write_pages(self, rows: int, pages: Iterable[Page]) -> None:
+        self._writer.write(rows, self._checked(pages) if self._columns == "ids" else pages)
+
+    def _checked(self, pages: Iterable[Page]) -> Iterator[Page]:
+        """Yield the pages of a row group. Raises ValueError if an id is outside the vocabulary."""
+        for n, page in enumerate(pages):
+            if n < self.order and page.found and not 0 <= page.found[0] <= page.found[1] < len(self.vocabulary):
+                raise _codes_outside(self.order, self.vocabulary)
+            yield page
 
     def _write_texts(self, table: Table) -> int:
         ids_NR, words = _checked_ids(table, self.vocabulary), self.vocabulary
@@ -164,7 +167,7 @@ class PartWriter:
         data = np.empty(offsets_R[-1], np.uint8)
         join_suffixes(ids_NR, words.offsets_V, words.data, shared_R, offsets_R, data)
         columns = [Texts(prefix_R, suffix_R, data), whole_numbers(np.ascontiguousarray(table.counts[:rows]))]
-        self._writer.write(rows, self._writer.pages(columns))
+        self._write_pages(rows, self._writer.pages(columns))
         return rows
 
 
@@ -221,7 +224,7 @@ def _checked_ids(table: Table, vocabulary: Vocabulary) -> np.ndarray:
     """Return the ids of a table's n-grams, (order, rows) uint32."""
     ids_NR = np.empty((table.order, len(table)), np.uint32)
     if unpack_ids(table.keys, table.bits, ids_NR) >= len(vocabulary):
-        raise _codes_outside(table, vocabulary)
+        raise _codes_outside(table.order, vocabulary)
     return ids_NR
 
 
@@ -229,9 +232,9 @@ def _long_ngram(order: int) -> RunError:
     return RunError(f"an n-gram of order {order} has over {STRING_BYTES:,} bytes of text; count lower orders")
 
 
-def _codes_outside(table: Table, vocabulary: Vocabulary) -> ValueError:
+def _codes_outside(order: int, vocabulary: Vocabulary) -> ValueError:
     codes = f"1..{len(vocabulary)}, the codes of its vocabulary"
-    return ValueError(f"a table of order {table.order} has codes outside {codes}")
+    return ValueError(f"a table of order {order} has codes outside {codes}")
 
 
 def join_ngrams(ids_NR: np.ndarray, vocabulary: Vocabulary, kind: pa.DataType) -> pa.Array:

@@ -125,16 +125,8 @@ class PageEncoder:
         else:
             return None
         columns.append(_integers(whole_numbers(xp.ascontiguousarray(counts)), begins_P1))
-        pages = _to_host(columns)
-        if self._columns == "ids":
-            self._check_ids(pages[:-1])
-        return list(zip(np.diff(starts_P1).tolist(), map(list, zip(*pages, strict=True)), strict=True))
-
-    def _check_ids(self, columns: list[list[Page]]) -> None:
-        V = len(self._vocabulary)
-        for page in (page for pages in columns for page in pages):
-            if page.found and not 0 <= page.found[0] <= page.found[1] < V:
-                raise ValueError(f"n-grams have codes outside 1..{V}, the codes of their vocabulary")
+        by_group = map(list, zip(*_to_host(columns), strict=True))
+        return list(zip(np.diff(starts_P1).tolist(), by_group, strict=True))
 
     def _texts(self, keys_CR: Any, order: int, bits: int, starts_P1: Any) -> _Column | None:
         if self._words is None:

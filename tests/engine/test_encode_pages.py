@@ -111,8 +111,10 @@ def test_texts_beyond_a_row_group_are_left_to_the_host(vocabulary, to_device, mo
 
 @pytest.mark.parametrize("columns", ["text", "ids"])
 @pytest.mark.parametrize("code", [0, V + 1])
-def test_codes_outside_the_vocabulary_are_refused(columns, code, vocabulary, to_device):
+def test_codes_outside_the_vocabulary_are_refused(columns, code, vocabulary, to_device, tmp_path):
     keys = np.array([[code << 64 - BITS]], np.uint64)
     table = ShardedTable(to_device(keys), to_device(np.ones(1, np.int64)), np.array([1]), 1, BITS)
-    with pytest.raises(ValueError, match=f"outside 1..{V}"):
-        PageEncoder(vocabulary, columns, 1, TOP, 1 << 30).encode(table)
+    encoder = PageEncoder(vocabulary, columns, 1, TOP, 1 << 30)
+    with pytest.raises(ValueError, match=rf"outside 1\.\.{V}"):
+        file_of(tmp_path / "file", 1, vocabulary, columns, lambda w: w.add_groups(encoder.encode(table)[0].groups))
+    assert not list(tmp_path.iterdir())
