@@ -173,7 +173,8 @@ class FullDisk:
 @pytest.fixture
 def full_disk(monkeypatch):
     """Return full_disk(room, of): new files whose path holds `of` then get at most `room` bytes each."""
-    real, real_write_at, files = output.open_file, output.write_at, {}
+    real, real_write_at, real_write_together = output.open_file, output.write_at, output.write_together
+    files = {}
 
     def fill(room=0, of=""):
         def open_file(path):
@@ -186,8 +187,14 @@ def full_disk(monkeypatch):
                 file.take(data)
             return real_write_at(descriptor, data, offset)
 
+        def write_together(descriptor, parts):
+            if isinstance(file := files[descriptor], FullDisk):
+                file.take(b"".join(parts))
+            return real_write_together(descriptor, parts)
+
         monkeypatch.setattr(output, "open_file", open_file)
         monkeypatch.setattr(output, "write_at", write_at)
+        monkeypatch.setattr(output, "write_together", write_together)
 
     return fill
 

@@ -100,6 +100,14 @@ def _constants() -> np.ndarray:
     return np.array([*tables, *unshift, *map(_power, range(64))], np.uint32)
 
 
+@functools.cache
+def _constants_on(device_id: int) -> Any:
+    """tables, unshift and powers on a device, which is the current one."""
+    import cupy
+
+    return cupy.split(cupy.asarray(_constants()), [16 * 256, 16 * 256 + ROW])
+
+
 def _cuda(data_B, starts_S, lengths_S):
     import cupy
 
@@ -108,7 +116,7 @@ def _cuda(data_B, starts_S, lengths_S):
     if S:
         data_B = check.aligned(data_B)
         ends_S = cupy.cumsum((lengths_S + (15 + SLICE - 1)) // SLICE)  # up to 15 bytes of padding
-        tables, unshift, powers = cupy.split(cupy.asarray(_constants()), [16 * 256, 16 * 256 + ROW])
+        tables, unshift, powers = _constants_on(data_B.device.id)
         blocks = grid_for(len(data_B) // SLICE + 2 * S, 16)  # about a warp a slice
         args = (data_B, starts_S, lengths_S, ends_S, S, tables, unshift, powers, crcs_S)
         launch(kernel("count/crc32", "crc32"), blocks, 512, args)

@@ -7,6 +7,8 @@ exceed the least.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,32 +43,35 @@ class Numbers(NamedTuple):
 
 
 class PackedPages(NamedTuple):
-    """Pages, one after the other.
+    """Pages of C columns, one after the other, first those of the first column.
 
-    data       uint8; page p is data[starts_P1[p]:starts_P1[p + 1]]
-    starts_P1  (P + 1,) int64
-    least_P    (P,) int64, the least integer of each page, and
-    most_P     (P,) int64, the greatest one
+    data        uint8; page p of column c is data[starts_CP1[c][p]:starts_CP1[c][p + 1]]
+    starts_CP1  in host memory
+    least_CP    (C, P) int64, the least integer of each page, and
+    most_CP     (C, P) int64, the greatest one
     """
 
     data: Any
-    starts_P1: Any
-    least_P: Any
-    most_P: Any
+    starts_CP1: list[list[int]]
+    least_CP: Any
+    most_CP: Any
 
 
-def pack_deltas(numbers: Numbers, starts_P1: Any) -> PackedPages:
-    """Return pages of integers.
+def pack_deltas(columns: Sequence[Numbers], starts_P1: Sequence[int]) -> PackedPages:
+    """Return pages of columns of integers, which have as many rows.
 
-    starts_P1  (P + 1,) int64, rising: page p has the integers starts_P1[p] to starts_P1[p + 1] - 1, at least one, and
-               the last one ends with the integers
+    starts_P1  rising: page p has the integers starts_P1[p] to starts_P1[p + 1] - 1, at least one, and the last one ends
+               with the integers
+
+    All columns in one call, which waits once for the device: beside threads that use the interpreter, each call of CUDA
+    takes up to a millisecond.
     """
-    check.dtype(numbers.high_R, np.uint64)
-    check.dtype(numbers.low_R, np.uint64)
-    check.dtype(starts_P1, np.int64)
-    run = pick(cpu=_cpu, cuda=_cuda, high_R=numbers.high_R, low_R=numbers.low_R, starts_P1=starts_P1)
-    check.contiguous(high_R=numbers.high_R, low_R=numbers.low_R)
-    return run(numbers, starts_P1)
+    arrays = {f"{name}_{c}": getattr(n, f"{name}_R") for c, n in enumerate(columns) for name in ("high", "low")}
+    for words_R in arrays.values():
+        check.dtype(words_R, np.uint64)
+    run = pick(cpu=_cpu, cuda=_cuda, **arrays)
+    check.contiguous(**arrays)
+    return run(columns, starts_P1)
 
 
 def most_bytes(rows: int) -> int:
@@ -94,17 +99,19 @@ def scalars(numbers: Numbers) -> tuple[Any, ...]:
     return int64(numbers.shift), uint64(numbers.mask), int64(numbers.less)
 
 
-def _cpu(numbers, starts_P1):
-    P = len(starts_P1) - 1
-    sizes_P, least_P, most_P = (np.empty(P, np.int64) for _ in range(3))
-    data = np.empty(sum(map(most_bytes, np.diff(starts_P1).tolist())), np.uint8)
-    at = 0
-    for p in range(P):
-        high_R, low_R = (words_R[starts_P1[p] : starts_P1[p + 1]] for words_R in (numbers.high_R, numbers.low_R))
-        size, least_P[p], most_P[p] = pack_page(high_R, low_R, *scalars(numbers), data[at:])
-        sizes_P[p] = size
-        at += size
-    return PackedPages(data[:at].copy(), np.concatenate([[0], np.cumsum(sizes_P)]).astype(np.int64), least_P, most_P)
+def _cpu(columns, starts_P1):
+    C, P = len(columns), len(starts_P1) - 1
+    least_CP, most_CP = np.empty((C, P), np.int64), np.empty((C, P), np.int64)
+    data = np.empty(C * sum(most_bytes(end - start) for start, end in pairwise(starts_P1)), np.uint8)
+    at, starts_CP1 = 0, []
+    for c, numbers in enumerate(columns):
+        starts_CP1.append([at])
+        for p, (start, end) in enumerate(pairwise(starts_P1)):
+            high_R, low_R = (words_R[start:end] for words_R in numbers[:2])
+            size, least_CP[c, p], most_CP[c, p] = pack_page(high_R, low_R, *scalars(numbers), data[at:])
+            at += size
+            starts_CP1[-1].append(at)
+    return PackedPages(data[:at].copy(), starts_CP1, least_CP, most_CP)
 
 
 @njit(nogil=True, cache=True)
@@ -190,38 +197,42 @@ def _put_signed(page_B, at, value):
     return _put(page_B, at, uint64(value << int64(1)) ^ uint64(value >> int64(63)))
 
 
-def _cuda(numbers, starts_P1):
+def _cuda(columns, starts_P1):
     import cupy
 
-    P = len(starts_P1) - 1
-    limits = np.iinfo(np.int64)
-    least_P, most_P = cupy.full(P, limits.max, np.int64), cupy.full(P, limits.min, np.int64)
-    ends_P1 = cupy.zeros(P + 1, np.int64)
+    C, P, limits = len(columns), len(starts_P1) - 1, np.iinfo(np.int64)
     if P == 0:
-        return PackedPages(cupy.empty(0, np.uint8), ends_P1, least_P, most_P)
-    blocks_P1 = cupy.zeros(P + 1, np.int64)
-    cupy.cumsum(cupy.maximum((cupy.diff(starts_P1) + (BLOCK - 2)) // BLOCK, 1), out=blocks_P1[1:])
-    K = len(numbers.high_R) // BLOCK + 2 * P  # an upper bound: the number itself is on the device
-    bytes_K, blocks = cupy.zeros(K, np.int64), grid_for(K, WARPS)
-    args = (
-        numbers.high_R, numbers.low_R, numbers.shift, np.uint64(numbers.mask), numbers.less, starts_P1, blocks_P1, P,
-        bytes_K, least_P, most_P,
-    )  # fmt: skip
-    launch(kernel("count/pack_deltas", "pack_deltas", WRITE=0), blocks, 32 * WARPS, (*args, None, None))
-    ends_K = cupy.cumsum(bytes_K)
-    ends_P1[1:] = ends_K[blocks_P1[1:] - 1]
-    data = cupy.empty(int(ends_K[-1]), np.uint8)
-    launch(kernel("count/pack_deltas", "pack_deltas", WRITE=1), blocks, 32 * WARPS, (*args, ends_K, data))
-    return PackedPages(data, ends_P1, least_P, most_P)
+        return PackedPages(cupy.empty(0, np.uint8), [[0]] * C, *cupy.empty((2, C, 0), np.int64))
+    arrays = np.empty((3 + 2 * C, P + 1), np.int64)  # one array, so that it is copied at once
+    starts, firsts, lasts = arrays[:3]
+    starts[:], arrays[3 : 3 + C], arrays[3 + C :] = starts_P1, limits.max, limits.min
+    firsts[0], firsts[1:] = 0, np.cumsum(np.maximum((np.diff(starts) + (BLOCK - 2)) // BLOCK, 1))
+    lasts[:P], K = firsts[1:] - 1, int(firsts[-1])
+    arrays = cupy.asarray(arrays)
+    least_CP1, most_CP1 = arrays[3 : 3 + C], arrays[3 + C :]
+    bytes_CK, blocks = cupy.empty((C, K), np.int64), grid_for(K, WARPS)
+
+    def launch_all(write: int, ends_CK: Any, data: Any) -> None:
+        pack = kernel("count/pack_deltas", "pack_deltas", WRITE=write)
+        for c, n in enumerate(columns):
+            integers = n.high_R, n.low_R, n.shift, np.uint64(n.mask), n.less
+            found = bytes_CK[c], least_CP1[c], most_CP1[c], None if ends_CK is None else ends_CK[c]
+            launch(pack, blocks, 32 * WARPS, (*integers, arrays[0], arrays[1], P, *found, data))
+
+    launch_all(0, None, None)
+    ends_CK = cupy.cumsum(bytes_CK).reshape(C, K)
+    ends_CP = ends_CK[:, arrays[2, :P]].get().tolist()
+    data = cupy.empty(ends_CP[-1][-1], np.uint8)
+    launch_all(1, ends_CK, data)
+    starts_CP1 = [[before, *ends] for before, ends in zip([0, *(ends[-1] for ends in ends_CP)], ends_CP, strict=False)]
+    return PackedPages(data, starts_CP1, least_CP1[:, :P], most_CP1[:, :P])
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return the last of three codes of 27 bits, in two words, as pages of 1, 2, 5 and more rows."""
+    """Return the last of three codes of 27 bits, in two words, and the words, as pages of 1, 2, 5 and more rows."""
     sizes = [1, 2, 5, 129, 300]
     starts = [0, *(int(n) for n in np.cumsum(sizes) if n < size), size]
     words_2R = rng.integers(0, 1 << 64, (2, size), np.uint64)
     words_2R[1] >>= rng.integers(0, 40, size, np.uint64)
-    return {
-        "numbers": Numbers(words_2R[0], words_2R[1], -17, (1 << 27) - 1, 1),
-        "starts_P1": np.array(starts if size else [0], np.int64),
-    }
+    columns = [Numbers(words_2R[0], words_2R[1], -17, (1 << 27) - 1, 1), whole_numbers(words_2R[1])]
+    return {"columns": columns, "starts_P1": starts if size else [0]}

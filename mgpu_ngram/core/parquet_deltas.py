@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.version import VERSION
@@ -38,11 +39,15 @@ class Page(NamedTuple):
     """A column of a row group.
 
     parts      of its bytes, as buffers
+    nbytes     of all parts
+    crc32      of all parts
     encoding   DELTA_BINARY_PACKED or DELTA_BYTE_ARRAY
     found      the range of its integers; None for texts
     """
 
     parts: Sequence[Any]
+    nbytes: int
+    crc32: int
     encoding: int
     found: Range | None
 
@@ -80,19 +85,17 @@ class DeltaWriter:
     def write(self, rows: int, pages: Iterable[Page]) -> None:
         """Append a row group."""
         chunks, group_start = [], self._sink.size_bytes
-        for (name, kind), (parts, encoding, found) in zip(self._columns, pages, strict=True):
-            page_bytes, crc, start = sum(map(len, parts)), 0, self._sink.size_bytes
-            if page_bytes > MAX_PAGE_BYTES:
+        for (name, kind), page in zip(self._columns, pages, strict=True):
+            start = self._sink.size_bytes
+            if page.nbytes > MAX_PAGE_BYTES:
                 raise RunError(
-                    f"{rows:,} rows of {name} take {page_bytes:,} bytes but a page holds {MAX_PAGE_BYTES:,} at most; "
+                    f"{rows:,} rows of {name} take {page.nbytes:,} bytes but a page holds {MAX_PAGE_BYTES:,} at most; "
                     "count lower orders"
                 )
-            for part in parts:
-                crc = zlib.crc32(part, crc)
-            self._sink.write(_page_header(rows, page_bytes, crc, encoding))
-            self._sink.write_with_crc(parts, crc)
-            chunk_bytes = self._sink.size_bytes - start
-            chunks.append(_chunk((name, kind), encoding, rows, start, chunk_bytes, found))
+            header = _page_header(rows, page)
+            crc = append_crc32(zlib.crc32(header), page.crc32, page.nbytes)
+            self._sink.write_with_crc([header, *page.parts], crc)
+            chunks.append(_chunk((name, kind), page, rows, start, self._sink.size_bytes - start))
         group_bytes = self._sink.size_bytes - group_start
         fields: list[Field] = [(1, LIST, _list(STRUCT, chunks)), (2, I64, _int(group_bytes)), (3, I64, _int(rows))]
         self._groups.append(_struct(*fields))
@@ -110,8 +113,8 @@ class DeltaWriter:
             parts.append(part[:size].data)
             begin += bound
         if isinstance(values, Texts):
-            return Page([*parts, values.data.data], DELTA_BYTE_ARRAY, None)
-        return Page(parts, DELTA_BINARY_PACKED, (least, most))
+            return page_of([*parts, values.data.data], DELTA_BYTE_ARRAY, None)
+        return page_of(parts, DELTA_BINARY_PACKED, (least, most))
 
     def _footer(self) -> bytes:
         schema = [_struct((4, BINARY, _text("schema")), (5, I32, _int(len(self._columns))))]
@@ -128,22 +131,30 @@ class DeltaWriter:
         )  # fmt: skip
 
 
-def _page_header(rows: int, size: int, crc: int, encoding: int) -> bytes:
-    about = _struct((1, I32, _int(rows)), (2, I32, _int(encoding)), (3, I32, _int(RLE)), (4, I32, _int(RLE)))
-    signed = crc - (1 << 32) if crc >> 31 else crc
-    sizes = ((2, I32, _int(size)), (3, I32, _int(size)))  # before and after compression
+def page_of(parts: Sequence[Any], encoding: int, found: Range | None) -> Page:
+    """Return the page of buffers in host memory."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return Page(parts, sum(map(len, parts)), crc, encoding, found)
+
+
+def _page_header(rows: int, page: Page) -> bytes:
+    about = _struct((1, I32, _int(rows)), (2, I32, _int(page.encoding)), (3, I32, _int(RLE)), (4, I32, _int(RLE)))
+    signed = page.crc32 - (1 << 32) if page.crc32 >> 31 else page.crc32
+    sizes = ((2, I32, _int(page.nbytes)), (3, I32, _int(page.nbytes)))  # before and after compression
     return _struct((1, I32, _int(0)), *sizes, (4, I32, _int(signed)), (5, STRUCT, about))
 
 
-def _chunk(column: tuple[str, str], encoding: int, rows: int, start: int, size: int, found: Range | None) -> bytes:
+def _chunk(column: tuple[str, str], page: Page, rows: int, start: int, size: int) -> bytes:
     """Return the description of a column of a row group, whose page header is at `start`."""
     statistics: list[Field] = [(3, I64, _int(0))]  # nulls
-    if found:
+    if page.found:
         item_bytes = ITEM_BYTES[column[1]]
-        least, most = (_bytes(value.to_bytes(item_bytes, "little", signed=True)) for value in found)
+        least, most = (_bytes(value.to_bytes(item_bytes, "little", signed=True)) for value in page.found)
         statistics += [(5, BINARY, most), (6, BINARY, least)]
     about = _struct(
-        *_column_fields(column, encoding), (5, I64, _int(rows)), (6, I64, _int(size)), (7, I64, _int(size)),
+        *_column_fields(column, page.encoding), (5, I64, _int(rows)), (6, I64, _int(size)), (7, I64, _int(size)),
         (9, I64, _int(start)), (12, STRUCT, _struct(*statistics)),
     )  # fmt: skip
     return _struct((2, I64, _int(start)), (3, STRUCT, about))

@@ -4,56 +4,112 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, repeat
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.parquet import GROUP_BYTES, group_rows
-from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page
+from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page, Range
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.count import heaviest_rows
-from mgpu_ngram.engine.device import on_device_or_host, to_device, to_host_fast
+from mgpu_ngram.engine.device import on_device_or_host, to_device
+from mgpu_ngram.engine.host_copies import SliceCopies
+from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_deltas, whole_numbers
-from mgpu_ngram.kernels.count.suffix_texts import suffix_texts
+from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-ROW_BYTES = 128  # of the device for a usual row while it is encoded: lengths, offsets, and pages before they are copied
-CHUNK_ROWS = 4096  # whose greatest count is found before their rows are
+ROW_BYTES = {"ids": 64, "text": 96}  # of the device for a usual row while it is encoded, with its pages
+CHUNK_ROWS = 512  # whose greatest count is found before their rows are
 MOST_ROWS = 1 << 25  # that are encoded at once; more would take memory and save no time
+COPIED_BYTES = 16 << 20  # of row groups that a thread copies to the host at once, or of one that is larger
+WRITING_THREADS = 8  # that copy pages to the host and write them at once: more would mostly wait for the interpreter
 
 
-@dataclass(frozen=True)
-class _Column:
-    """The pages of a column on their device.
+class _EncodedPage(NamedTuple):
+    """A page on the device: the ranges of its parts in the bytes of its group, and the fields of `Page`."""
 
-    encoding  of the pages
-    streams   (bytes, starts_P1) of each part of the pages: that of page p is bytes[starts_P1[p]:starts_P1[p + 1]]
-    range_2P  the least and the greatest integer of each page; empty for texts
+    ranges: list[tuple[int, int]]
+    crc32: int
+    encoding: int
+    found: Range | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(end - begin for begin, end in self.ranges)
+
+
+class _EncodedGroup(NamedTuple):
+    """A row group on the device; the groups that were encoded with it share `data`."""
+
+    rows: int
+    data: Any
+    pages: list[_EncodedPage]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(page.nbytes for page in self.pages)
+
+
+class Summary(NamedTuple):
+    """What a report tells about a shard.
+
+    distinct  n-grams before min_count
+    total     of their counts
+    head      the rows with the greatest counts, by rising row, of equal counts the first; in host memory
     """
 
-    encoding: int
-    streams: list[tuple[Any, Any]]
-    range_2P: list[Any]
+    distinct: int
+    total: int
+    head: Table
 
 
 @dataclass(frozen=True)
 class EncodedShard:
-    """A shard as `PartWriter` writes it.
+    """A shard whose row groups are on the device.
 
-    groups    (rows, pages) of each row group, in host memory
-    nbytes    of the pages
-    distinct  n-grams before min_count
-    total     of their counts
-    head      the rows with the greatest counts, in host memory
+    copies  that bring them to the host
     """
 
-    groups: list[tuple[int, list[Page]]]
-    nbytes: int
-    distinct: int
-    total: int
-    head: Table
+    groups: list[_EncodedGroup]
+    copies: SliceCopies
+    summary: Summary
+
+    @property
+    def nbytes(self) -> int:
+        return sum(group.nbytes for group in self.groups)
+
+    def pages(self) -> Iterator[tuple[int, list[Page]]]:
+        """Yield (rows, pages) of each row group, in host memory until the next one is taken."""
+        first = 0
+        while first < len(self.groups):
+            data, nbytes, last = self.groups[first].data, self.groups[first].nbytes, first + 1
+            while last < len(self.groups) and self.groups[last].data is data:
+                nbytes += self.groups[last].nbytes
+                if nbytes > COPIED_BYTES:
+                    break
+                last += 1
+            yield from self._copied(self.groups[first:last])
+            first = last
+
+    def _copied(self, groups: Sequence[_EncodedGroup]) -> Iterator[tuple[int, list[Page]]]:
+        """Yield groups of the same data. The parts of a column follow each other there, so they are copied together."""
+        first, last = ([r for page in group.pages for r in page.ranges] for group in (groups[0], groups[-1]))
+        ranges = [(begin, end) for (begin, _), (_, end) in zip(first, last, strict=True)]
+        with self.copies.copied(groups[0].data, ranges) as streams:
+            for group in groups:
+                copied, pages = zip(ranges, streams, strict=True), []
+                for page in group.pages:
+                    parts = []
+                    for begin, end in page.ranges:
+                        (start, _), part = next(copied)
+                        parts.append(part[begin - start : end - start])
+                    pages.append(Page(parts, page.nbytes, page.crc32, page.encoding, page.found))
+                yield group.rows, pages
 
 
 class PageEncoder:
@@ -61,16 +117,16 @@ class PageEncoder:
 
     columns        as `PartWriter` has it; "text" needs a vocabulary of words
     min_count      n-grams with smaller counts are left out
-    top            number of rows of `EncodedShard.head`
     working_bytes  of the device that may be used beside the table, the words of the vocabulary included
     """
 
-    def __init__(self, vocabulary: Vocabulary, columns: str, min_count: int, top: int, working_bytes: int):
-        self._vocabulary, self._columns, self._min_count, self._top = vocabulary, columns, min_count, top
+    def __init__(self, vocabulary: Vocabulary, columns: str, min_count: int, working_bytes: int):
+        self._vocabulary, self._columns, self._min_count = vocabulary, columns, min_count
         self._words: tuple[Any, Any] | None = None  # offsets and bytes on the device
         if columns == "text":
             working_bytes -= vocabulary.offsets_V.nbytes + vocabulary.data.nbytes
-        self._most_rows = max(0, min(MOST_ROWS, working_bytes // ROW_BYTES))
+        self._most_rows = max(0, min(MOST_ROWS, working_bytes // ROW_BYTES[columns]))
+        self._copies = SliceCopies(WRITING_THREADS)
 
     @staticmethod
     def can_encode(vocabulary: Vocabulary, columns: str) -> bool:
@@ -85,23 +141,22 @@ class PageEncoder:
                 yield first, s
                 first = s
 
-    def encode(self, table: ShardedTable) -> list[EncodedShard] | None:
-        """Return the shards of a table; None if a row group has too many bytes or the device is full: the host can do
-        it.
+    def encode(self, table: ShardedTable, found: Sequence[Summary]) -> list[EncodedShard] | None:
+        """Return the shards of a table, with their summaries.
+
+        None if a row group has too many bytes or the device is full: the host can do it.
         """
         if min(len(table), group_rows(self._columns)) > self._most_rows:
             return None
-        return on_device_or_host(lambda device: self._encode(table) if device == "gpu" else None, "gpu")
+        return on_device_or_host(lambda device: self._encode(table, found) if device == "gpu" else None, "gpu")
 
-    def _encode(self, table: ShardedTable) -> list[EncodedShard] | None:
-        xp, S = array_module(table.counts), len(table.ends_S)
-        distinct_S, heads = np.diff(table.ends_S, prepend=0).tolist(), self._heads(table)
-        total_S = np.diff(to_host(_before(table.counts)[xp.asarray(table.ends_S)]), prepend=0).tolist()
+    def _encode(self, table: ShardedTable, found: Sequence[Summary]) -> list[EncodedShard] | None:
+        S = len(table.ends_S)
         if self._min_count > 1:
             table = _at_least(table, self._min_count)
         starts = [range(table.start(s), table.start(s + 1), group_rows(self._columns)) for s in range(S)]
         starts_P1 = np.array([*(row for rows in starts for row in rows), len(table)], np.int64)
-        groups: list[tuple[int, list[Page]]] = []
+        groups: list[_EncodedGroup] = []
         while len(groups) < len(starts_P1) - 1:
             first = len(groups)
             most = starts_P1[first] + max(self._most_rows, int(starts_P1[first + 1] - starts_P1[first]))
@@ -112,64 +167,93 @@ class PageEncoder:
             groups += some
         cuts = np.cumsum([0, *map(len, starts)]).tolist()
         shards = [groups[a:b] for a, b in pairwise(cuts)]
-        return [EncodedShard(own, _nbytes(own), distinct_S[s], total_S[s], heads[s]) for s, own in enumerate(shards)]
+        return [EncodedShard(own, self._copies, summary) for own, summary in zip(shards, found, strict=True)]
 
-    def _groups(self, table: ShardedTable, starts_P1: np.ndarray) -> list[tuple[int, list[Page]]] | None:
+    def _groups(self, table: ShardedTable, starts_P1: np.ndarray) -> list[_EncodedGroup] | None:
         """Return the row groups that begin at starts_P1, up to its last row; None if one has too many bytes."""
         xp, rows = array_module(table.counts), slice(int(starts_P1[0]), int(starts_P1[-1]))
-        keys, counts, begins_P1 = table.keys[:, rows], table.counts[rows], xp.asarray(starts_P1 - starts_P1[0])
+        keys, counts, begins_P1 = table.keys[:, rows], table.counts[rows], (starts_P1 - starts_P1[0]).tolist()
+        packed = [whole_numbers(xp.ascontiguousarray(counts))]
         if self._columns == "ids":
-            columns = [_integers(numbers_of_word(keys, table.bits, n), begins_P1) for n in range(table.order)]
-        elif (texts := self._texts(keys, table.order, table.bits, begins_P1)) is not None:
-            columns = [texts]
+            packed = [numbers_of_word(keys, table.bits, n) for n in range(table.order)] + packed
+            data, pages = _encoded_pages(packed, begins_P1)
         else:
-            return None
-        columns.append(_integers(whole_numbers(xp.ascontiguousarray(counts)), begins_P1))
-        by_group = map(list, zip(*_to_host(columns), strict=True))
-        return list(zip(np.diff(starts_P1).tolist(), by_group, strict=True))
+            texts, ends = self._texts(keys, table.order, table.bits, begins_P1)
+            if texts is None:
+                return None
+            data, pages = _encoded_pages([*map(whole_numbers, texts[:2]), *packed], begins_P1, (texts.data, ends))
+        return [_EncodedGroup(b - a, data, own) for (a, b), own in zip(pairwise(begins_P1), pages, strict=True)]
 
-    def _texts(self, keys_CR: Any, order: int, bits: int, starts_P1: Any) -> _Column | None:
+    def _texts(self, keys_CR: Any, order: int, bits: int, starts_P1: list[int]) -> tuple[Texts | None, list[int]]:
+        """Return the texts of row groups, None if one has too many bytes; and where the suffixes of each begin."""
+        xp = array_module(keys_CR)
         if self._words is None:
             words, device = self._vocabulary, "gpu" if on_gpu(keys_CR) else "cpu"
             self._words = to_device(words.offsets_V, device), to_device(words.data, device)
-        texts = suffix_texts(keys_CR, order, bits, *self._words, starts_P1)
-        whole_P = array_module(keys_CR).diff(_before(texts.prefix_R + texts.suffix_R)[starts_P1])
-        if int(whole_P.max()) > GROUP_BYTES:
-            return None
-        streams = [_integers(whole_numbers(bytes_R), starts_P1).streams[0] for bytes_R in texts[:2]]
-        return _Column(DELTA_BYTE_ARRAY, [*streams, (texts.data, _before(texts.suffix_R)[starts_P1])], [])
-
-    def _heads(self, table: ShardedTable) -> list[Table]:
-        """Return the rows of each shard that have the greatest counts, by rising row; of equal counts the first.
-
-        They are in the chunks with the greatest counts, so only these and the ends of the shard go to the host.
-        """
-        xp, C = array_module(table.counts), len(table) // CHUNK_ROWS
-        most_C = to_host(table.counts[: C * CHUNK_ROWS].reshape(C, CHUNK_ROWS).max(1)) if C else np.empty(0, np.int64)
-        cuts = [table.start(s) for s in range(len(table.ends_S) + 1)]
-        candidates = [_candidates(most_C, a, b, self._top) for a, b in pairwise(cuts)]
-        counts = to_host(table.counts[xp.asarray(np.concatenate(candidates))])
-        rows, begin = [], 0
-        for some in candidates:
-            rows.append(np.sort(some[heaviest_rows(counts[begin : begin + len(some)], min(self._top, len(some)))]))
-            begin += len(some)
-        taken = xp.asarray(np.concatenate(rows))
-        keys, counts = to_host(table.keys[:, taken]), to_host(table.counts[taken])
-        ends = np.cumsum([0, *map(len, rows)]).tolist()
-        return [Table(keys[:, a:b], counts[a:b], table.order, table.bits) for a, b in pairwise(ends)]
+        begins_P1 = xp.asarray(np.array(starts_P1))
+        texts = suffix_texts(keys_CR, order, bits, *self._words, begins_P1)
+        sums_2P1 = xp.stack([_before(bytes_R)[begins_P1] for bytes_R in (texts.prefix_R, texts.suffix_R)])
+        prefix_P1, suffix_P1 = to_host(sums_2P1)
+        too_many = int(np.diff(prefix_P1 + suffix_P1).max()) > GROUP_BYTES
+        return None if too_many else texts, suffix_P1.tolist()
 
 
-def _candidates(most_C: np.ndarray, first: int, end: int, k: int) -> np.ndarray:
-    """Return rows of `first` to `end` - 1 that include the k with the greatest counts, rising.
+def summaries(table: ShardedTable, top: int) -> list[Summary]:
+    """Return a summary of each shard, with `top` rows.
 
-    most_C  the greatest count of each chunk of CHUNK_ROWS rows
+    The rows with the greatest counts are in the chunks with the greatest counts, so only these and the ends of the
+    shards go to the host.
     """
-    c, after = -(-first // CHUNK_ROWS), end // CHUNK_ROWS  # chunks within the rows
-    if after - c <= k:
-        return np.arange(first, end)
-    best = np.sort(c + np.argsort(-most_C[c:after], kind="stable")[:k])
-    inside = (best[:, None] * CHUNK_ROWS + np.arange(CHUNK_ROWS)).reshape(-1)
-    return np.concatenate([np.arange(first, c * CHUNK_ROWS), inside, np.arange(after * CHUNK_ROWS, end)])
+    xp, C = array_module(table.counts), len(table) // CHUNK_ROWS
+    distinct_S = np.diff(table.ends_S, prepend=0).tolist()
+    total_S = np.diff(to_host(_before(table.counts)[xp.asarray(table.ends_S)]), prepend=0).tolist()
+    most_C = to_host(table.counts[: C * CHUNK_ROWS].reshape(C, CHUNK_ROWS).max(1)) if C else np.empty(0, np.int64)
+    rows, ends_S = _candidates(most_C, CHUNK_ROWS, table.ends_S, top)
+    rows, ends_S = _heads(to_host(table.counts[xp.asarray(rows)]), rows, ends_S, top)
+    taken = xp.asarray(rows)
+    heads = ShardedTable(to_host(table.keys[:, taken]), to_host(table.counts[taken]), ends_S, table.order, table.bits)
+    return [Summary(distinct_S[s], total_S[s], heads.shard(s)) for s in range(len(ends_S))]
+
+
+# No `nogil` for these two: they take less time than a thread waits for the interpreter beside threads that write.
+@njit(cache=True)
+def _candidates(most_C, chunk_rows, ends_S, k):
+    """Return rows that include the k with the greatest counts of each shard, and where those of each shard end.
+
+    most_C  the greatest count of each chunk
+    """
+    rows, found_S = np.empty(ends_S[-1], np.int64), np.empty(len(ends_S), np.int64)
+    at = first = 0
+    for s in range(len(ends_S)):
+        end = ends_S[s]
+        c, after = -(-first // chunk_rows), end // chunk_rows  # chunks within the shard
+        if after - c <= k:
+            places = [(first, end)]
+        else:
+            places = [(first, c * chunk_rows), (after * chunk_rows, end)]
+            for chunk in heaviest_rows(most_C[c:after], k) + c:
+                places.append((chunk * chunk_rows, (chunk + 1) * chunk_rows))
+            places.sort()
+        for begin, stop in places:
+            rows[at : at + stop - begin] = np.arange(begin, stop)
+            at += stop - begin
+        found_S[s], first = at, end
+    return rows[:at].copy(), found_S
+
+
+@njit(cache=True)
+def _heads(counts_N, rows_N, ends_S, k):
+    """Return the k rows of each shard with the greatest counts, by rising row, of equal counts the first; and where
+    those of each shard end.
+    """
+    rows, found_S = np.empty(len(ends_S) * k, np.int64), np.empty(len(ends_S), np.int64)
+    at = first = 0
+    for s in range(len(ends_S)):
+        best = np.sort(heaviest_rows(counts_N[first : ends_S[s]], min(k, ends_S[s] - first)))
+        rows[at : at + len(best)] = rows_N[first + best]
+        at += len(best)
+        found_S[s], first = at, ends_S[s]
+    return rows[:at].copy(), found_S
 
 
 def _at_least(table: ShardedTable, min_count: int) -> ShardedTable:
@@ -187,35 +271,39 @@ def _before(values_R: Any) -> Any:
     return sums_R1
 
 
-def _integers(numbers: Numbers, starts_P1: Any) -> _Column:
-    packed = pack_deltas(numbers, starts_P1)
-    return _Column(DELTA_BINARY_PACKED, [(packed.data, packed.starts_P1)], [packed.least_P, packed.most_P])
+def _encoded_pages(
+    columns: Sequence[Numbers], starts_P1: list[int], suffixes: tuple[Any, list[int]] | None = None
+) -> tuple[Any, list[list[_EncodedPage]]]:
+    """Return the bytes of all pages on their device, column after column, and the pages of each row group.
 
+    columns   integers that are packed
+    suffixes  of texts: their bytes, and where those of each group begin. Their page begins with the first two columns
 
-def _to_host(columns: Sequence[_Column]) -> list[list[Page]]:
-    """Return the pages of each column in host memory.
-
-    All numbers are copied at once, and all bytes: while a thread waits for the device, threads that write take the
-    interpreter.
+    Has few calls of the device: beside threads that write, each waits for the interpreter.
     """
-    streams = [stream for column in columns for stream in column.streams]
-    arrays = [*(starts_P1 for _, starts_P1 in streams), *(n for column in columns for n in column.range_2P)]
-    xp = array_module(arrays[0])
-    found = np.split(to_host(xp.concatenate(arrays)), np.cumsum([*map(len, arrays)])[:-1])
-    starts, ranges = found[: len(streams)], iter(found[len(streams) :])
-    data, begin, parts = to_host_fast(xp.concatenate([data for data, _ in streams])).data, 0, []
-    for cuts in starts:
-        parts.append([data[begin + a : begin + b] for a, b in pairwise(cuts.tolist())])
-        begin += int(cuts[-1])
-    pages, own = [], iter(parts)
-    for column in columns:
-        of_page = zip(*(next(own) for _ in column.streams), strict=True)
-        limits = (
-            zip(*(next(ranges).tolist() for _ in column.range_2P), strict=True) if column.range_2P else repeat(None)
-        )
-        pages.append([Page(some, column.encoding, limit) for some, limit in zip(of_page, limits, strict=False)])
-    return pages
+    packed, P = pack_deltas(columns, starts_P1), len(starts_P1) - 1
+    data, cuts, xp = packed.data, packed.starts_CP1, array_module(packed.data)
+    if suffixes:
+        cuts = [*cuts, [len(data) + start for start in suffixes[1]]]
+        data = xp.concatenate([data, suffixes[0]])
+    sizes = np.diff(cuts).reshape(-1)
+    begin_N, size_N = xp.asarray(np.stack([np.array(cuts)[:, :-1].reshape(-1), sizes]))
+    arrays = crc32(data, begin_N, size_N), packed.least_CP.reshape(-1), packed.most_CP.reshape(-1)
+    numbers_N = to_host(xp.concatenate(arrays, dtype=np.int64))
+    crcs, (least, most) = (
+        numbers_N[: len(sizes)].reshape(-1, P).tolist(),
+        numbers_N[len(sizes) :].reshape(2, -1, P).tolist(),
+    )
 
+    def page(p: int, streams: Sequence[int], encoding: int) -> _EncodedPage:
+        ranges, crc = [(cuts[s][p], cuts[s][p + 1]) for s in streams], 0
+        for s, (begin, end) in zip(streams, ranges, strict=True):
+            crc = append_crc32(crc, crcs[s][p], end - begin)
+        found = (least[streams[0]][p], most[streams[0]][p]) if encoding == DELTA_BINARY_PACKED else None
+        return _EncodedPage(ranges, crc, encoding, found)
 
-def _nbytes(groups: list[tuple[int, list[Page]]]) -> int:
-    return sum(len(part) for _, pages in groups for page in pages for part in page.parts)
+    C = len(columns)
+    layout = [([c], DELTA_BINARY_PACKED) for c in range(2 if suffixes else 0, C)]
+    if suffixes:
+        layout = [([0, 1, C], DELTA_BYTE_ARRAY), *layout]
+    return data, [[page(p, *column) for column in layout] for p in range(P)]

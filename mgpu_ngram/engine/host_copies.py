@@ -1,8 +1,10 @@
-"""Asynchronous copies from a device to the host: only a read of the copy waits for it."""
+"""Copies from a device to the host: asynchronous ones of whole arrays, and parts copied where they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -40,3 +42,47 @@ class HostCopies:
         if self._event is not None:
             self._event.synchronize()
         return self._arrays
+
+
+class SliceCopies:
+    """Copies of parts of a device's arrays through pinned buffers, one for each thread that copies.
+
+    threads  that may copy at once
+    """
+
+    def __init__(self, threads: int):
+        self._buffers: SimpleQueue[tuple[Any, np.ndarray] | None] = SimpleQueue()  # (stream, buffer), made when needed
+        for _ in range(threads):
+            self._buffers.put(None)
+
+    @contextmanager
+    def copied(self, array: Any, ranges: Sequence[tuple[int, int]]) -> Iterator[list[memoryview]]:
+        """Yield array[begin:end] of each range in host memory, where it stays until the block ends.
+
+        array  uint8, contiguous, complete; of a NumPy array the parts are views
+
+        Waits until a buffer is free.
+        """
+        if not on_gpu(array):
+            yield [array[begin:end].data for begin, end in ranges]
+            return
+        from cupy.cuda import Stream, runtime
+
+        kept = self._buffers.get()
+        try:
+            array.device.use()
+            nbytes = sum(end - begin for begin, end in ranges)
+            stream, buffer = kept or (Stream(non_blocking=True), np.empty(0, np.uint8))
+            if len(buffer) < nbytes:
+                buffer = pinned_buffer(rounded_up(nbytes, SIZES_PER_OCTAVE))
+            kept, start, parts = (stream, buffer), 0, []
+            for begin, end in ranges:
+                target = buffer[start : start + end - begin]
+                source, kind = array.data.ptr + begin, runtime.memcpyDeviceToHost
+                runtime.memcpyAsync(target.ctypes.data, source, end - begin, kind, stream.ptr)
+                parts.append(target.data)
+                start += end - begin
+            stream.synchronize()
+            yield parts
+        finally:
+            self._buffers.put(kept)

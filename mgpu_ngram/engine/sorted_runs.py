@@ -30,7 +30,8 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN_ENTRY = "run"  # kind of checkpoint entry
 MANY_TABLES = 8  # with so many tables for each shard, a GPU sorts all rows together instead of merging pair by pair
-# Of each row while it is merged and written: in, out, between levels, on the host; and encoded for its file on a GPU.
+# Of each row while it is merged and written: in, out, between levels, on the host; on a GPU also while it is encoded,
+# and as pages that wait until they are written.
 MERGE_COPIES = {"cpu": 8, "gpu": 6}
 
 

@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Semaphore
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
 from mgpu_ngram.core.tables import Table
@@ -18,7 +17,7 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import heaviest, unigram_tables
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
-from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder
+from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder, summaries
 from mgpu_ngram.engine.sorted_runs import (
     MERGE_COPIES,
     MergedBlock,
@@ -31,7 +30,6 @@ from mgpu_ngram.engine.sorted_runs import (
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 T = TypeVar("T")
-ENCODED_THREADS = 8  # that write encoded shards at once: more would mostly wait for the interpreter
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def write_part(
     encoder = None
     if options.budget.device == "gpu" and PageEncoder.can_encode(vocabulary, options.columns):
         room = options.budget.block_bytes() // MERGE_COPIES["gpu"]
-        encoder = PageEncoder(vocabulary, options.columns, options.min_count, options.top, room)
+        encoder = PageEncoder(vocabulary, options.columns, options.min_count, room)
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
     with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
@@ -89,7 +87,7 @@ def write_part(
                 for block in blocks:
                     if block.whole:
                         watch.lap("reduce")
-                        _add_shards(writing, block, encoder, write, 1 if order == 1 else None)
+                        _add_shards(writing, block, encoder, write, options.top, 1 if order == 1 else None)
                     else:
                         writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
                     watch.lap("write")
@@ -106,57 +104,56 @@ def _add_shards(
     block: MergedBlock,
     encoder: PageEncoder | None,
     write: Callable[..., WrittenFile],
+    top: int,
     num_shards: int | None,
 ) -> None:
     """Write the shards of a block, the largest first; up to shard `num_shards` - 1. Encode them on their GPU."""
     if not on_gpu(block.table.counts):
         encoder = None
+    found = summaries(block.table, top) if encoder else []
     for first, last in encoder.parts(block.table) if encoder else [(0, len(block.table.ends_S))]:
         part = block.table.part(first, last)
-        writing.make_room(part.nbytes)
-        shards: Sequence[Table | EncodedShard] | None = encoder.encode(part) if encoder else None
-        run: Callable = _call if shards is None else writing.in_turn
+        shards: Sequence[Table | EncodedShard] | None = encoder.encode(part, found[first:last]) if encoder else None
+        place = "host" if shards is None else "device"
         if shards is None:
+            writing.make_room(part.nbytes)
             part = map_table(part, to_host_fast)
             shards = [part.shard(s) for s in range(last - first)]
         numbered = enumerate(shards, block.first + first)
         wanted = [(s, rows) for s, rows in numbered if num_shards is None or s < num_shards]
         wanted.sort(key=lambda one: one[1].nbytes, reverse=True)
-        writing.add(
-            [partial(run, partial(write, [rows], shard=s)) for s, rows in wanted], sum(r.nbytes for r in shards)
-        )
+        writing.add([partial(write, [rows], shard=s) for s, rows in wanted], sum(r.nbytes for r in shards), place)
 
 
-def _call(job: Callable[[], T]) -> T:
-    return job()
+class _Batch(NamedTuple):
+    """Files whose arrays are freed together: their bytes, and where these are, "host" or "device"."""
+
+    files: list[Future[WrittenFile]]
+    nbytes: int
+    place: str
 
 
 class _Writing:
-    """Shards that are being written: merged rows wait in host memory, as many as fit."""
+    """Shards that are being written: merged rows wait in host memory, encoded ones on their device, as many as fit."""
 
     def __init__(self, pool: ThreadPoolExecutor, budget: Budget):
         self._pool = pool
-        self._room = budget.block_bytes() // MERGE_COPIES["cpu"]  # as much as the next block, which is being merged
+        rows_bytes = budget.block_bytes() // MERGE_COPIES["cpu"]  # as much as the next block, which is being merged
         if budget.device == "gpu":
-            self._room = budget.host_working_bytes() // 4
-        self._waiting: deque[tuple[list[Future], int]] = deque()  # (files that share arrays, bytes of these)
+            rows_bytes = budget.host_working_bytes() // 4
+        self._room = {"host": rows_bytes, "device": budget.block_bytes() // MERGE_COPIES["gpu"]}
+        self._waiting: deque[_Batch] = deque()
         self._files: list[WrittenFile] = []
-        self._turns = Semaphore(ENCODED_THREADS)
 
-    def in_turn(self, job: Callable[[], WrittenFile]) -> WrittenFile:
-        """Return job(), when fewer than ENCODED_THREADS others are in here."""
-        with self._turns:
-            return job()
-
-    def add(self, jobs: Sequence[Callable[[], WrittenFile]], nbytes: int) -> None:
+    def add(self, jobs: Sequence[Callable[[], WrittenFile]], nbytes: int, place: str = "host") -> None:
         """Write files of arrays of `nbytes` bytes, which are freed when all are written; waits for memory first.
 
         Raises the error of a file that could not be written.
         """
-        self.make_room(nbytes)
-        for job in (job for jobs, _ in self._waiting for job in jobs if job.done()):
-            job.result()
-        self._waiting.append(([self._pool.submit(job) for job in jobs], nbytes))
+        self.make_room(nbytes, place)
+        for file in (file for batch in self._waiting for file in batch.files if file.done()):
+            file.result()
+        self._waiting.append(_Batch([self._pool.submit(job) for job in jobs], nbytes, place))
 
     def add_pieces(self, write: Callable[[Iterable[Table]], WrittenFile], pieces: Iterator[Table]) -> None:
         """Write the file of a shard that spans blocks; writes it alone if it does not fit in memory."""
@@ -165,19 +162,23 @@ class _Writing:
             tables.append(table)
             table_bytes += table.keys.nbytes + table.counts.nbytes
             self.make_room(table_bytes)
-            if table_bytes > self._room:
+            if table_bytes > self._room["host"]:
                 self._files.append(write(itertools.chain(_each_once(tables), _ahead(self._pool, pieces))))
                 return
         self.add([partial(write, tables)], table_bytes)
 
-    def make_room(self, nbytes: int) -> None:
-        """Wait until so many bytes fit beside the arrays that are being written."""
-        while self._waiting and sum(size for _, size in self._waiting) + nbytes > self._room:
-            self._files += [job.result() for job in self._waiting.popleft()[0]]
+    def make_room(self, nbytes: int, place: str = "host") -> None:
+        """Wait until so many bytes fit beside the arrays of that place that are being written."""
+
+        def waiting() -> int:
+            return sum(batch.nbytes for batch in self._waiting if batch.place == place)
+
+        while waiting() and waiting() + nbytes > self._room[place]:
+            self._files += [file.result() for file in self._waiting.popleft().files]
 
     def finish(self) -> list[WrittenFile]:
         """Wait for all files."""
-        return self._files + [job.result() for jobs, _ in self._waiting for job in jobs]
+        return self._files + [file.result() for batch in self._waiting for file in batch.files]
 
 
 def _each_once(tables: list[Table]) -> Iterator[Table]:
@@ -221,8 +222,8 @@ def _write_shard(
     with PartWriter(Path(options.folder) / name, order, vocabulary, vocabulary.as_text, options.columns) as writer:
         for piece in pieces:
             if isinstance(piece, EncodedShard):
-                rows, counted, head = piece.distinct, piece.total, piece.head
-                writer.add_groups(piece.groups)
+                rows, counted, head = piece.summary
+                writer.add_groups(piece.pages())
             else:
                 rows, counted, head = len(piece), int(piece.counts.sum()), piece
                 writer.add(_at_least(piece, options.min_count) if options.min_count > 1 else piece)

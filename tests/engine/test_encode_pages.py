@@ -9,7 +9,7 @@ from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import encode_pages
 from mgpu_ngram.engine.count import heaviest
-from mgpu_ngram.engine.encode_pages import PageEncoder
+from mgpu_ngram.engine.encode_pages import PageEncoder, summaries
 from mgpu_ngram.kernels.dispatch import to_host
 
 V, BITS, TOP = 5_000, 13, 4
@@ -60,20 +60,21 @@ def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_d
         monkeypatch.setattr(parquet_module, name, 400)
     monkeypatch.setattr(encode_pages, "CHUNK_ROWS", 16)
     table = table_of(order, [1_500, 0, 1, 400, 130])
-    encoder = PageEncoder(vocabulary, columns, min_count, TOP, 1 << 30)
-    shards = encoder.encode(on_device(table, to_device))
+    encoder = PageEncoder(vocabulary, columns, min_count, 1 << 30)
+    given = on_device(table, to_device)
+    shards = encoder.encode(given, summaries(given, TOP))
     assert len(shards) == 5
     for s, shard in enumerate(shards):
         rows = table.shard(s)
         kept = rows.counts >= min_count
         expected = Table(rows.keys[:, kept], rows.counts[kept], order, BITS)
         found = file_of(
-            tmp_path / "encoded", order, vocabulary, columns, lambda w, shard=shard: w.add_groups(shard.groups)
+            tmp_path / "encoded", order, vocabulary, columns, lambda w, shard=shard: w.add_groups(shard.pages())
         )
         assert found == file_of(tmp_path / "rows", order, vocabulary, columns, lambda w, rows=expected: w.add(rows))
-        assert (shard.distinct, shard.total) == (len(rows), rows.counts.sum())
-        assert sum(n for n, _ in shard.groups) == len(expected)
-        for found, best in zip(heaviest(shard.head, TOP), heaviest(rows, TOP), strict=True):
+        assert (shard.summary.distinct, shard.summary.total) == (len(rows), rows.counts.sum())
+        assert sum(group.rows for group in shard.groups) == len(expected)
+        for found, best in zip(heaviest(shard.summary.head, TOP), heaviest(rows, TOP), strict=True):
             np.testing.assert_array_equal(found, best)
         if s == 0 and min_count == 1 and order > 2:
             assert len(shard.groups) > 1
@@ -86,17 +87,17 @@ def test_shards_are_encoded_together_as_far_as_memory_allows(vocabulary):
         40: [(0, 5)], 39: [(0, 4), (4, 5)], 20: [(0, 2), (2, 5)], 19: [(0, 1), (1, 2), (2, 4), (4, 5)],
         1: [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)],
     }.items():  # fmt: skip
-        encoder = PageEncoder(vocabulary, "ids", 1, 0, rows * encode_pages.ROW_BYTES)
+        encoder = PageEncoder(vocabulary, "ids", 1, rows * encode_pages.ROW_BYTES["ids"])
         assert list(encoder.parts(table)) == parts
-    assert encoder.encode(table) is None
+    assert encoder.encode(table, summaries(table, TOP)) is None
     words = vocabulary.offsets_V.nbytes + vocabulary.data.nbytes
-    for room, first in {words + 20 * encode_pages.ROW_BYTES: (0, 2), words: (0, 1)}.items():
-        assert next(PageEncoder(vocabulary, "text", 1, 0, room).parts(table)) == first
+    for room, first in {words + 20 * encode_pages.ROW_BYTES["text"]: (0, 2), words: (0, 1)}.items():
+        assert next(PageEncoder(vocabulary, "text", 1, room).parts(table)) == first
 
 
 def test_texts_beyond_a_row_group_are_left_to_the_host(vocabulary, to_device, monkeypatch):
     table = on_device(table_of(3, [300]), to_device)
-    encoder = PageEncoder(vocabulary, "text", 1, TOP, 1 << 30)
+    encoder = PageEncoder(vocabulary, "text", 1, 1 << 30)
     sizes = np.diff(vocabulary.offsets_V)
     codes = [
         to_host(ids)
@@ -104,9 +105,9 @@ def test_texts_beyond_a_row_group_are_left_to_the_host(vocabulary, to_device, mo
     ]
     whole = int(sum(sizes[c.astype(np.int64) - 1].sum() for c in codes)) + 2 * len(table)
     monkeypatch.setattr(encode_pages, "GROUP_BYTES", whole)
-    assert encoder.encode(table) is not None
+    assert encoder.encode(table, summaries(table, TOP)) is not None
     monkeypatch.setattr(encode_pages, "GROUP_BYTES", whole - 1)
-    assert encoder.encode(table) is None
+    assert encoder.encode(table, summaries(table, TOP)) is None
 
 
 @pytest.mark.parametrize("columns", ["text", "ids"])
@@ -114,7 +115,13 @@ def test_texts_beyond_a_row_group_are_left_to_the_host(vocabulary, to_device, mo
 def test_codes_outside_the_vocabulary_are_refused(columns, code, vocabulary, to_device, tmp_path):
     keys = np.array([[code << 64 - BITS]], np.uint64)
     table = ShardedTable(to_device(keys), to_device(np.ones(1, np.int64)), np.array([1]), 1, BITS)
-    encoder = PageEncoder(vocabulary, columns, 1, TOP, 1 << 30)
+    encoder = PageEncoder(vocabulary, columns, 1, 1 << 30)
     with pytest.raises(ValueError, match=rf"outside 1\.\.{V}"):
-        file_of(tmp_path / "file", 1, vocabulary, columns, lambda w: w.add_groups(encoder.encode(table)[0].groups))
+        file_of(
+            tmp_path / "file",
+            1,
+            vocabulary,
+            columns,
+            lambda w: w.add_groups(encoder.encode(table, summaries(table, TOP))[0].pages()),
+        )
     assert not list(tmp_path.iterdir())

@@ -27,6 +27,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 
 SHARDS, BITS = 3, 4
 AMPLE_BYTES = 1 << 40
+ENCODED_ROW_BYTES = 128  # of a row while it is encoded: blocks, of a sixth of them, then hold whole shards
 WORDS = [b"<unk>", b"<s>", b"</s>", b"of", b"the", b"\xc3\xa9", b"end"]
 NOT_TEXT = [*WORDS[:-1], b"\xff"]
 
@@ -183,7 +184,7 @@ class GpuBudget(Budget):
         return 1 << 40
 
     def block_bytes(self):
-        return MERGE_COPIES["gpu"] * self.rows * encode_pages.ROW_BYTES
+        return MERGE_COPIES["gpu"] * self.rows * ENCODED_ROW_BYTES
 
     def host_working_bytes(self):
         return 1 << 30
@@ -200,11 +201,12 @@ def test_encoded_shards_are_those_of_the_host(columns, min_count, rows, to_runs,
     runs = [replace(run, tables={n: [on_host(t) for t in ts] for n, ts in run.tables.items()}) for run in runs]
     expected = write(runs, Budget("cpu", AMPLE_BYTES, AMPLE_BYTES), vocabulary, columns=columns, min_count=min_count)
     budget, encoded = GpuBudget("gpu", AMPLE_BYTES, AMPLE_BYTES), []
-    monkeypatch.setattr(GpuBudget, "rows", rows + (0 if columns == "ids" else 1))  # of ROW_BYTES, beside the words
+    monkeypatch.setitem(encode_pages.ROW_BYTES, columns, ENCODED_ROW_BYTES)
+    monkeypatch.setattr(GpuBudget, "rows", rows + (0 if columns == "ids" else 1))  # beside the words
     encode = encode_pages.PageEncoder.encode
 
-    def counted(self, table):
-        found = encode(self, table)
+    def counted(self, table, summaries):
+        found = encode(self, table, summaries)
         encoded.append(found is not None)
         return found
 

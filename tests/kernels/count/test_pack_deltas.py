@@ -1,5 +1,7 @@
 """Packed differences: the examples of the format's description, and values that pyarrow reads back."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.core.output import Sink
-from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DeltaWriter, Page
+from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DeltaWriter, page_of
 from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_deltas, whole_numbers
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -16,11 +18,19 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 
 def pages_of(values, starts, to_device):
-    found = pack_deltas(whole_numbers(to_device(np.array(values, np.int64))), to_device(np.array(starts, np.int64)))
-    data, cuts = to_host(found.data).tobytes(), to_host(found.starts_P1).tolist()
-    pages = [data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-    assert cuts[0] == 0 and cuts[-1] == len(data)
-    return pages, list(zip(to_host(found.least_P).tolist(), to_host(found.most_P).tolist(), strict=True))
+    numbers = whole_numbers(to_device(np.array(values, np.int64)))
+    found = pack_deltas([numbers, numbers], starts)
+    data, (cuts, again) = to_host(found.data).tobytes(), found.starts_CP1
+    pages = [data[a:b] for a, b in pairwise(cuts)]
+    assert cuts[0] == 0 and cuts[-1] == again[0] and again[-1] == len(data)
+    assert [data[a:b] for a, b in pairwise(again)] == pages
+    ranges = [list(zip(*numbers, strict=True)) for numbers in zip(*map(listed, found[2:]), strict=True)]
+    assert ranges[0] == ranges[1]
+    return pages, ranges[0]
+
+
+def listed(numbers):
+    return to_host(numbers).tolist()
 
 
 def test_the_examples_of_the_format(to_device):
@@ -38,7 +48,7 @@ def read_back(folder, pages, sizes):
     path = folder / "values.parquet"
     with open(path, "wb") as file, DeltaWriter(Sink(file), [("value", "int64")]) as writer:
         for page, rows in zip(pages, sizes, strict=True):
-            writer.write(rows, [Page([page], DELTA_BINARY_PACKED, (0, 0))])
+            writer.write(rows, [page_of([page], DELTA_BINARY_PACKED, (0, 0))])
     return pq.read_table(path, columns=["value"])["value"]
 
 
@@ -69,14 +79,14 @@ def test_words_of_keys_are_ids(bits, to_device):
         for c in range(columns):
             keys[c, r] = whole >> 64 * (columns - 1 - c) & (1 << 64) - 1
     for n in range(order):
-        packed = pack_deltas(numbers_of_word(to_device(keys), bits, n), to_device(np.array([0, 50])))
+        packed = pack_deltas([numbers_of_word(to_device(keys), bits, n)], [0, 50])
         ids = [row[n] - 1 for row in codes]
-        assert (packed.least_P[0], packed.most_P[0]) == (min(ids), max(ids))
+        assert (packed.least_CP[0, 0], packed.most_CP[0, 0]) == (min(ids), max(ids))
 
 
 def test_wrong_types_are_refused():
     with pytest.raises(TypeError, match="expected uint64 but got int64"):
-        pack_deltas(Numbers(np.zeros(3, np.int64), np.zeros(3, np.uint64)), np.array([0, 3]))
-    gaps = np.zeros((3, 2), np.uint64)[:, 0]
-    with pytest.raises(ValueError, match="high_R is not C-contiguous"):
-        pack_deltas(Numbers(gaps, gaps), np.array([0, 3]))
+        pack_deltas([Numbers(np.zeros(3, np.int64), np.zeros(3, np.uint64))], [0, 3])
+    whole, gaps = np.zeros(3, np.uint64), np.zeros((3, 2), np.uint64)[:, 0]
+    with pytest.raises(ValueError, match="high_1 is not C-contiguous"):
+        pack_deltas([Numbers(whole, whole), Numbers(gaps, gaps)], [0, 3])
