@@ -18,10 +18,10 @@ from mgpu_ngram.benchmarks.origin import origin, processor
 from mgpu_ngram.benchmarks.rows import Row, one_line, write_rows
 from mgpu_ngram.benchmarks.timing import measure
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import free_bytes, out_of_memory, synchronize
-from mgpu_ngram.jobs.budget import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE
 
 DOES_NOT_FIT = "does not fit"
 CEILING_BYTES = {"gpu": 1 << 30, "cpu": 1 << 28}

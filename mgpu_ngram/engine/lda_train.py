@@ -18,7 +18,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.core.checkpoint_entries import delete_older, save_entry
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
+from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, MemoryConfig, free_host_bytes
 from mgpu_ngram.core.scratch import SCRATCH_PREFIX
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
@@ -31,7 +31,6 @@ from mgpu_ngram.engine.lda_priors import optimised
 TABLES_BYTES = 8  # for each word and topic: two tables of counts
 COUNTS_BYTES = 14  # for each word and topic: those tables, and that of a metric or a sum now and then
 WORK_BYTES = 3 << 29  # of a GPU, for metrics: places of PLACES entries, or BLOCK_WEIGHTS of held-out documents
-DEVICE_SHARE, HOST_SHARE = 0.9, 0.5  # of the free memory, when `memory` gives no limit
 MIN_THREAD_TOKENS = 1 << 14  # of a CPU's thread: a sweep of fewer takes less time than to hand them over
 SNAPSHOT = "topics"  # kind of the entries of a checkpoint
 AS_CONFIGURED = (  # fields of Training that have the name and the value of an `LdaConfig`'s
@@ -153,10 +152,10 @@ def _check_counts(training: Training) -> None:
 def _room(training: Training) -> Room:
     """Return the memory for blocks: the limits, or the free memory, less the memory of counts and metrics."""
     counts_bytes = COUNTS_BYTES * training.num_words * training.num_topics
-    host_bytes = training.memory.host_bytes or int(HOST_SHARE * free_host_bytes())
+    host_bytes = training.memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
     device_bytes = training.memory.device_bytes
     if device_bytes is None and training.device == "gpu":
-        device_bytes = int(DEVICE_SHARE * free_bytes("gpu"))
+        device_bytes = int(AUTO_DEVICE_SHARE * free_bytes("gpu"))
     folder = Path(training.memory.spill_dir or tempfile.gettempdir(), f"{SCRATCH_PREFIX}{os.getpid()}-{training.run}")
     _folders.setdefault(training.run, []).append(folder)
     if training.device == "cpu":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mgpu_ngram.cluster.executor import Executor, Handle
-from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
+from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, MemoryConfig, free_host_bytes
 from mgpu_ngram.engine.budget import (
     KEPT_SHARE,
     Budget,
@@ -18,8 +18,6 @@ from mgpu_ngram.engine.budget import (
 )
 from mgpu_ngram.engine.device import free_bytes
 
-AUTO_DEVICE_SHARE = 0.9  # of the free memory when `memory` gives no limit; the rest is for CUDA and other users
-AUTO_HOST_SHARE = 0.5
 SHORT_TEXT_CHUNKS = 64  # so that all workers have some; the same for any number of workers
 TEXT_WORD_BYTES = 5.5  # of text for each word, with its space; an estimate for plans
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
+from mgpu_ngram.core.amun_config import REFUSED
 from mgpu_ngram.stages.flags import add_overwrite
 
 AMUN_FLAGS: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
@@ -84,8 +85,7 @@ OUR_FLAGS: dict[str, dict[str, Any]] = {  # settings under their own names
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
 }  # fmt: skip
 NOT_USED = {
-    "--log-progress": "a bar shows the progress on a terminal",
-    "--log-info": "the summary of -o FILE, and --json, show the same",
+    **{f"--{name}": reason for name, reason in REFUSED.items()},
     "-v": "the version is that of mgpu-ngram --version",
 }
 

@@ -173,7 +173,7 @@ class _Run:
         deaths = 0
         self.progress.start("sweep", config.sweeps, rate="tokens")
         try:
-            with _Watch(self):
+            with _ProgressWatch(self):
                 while True:
                     try:
                         if not self.ranks:
@@ -271,7 +271,7 @@ def split_parts(parts: Sequence[CorpusPart], size: int) -> list[list[CorpusPart]
     return [list(parts[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
 
 
-class _Watch:
+class _ProgressWatch:
     """Reports the sweeps of the workers as progress while the block runs."""
 
     def __init__(self, run: _Run):
