@@ -135,8 +135,10 @@ def pack_page(high_R, low_R, shift, mask, less, page_B):
             difference_P[i] = uint64(difference)
             smallest = min(smallest, difference)
         before = value_P[size - 1]
-        difference_P[:size] -= uint64(smallest)
-        difference_P[size:] = 0
+        for i in range(size):  # not of slices, which take 3 s longer to compile
+            difference_P[i] -= uint64(smallest)
+        for i in range(size, BLOCK):
+            difference_P[i] = 0
         widths = _put_signed(page_B, at, smallest)
         at = widths + WIDTHS
         for part in range(WIDTHS):
