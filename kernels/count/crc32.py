@@ -102,10 +102,12 @@ def _constants() -> np.ndarray:
 
 @functools.cache
 def _constants_on(device_id: int) -> Any:
-    """tables, unshift and powers on a device, which is the current one."""
+    """Return tables, unshift and powers on a device, which is the current one, for any stream."""
     import cupy
 
-    return cupy.split(cupy.asarray(_constants()), [16 * 256, 16 * 256 + ROW])
+    constants = cupy.asarray(_constants())
+    cupy.cuda.get_current_stream().synchronize()
+    return cupy.split(constants, [16 * 256, 16 * 256 + ROW])
 
 
 def _cuda(data_B, starts_S, lengths_S):
@@ -116,7 +118,7 @@ def _cuda(data_B, starts_S, lengths_S):
     if S:
         data_B = check.aligned(data_B)
         ends_S = cupy.cumsum((lengths_S + (15 + SLICE - 1)) // SLICE)  # up to 15 bytes of padding
-        tables, unshift, powers = _constants_on(data_B.device.id)
+        tables, unshift, powers = _constants_on(cupy.cuda.runtime.getDevice())
         blocks = grid_for(len(data_B) // SLICE + 2 * S, 16)  # about a warp a slice
         args = (data_B, starts_S, lengths_S, ends_S, S, tables, unshift, powers, crcs_S)
         launch(kernel("count/crc32", "crc32"), blocks, 512, args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ class Summary(NamedTuple):
 class EncodedShard:
     """A shard whose row groups are on the device.
 
-    copies  that bring them to the host
+    copies  to bring them to the host
     """
 
     groups: list[_EncodedGroup]
@@ -83,7 +83,7 @@ class EncodedShard:
     def nbytes(self) -> int:
         return sum(group.nbytes for group in self.groups)
 
-    def pages(self) -> Iterator[tuple[int, list[Page]]]:
+    def pages(self) -> Generator[tuple[int, list[Page]], None, None]:
         """Yield (rows, pages) of each row group, in host memory until the next one is taken."""
         first = 0
         while first < len(self.groups):
@@ -281,7 +281,7 @@ def _encoded_pages(
 
     Has few calls of the device: beside threads that write, each waits for the interpreter.
     """
-    packed, P = pack_deltas(columns, starts_P1), len(starts_P1) - 1
+    packed, C, P = pack_deltas(columns, starts_P1), len(columns), len(starts_P1) - 1
     data, cuts, xp = packed.data, packed.starts_CP1, array_module(packed.data)
     if suffixes:
         cuts = [*cuts, [len(data) + start for start in suffixes[1]]]
@@ -289,11 +289,8 @@ def _encoded_pages(
     sizes = np.diff(cuts).reshape(-1)
     begin_N, size_N = xp.asarray(np.stack([np.array(cuts)[:, :-1].reshape(-1), sizes]))
     arrays = crc32(data, begin_N, size_N), packed.least_CP.reshape(-1), packed.most_CP.reshape(-1)
-    numbers_N = to_host(xp.concatenate(arrays, dtype=np.int64))
-    crcs, (least, most) = (
-        numbers_N[: len(sizes)].reshape(-1, P).tolist(),
-        numbers_N[len(sizes) :].reshape(2, -1, P).tolist(),
-    )
+    numbers = to_host(xp.concatenate(arrays, dtype=np.int64)).reshape(-1, P).tolist()  # waits until `data` is complete
+    crcs, least, most = numbers[: len(cuts)], numbers[len(cuts) : len(cuts) + C], numbers[len(cuts) + C :]
 
     def page(p: int, streams: Sequence[int], encoding: int) -> _EncodedPage:
         ranges, crc = [(cuts[s][p], cuts[s][p + 1]) for s in streams], 0
@@ -302,7 +299,6 @@ def _encoded_pages(
         found = (least[streams[0]][p], most[streams[0]][p]) if encoding == DELTA_BINARY_PACKED else None
         return _EncodedPage(ranges, crc, encoding, found)
 
-    C = len(columns)
     layout = [([c], DELTA_BINARY_PACKED) for c in range(2 if suffixes else 0, C)]
     if suffixes:
         layout = [([0, 1, C], DELTA_BYTE_ARRAY), *layout]

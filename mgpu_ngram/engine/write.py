@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,8 @@ from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import heaviest, unigram_tables
-from mgpu_ngram.engine.device import Stopwatch, to_host_fast
-from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder, summaries
+from mgpu_ngram.engine.device import Stopwatch, on_device_or_host, to_host_fast
+from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder, Summary, summaries
 from mgpu_ngram.engine.sorted_runs import (
     MERGE_COPIES,
     MergedBlock,
@@ -91,10 +92,10 @@ def write_part(
                     else:
                         writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
                     watch.lap("write")
+            files = writing.finish()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-        files = writing.finish()
     watch.lap("write")
     return files, watch.seconds
 
@@ -108,12 +109,13 @@ def _add_shards(
     num_shards: int | None,
 ) -> None:
     """Write the shards of a block, the largest first; up to shard `num_shards` - 1. Encode them on their GPU."""
-    if not on_gpu(block.table.counts):
-        encoder = None
-    found = summaries(block.table, top) if encoder else []
-    for first, last in encoder.parts(block.table) if encoder else [(0, len(block.table.ends_S))]:
+    found: list[Summary] | None = None  # if the device is full, the host writes all shards
+    if encoder and on_gpu(block.table.counts):
+        found = on_device_or_host(lambda device: summaries(block.table, top) if device == "gpu" else None, "gpu")
+    for first, last in encoder.parts(block.table) if encoder and found else [(0, len(block.table.ends_S))]:
         part = block.table.part(first, last)
-        shards: Sequence[Table | EncodedShard] | None = encoder.encode(part, found[first:last]) if encoder else None
+        shards: Sequence[Table | EncodedShard] | None
+        shards = encoder.encode(part, found[first:last]) if encoder and found else None
         place = "host" if shards is None else "device"
         if shards is None:
             writing.make_room(part.nbytes)
@@ -223,7 +225,8 @@ def _write_shard(
         for piece in pieces:
             if isinstance(piece, EncodedShard):
                 rows, counted, head = piece.summary
-                writer.add_groups(piece.pages())
+                with closing(piece.pages()) as groups:  # or the traceback of an error would keep a buffer for copies
+                    writer.add_groups(groups)
             else:
                 rows, counted, head = len(piece), int(piece.counts.sum()), piece
                 writer.add(_at_least(piece, options.min_count) if options.min_count > 1 else piece)

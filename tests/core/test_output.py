@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -188,7 +189,47 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, full_disk):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("write", [Sink.append, lambda sink, data: sink.write_at(sink.size_bytes, data)])
+@pytest.mark.parametrize("most", [1, 7, None])
+def test_parts_are_written_together(tmp_path, monkeypatch, most):
+    """A call of the system takes 1,024 parts at most, and may write only `most` bytes."""
+    parts = [bytes([i % 256]) * (i % 5) for i in range(1_500)]
+    whole = b"".join(parts)
+    if most:
+        monkeypatch.setattr(output_module, "write_together", lambda file, parts: os.write(file, b"".join(parts)[:most]))
+    with new_file(tmp_path / "data") as sink:
+        sink.write(b"before")
+        sink.write_with_crc(parts, zlib.crc32(whole))
+        sink.write_with_crc([b"", b""], 0)
+        sink.write(b"after")
+    content = (tmp_path / "data").read_bytes()
+    assert content == b"before" + whole + b"after"
+    assert (sink.size_bytes, sink.crc32) == (len(content), zlib.crc32(content))
+
+
+def test_a_disk_that_fills_within_a_call_leaves_no_file(tmp_path, monkeypatch):
+    room = [10]
+
+    def write_together(file, parts):
+        data = b"".join(parts)[: room[0]]
+        if not data:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room[0] -= len(data)
+        return os.write(file, data)
+
+    monkeypatch.setattr(output_module, "write_together", write_together)
+    with pytest.raises(RunError, match="No space left on device"), new_file(tmp_path / "data") as sink:
+        sink.write_with_crc([b"123456", b"7890", b"1"], 0)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        Sink.append,
+        lambda sink, data: sink.write_at(sink.size_bytes, data),
+        lambda sink, data: sink.write_with_crc([data], 0),
+    ],
+)
 def test_the_disk_takes_a_durable_file_while_it_is_written(tmp_path, monkeypatch, write):
     synced = []
     monkeypatch.setattr(output_module, "SYNC_BYTES", 1000)

@@ -1,5 +1,9 @@
 """Tables that are encoded at once give the files that a writer makes of their rows."""
 
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+
 import numpy as np
 import pytest
 
@@ -53,7 +57,7 @@ def file_of(path, order, vocabulary, columns, add):
 
 
 @pytest.mark.parametrize("columns", ["text", "ids"])
-@pytest.mark.parametrize("min_count", [1, 3])
+@pytest.mark.parametrize("min_count", [1, 2])
 @pytest.mark.parametrize("order", [1, 2, 5, 6])
 def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_device, tmp_path, monkeypatch):
     for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
@@ -108,6 +112,46 @@ def test_texts_beyond_a_row_group_are_left_to_the_host(vocabulary, to_device, mo
     assert encoder.encode(table, summaries(table, TOP)) is not None
     monkeypatch.setattr(encode_pages, "GROUP_BYTES", whole - 1)
     assert encoder.encode(table, summaries(table, TOP)) is None
+
+
+class CountedCopies:
+    """Copies of slices; `sizes` has the bytes of each."""
+
+    def __init__(self):
+        self.sizes = []
+
+    @contextmanager
+    def copied(self, array, ranges):
+        self.sizes.append(sum(end - begin for begin, end in ranges))
+        yield [to_host(array)[begin:end].data for begin, end in ranges]
+
+
+@pytest.mark.parametrize("columns", ["text", "ids"])
+def test_row_groups_are_copied_together_up_to_a_limit(columns, vocabulary, to_device, tmp_path, monkeypatch):
+    """A large shard is encoded 4 row groups at once, and only these can be copied together."""
+    for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
+        monkeypatch.setattr(parquet_module, name, 100)
+    table = table_of(3, [1_000])
+    expected = file_of(tmp_path / "rows", 3, vocabulary, columns, lambda w: w.add(table.shard(0)))
+    words = vocabulary.offsets_V.nbytes + vocabulary.data.nbytes if columns == "text" else 0
+    encoder = PageEncoder(vocabulary, columns, 1, words + 499 * encode_pages.ROW_BYTES[columns])
+    given = on_device(table, to_device)
+    [shard] = encoder.encode(given, summaries(given, TOP))
+    sizes = [group.nbytes for group in shard.groups]
+    encodings = [[group.nbytes for group in same] for _, same in groupby(shard.groups, lambda group: id(group.data))]
+    assert [*map(len, encodings)] == [4, 4, 2]
+    for limit in 0, sum(sizes[:3]), 1 << 30:
+        monkeypatch.setattr(encode_pages, "COPIED_BYTES", limit)
+        copies, copied = CountedCopies(), []
+        pages = replace(shard, copies=copies).pages()
+        assert file_of(tmp_path / "encoded", 3, vocabulary, columns, lambda w, p=pages: w.add_groups(p)) == expected
+        for own in encodings:
+            for i, size in enumerate(own):
+                if i and copied[-1] + size <= limit:
+                    copied[-1] += size
+                else:
+                    copied.append(size)
+        assert copies.sizes == copied
 
 
 @pytest.mark.parametrize("columns", ["text", "ids"])

@@ -6,6 +6,7 @@ import weakref
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -190,17 +191,26 @@ class GpuBudget(Budget):
         return 1 << 30
 
 
+@pytest.fixture
+def gpu_budget(monkeypatch):
+    """Return a GpuBudget with which tables in host memory are encoded, as if they were on a GPU."""
+    monkeypatch.setattr(write_module, "on_gpu", lambda array: True)
+    monkeypatch.setattr(write_module, "Stopwatch", lambda device: Stopwatch("cpu"))
+    monkeypatch.setattr("mgpu_ngram.engine.sorted_runs.to_device_together", lambda arrays, device: arrays)
+    return GpuBudget("gpu", AMPLE_BYTES, AMPLE_BYTES)
+
+
 @pytest.mark.parametrize("columns", ["text", "ids"])
 @pytest.mark.parametrize("min_count", [1, 3])
 @pytest.mark.parametrize("rows", [1 << 20, 60, 9, 6])
-def test_encoded_shards_are_those_of_the_host(columns, min_count, rows, to_runs, write, monkeypatch):
-    """The way of a GPU on a CPU: all shards, some shards, and some row groups of a shard are encoded at once."""
+def test_encoded_shards_are_those_of_the_host(columns, min_count, rows, to_runs, write, gpu_budget, monkeypatch):
+    """All shards, some shards, and some row groups of a shard are encoded at once."""
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 7)
     monkeypatch.setattr(parquet_module, "IDS_GROUP_ROWS", 7)
     runs, vocabulary = to_runs([plain_tables(seed) for seed in range(5)]), vocabulary_of(WORDS)
     runs = [replace(run, tables={n: [on_host(t) for t in ts] for n, ts in run.tables.items()}) for run in runs]
     expected = write(runs, Budget("cpu", AMPLE_BYTES, AMPLE_BYTES), vocabulary, columns=columns, min_count=min_count)
-    budget, encoded = GpuBudget("gpu", AMPLE_BYTES, AMPLE_BYTES), []
+    encoded = []
     monkeypatch.setitem(encode_pages.ROW_BYTES, columns, ENCODED_ROW_BYTES)
     monkeypatch.setattr(GpuBudget, "rows", rows + (0 if columns == "ids" else 1))  # beside the words
     encode = encode_pages.PageEncoder.encode
@@ -211,12 +221,51 @@ def test_encoded_shards_are_those_of_the_host(columns, min_count, rows, to_runs,
         return found
 
     monkeypatch.setattr(encode_pages.PageEncoder, "encode", counted)
-    monkeypatch.setattr(write_module, "on_gpu", lambda array: True)
-    monkeypatch.setattr(write_module, "Stopwatch", lambda device: Stopwatch("cpu"))
-    monkeypatch.setattr("mgpu_ngram.engine.sorted_runs.to_device_together", lambda arrays, device: arrays)
-    found = write(runs, budget, vocabulary, columns=columns, min_count=min_count, threads=3)
+    found = write(runs, gpu_budget, vocabulary, columns=columns, min_count=min_count, threads=3)
     assert found[:2] == expected[:2]
     assert all(encoded) == (rows > 7) and any(encoded)
+
+
+@pytest.mark.parametrize("where", ["write.summaries", "encode_pages.pack_deltas"])
+def test_the_host_writes_the_shards_of_a_full_device(where, to_runs, write, gpu_budget, monkeypatch):
+    runs, vocabulary = to_runs([plain_tables(seed) for seed in range(5)]), vocabulary_of(WORDS)
+    runs = [replace(run, tables={n: [on_host(t) for t in ts] for n, ts in run.tables.items()}) for run in runs]
+    expected = write(runs, Budget("cpu", AMPLE_BYTES, AMPLE_BYTES), vocabulary)
+    tried = []
+
+    def full(*args):
+        tried.append(args)
+        raise MemoryError
+
+    monkeypatch.setattr(f"mgpu_ngram.engine.{where}", full)
+    assert write(runs, gpu_budget, vocabulary)[:2] == expected[:2] and tried
+
+
+def test_a_file_that_fails_keeps_no_buffer(gpu_budget, to_sharded, full_disk, tmp_path, monkeypatch):
+    """Its error may wait long in its thread; other threads then wait for its buffer."""
+    monkeypatch.setattr(parquet_module, "GROUP_ROWS", 1)
+    monkeypatch.setattr(encode_pages, "COPIED_BYTES", 0)
+    vocabulary, taken = vocabulary_of(WORDS), []
+
+    class Copies:
+        @contextmanager
+        def copied(self, array, ranges):
+            taken.append(array)
+            try:
+                yield [array[begin:end].data for begin, end in ranges]
+            finally:
+                taken.remove(array)
+
+    table = on_host(to_sharded([{(1, 1): 1, (2, 2): 2}], 2, BITS))
+    encoder = encode_pages.PageEncoder(vocabulary, "text", 1, AMPLE_BYTES)
+    [shard] = encoder.encode(table, encode_pages.summaries(table, 1))
+    (tmp_path / "order=2").mkdir()
+    full_disk(room=10, of="part-00000")  # for the first bytes of a file
+    with pytest.raises(RunError, match="No space left") as error:
+        write_module._write_shard(
+            [replace(shard, copies=Copies())], 2, 0, vocabulary, WriteOptions(tmp_path, gpu_budget)
+        )
+    assert error.value.__cause__.__traceback__ and not taken
 
 
 def on_host(table):
@@ -234,6 +283,29 @@ def test_the_first_file_that_fails_ends_the_writing(write, to_runs, few_rows, mo
     with pytest.raises(OSError, match="no space"):
         write(runs, few_rows(9, 1), vocabulary_of(WORDS), threads=1)
     assert len(tried) < 4  # of 7 files
+
+
+def test_an_error_of_the_last_files_ends_the_writing(write, to_runs, ample, monkeypatch):
+    """The second file is written until the pool is told to end; then the third is not begun."""
+    runs, tried, ends = to_runs([plain_tables(seed) for seed in range(3)], (3,)), [], threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(False, cancel_futures=cancel_futures)
+            ends.set()
+            super().shutdown(wait)
+
+    def fail(*args, shard, **options):
+        tried.append(shard)
+        if len(tried) == 1:
+            raise OSError("no space")
+        assert ends.wait(10)
+
+    monkeypatch.setattr(write_module, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(write_module, "_write_shard", fail)
+    with pytest.raises(OSError, match="no space"):
+        write(runs, ample, vocabulary_of(WORDS), orders=(3,), threads=1)
+    assert len(tried) <= 2  # of 3 files
 
 
 def one_row(order=1):
