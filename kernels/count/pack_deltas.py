@@ -15,7 +15,7 @@ import numpy as np
 from numpy import int64, uint8, uint64
 
 from .. import check
-from ..compile import njit
+from ..compile import njit, read_only
 from ..dispatch import array_module, pick
 from ..intrinsics import leading_zeros, store_u64
 from ..launch import grid_for, kernel, launch
@@ -107,7 +107,7 @@ def _cpu(columns, starts_P1):
     for c, numbers in enumerate(columns):
         starts_CP1.append([at])
         for p, (start, end) in enumerate(pairwise(starts_P1)):
-            high_R, low_R = (words_R[start:end] for words_R in numbers[:2])
+            high_R, low_R = (read_only(words_R[start:end]) for words_R in numbers[:2])
             size, least_CP[c, p], most_CP[c, p] = pack_page(high_R, low_R, *scalars(numbers), data[at:])
             at += size
             starts_CP1[-1].append(at)

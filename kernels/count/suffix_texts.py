@@ -58,8 +58,9 @@ def _cpu(keys_CR, order, bits, offsets_V, data_V, starts_P1):
     _check_ids(unpack_ids(keys_CR, bits, ids_NR), len(offsets_V) - 1)
     shared_R, prefix_R, suffix_R = np.empty(R, np.uint16), np.empty(R, np.int64), np.empty(R, np.int64)
     for start, end in zip(starts_P1[:-1].tolist(), starts_P1[1:].tolist(), strict=True):
-        arrays = ids_NR[:, start:end], shared_R[start:end], prefix_R[start:end], suffix_R[start:end]
-        place_suffixes(arrays[0], offsets_V, np.iinfo(np.int64).max, *arrays[1:])
+        ids = np.ascontiguousarray(ids_NR[:, start:end])
+        arrays = shared_R[start:end], prefix_R[start:end], suffix_R[start:end]
+        place_suffixes(ids, offsets_V, np.iinfo(np.int64).max, *arrays)
     offsets_R = np.zeros(R + 1, np.int64)
     np.cumsum(suffix_R, out=offsets_R[1:])
     data = np.empty(offsets_R[-1], np.uint8)
