@@ -127,8 +127,8 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
     """
     try:
         rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or "it is not CSV in UTF-8"
         raise InputError(
             f"{path}: cannot be read ({reason}); give a CSV file in the form of CCNet's cutoff.csv"
         ) from None

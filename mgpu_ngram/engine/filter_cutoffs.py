@@ -31,7 +31,7 @@ def find_cutoffs(
             if not has_languages:
                 parts.setdefault(None, []).append(figure_D)
                 continue
-            language_D = np.array([str(name) for name in languages], object)
+            language_D = np.array(languages, object)
             for name in {name for name in languages if name is not None}:
                 parts.setdefault(name, []).append(figure_D[language_D == name])
         found = {

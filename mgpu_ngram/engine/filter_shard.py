@@ -157,7 +157,7 @@ def write_shard(
     """
     watch = Stopwatch("cpu")
     found = FilterStats()
-    scorer = None if scores else Scorers(options)
+    scorer = Scorers(options)  # opens a model when it first scores
     saved = load_scores(scores)[0] if scores else None
     with memory_guard("scoring", options.device, LESS_TO_SCORE), ExitStack() as files:
         sink = files.enter_context(new_file(Path(folder) / shard_name(number), durable=True))
@@ -168,9 +168,9 @@ def write_shard(
         def filtered(first: int, block: DocumentBlock) -> tuple[DocumentBlock, Any, FilterStats, Stopwatch]:
             own = Stopwatch(options.device)
             languages = block.column(options.language)
-            if scorer:
+            if saved is None:
                 part = scorer.score(block.texts, languages, own)
-            elif saved:
+            else:
                 part = saved.part(first, first + len(block.texts))
             render = Stopwatch("cpu")  # without a wait for the device, which scores another block meanwhile
             judged = judge(part, languages, rules)

@@ -341,6 +341,25 @@ def test_percentiles_of_no_words(lines, language, more, arpa, here, tmp_path):
     assert result.cutoffs == {} and set(result.stats.buckets) == ({"all"} if lines else set())
 
 
+@pytest.mark.parametrize("text", ["\n", '{"text": 3}\n'], ids=["blank", "rejected"])
+@pytest.mark.filterwarnings("ignore:1 of 3 records")
+def test_percentiles_beside_a_shard_without_documents(text, arpa, here, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a b"}\n{"text": "c"}\n')
+    (tmp_path / "b.jsonl").write_text(text)
+    result = filtered(here, arpa, tmp_path / "*.jsonl", tmp_path / "out", buckets=["low:60"])
+    assert (result.stats.documents, result.stats.rejects) == (2, text != "\n")
+    assert [d["bucket"] for d in new_fields(tmp_path / "out/documents/a.jsonl")] == ["low", "tail"]
+    assert (tmp_path / "out/documents/b.jsonl").read_text() == ""
+
+
+def test_a_language_named_none(arpa, here, tmp_path):
+    """Its percentiles are those of its own documents, not of documents without a language."""
+    docs = tmp_path / "docs.jsonl"
+    docs.write_text('{"text": "a b", "lang": "None"}\n{"text": "c", "lang": null}\n{"text": "c"}\n')
+    result = filtered(here, arpa, docs, tmp_path / "out", buckets=["low:60"], language_column="lang")
+    assert result.cutoffs == {"None": (2.9,)}
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("more", [{"buckets": ["low:60"]}, {"fixed_buckets": ["low:9"]}, {"contrast_model": "m.arpa"}])
 def test_words_of_probability_0(kind, more, arpa, here, tmp_path, monkeypatch):
