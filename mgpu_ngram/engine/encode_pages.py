@@ -159,8 +159,7 @@ class PageEncoder:
         groups: list[_EncodedGroup] = []
         while len(groups) < len(starts_P1) - 1:
             first = len(groups)
-            most = starts_P1[first] + max(self._most_rows, int(starts_P1[first + 1] - starts_P1[first]))
-            last = int(np.searchsorted(starts_P1, most, "right")) - 1
+            last = int(np.searchsorted(starts_P1, starts_P1[first] + self._most_rows, "right")) - 1
             some = self._groups(table, starts_P1[first : last + 1])
             if some is None:
                 return None

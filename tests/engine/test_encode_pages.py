@@ -84,6 +84,18 @@ def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_d
             assert len(shard.groups) > 1
 
 
+@pytest.mark.parametrize("top", [0, 1, 5, 60])
+def test_summaries_have_the_first_of_equal_counts(top, to_device, monkeypatch):
+    monkeypatch.setattr(encode_pages, "CHUNK_ROWS", 4)
+    counts, ends = np.random.default_rng(5).integers(1, 4, 300), [3, 3, 150, 151, 298, 300]
+    counts[[148, 297]] = 3  # after the last whole chunk of a shard
+    table = ShardedTable(np.arange(300, dtype=np.uint64)[None], counts, np.array(ends), 1, BITS)
+    for first, end, found in zip([0, *ends], ends, summaries(on_device(table, to_device), top), strict=False):
+        best = sorted(sorted(range(first, end), key=lambda row: (-counts[row], row))[:top])
+        assert (found.distinct, found.total) == (end - first, counts[first:end].sum())
+        assert found.head.keys.tolist() == [best] and found.head.counts.tolist() == counts[best].tolist()
+
+
 def test_shards_are_encoded_together_as_far_as_memory_allows(vocabulary):
     ends_S = np.cumsum([10, 10, 10, 0, 10])
     table = ShardedTable(np.zeros((1, 40), np.uint64), np.ones(40, np.int64), ends_S, 2, BITS)
@@ -127,19 +139,22 @@ class CountedCopies:
 
 
 @pytest.mark.parametrize("columns", ["text", "ids"])
-def test_row_groups_are_copied_together_up_to_a_limit(columns, vocabulary, to_device, tmp_path, monkeypatch):
-    """A large shard is encoded 4 row groups at once, and only these can be copied together."""
+@pytest.mark.parametrize(("rows", "together"), [(499, [4, 4, 2]), (200, [2] * 5), (100, [1] * 10)])
+def test_row_groups_are_copied_together_up_to_a_limit(
+    columns, rows, together, vocabulary, to_device, tmp_path, monkeypatch
+):
+    """A large shard is encoded some row groups at once, and only these can be copied together."""
     for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
         monkeypatch.setattr(parquet_module, name, 100)
     table = table_of(3, [1_000])
     expected = file_of(tmp_path / "rows", 3, vocabulary, columns, lambda w: w.add(table.shard(0)))
     words = vocabulary.offsets_V.nbytes + vocabulary.data.nbytes if columns == "text" else 0
-    encoder = PageEncoder(vocabulary, columns, 1, words + 499 * encode_pages.ROW_BYTES[columns])
+    encoder = PageEncoder(vocabulary, columns, 1, words + rows * encode_pages.ROW_BYTES[columns])
     given = on_device(table, to_device)
     [shard] = encoder.encode(given, summaries(given, TOP))
     sizes = [group.nbytes for group in shard.groups]
     encodings = [[group.nbytes for group in same] for _, same in groupby(shard.groups, lambda group: id(group.data))]
-    assert [*map(len, encodings)] == [4, 4, 2]
+    assert [*map(len, encodings)] == together
     for limit in 0, sum(sizes[:3]), 1 << 30:
         monkeypatch.setattr(encode_pages, "COPIED_BYTES", limit)
         copies, copied = CountedCopies(), []

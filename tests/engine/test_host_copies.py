@@ -67,9 +67,19 @@ def expected(ranges):
 
 def test_parts_stay_until_their_block_ends(array):
     copies = SliceCopies(2)
-    for ranges in SOME, [(1, 2)], [(0, 5_000)], []:  # buffers grow and serve again
+    for ranges in SOME, [(1, 2)], [(0, 5_000)], []:
         with copies.copied(array, ranges) as parts, copies.copied(array, [(7, 3_000)]) as others:
             assert listed(parts) == expected(ranges) and listed(others) == expected([(7, 3_000)])
+
+
+def test_buffers_grow_and_serve_again(array, monkeypatch):
+    sizes, pinned = [], host_copies.pinned_buffer
+    monkeypatch.setattr(host_copies, "pinned_buffer", lambda nbytes: (sizes.append(nbytes), pinned(nbytes))[1])
+    copies = SliceCopies(1)
+    for size in 40, 41, 39, 48, 49:
+        with copies.copied(array, [(3, 3 + size)]) as parts:
+            assert listed(parts) == expected([(3, 3 + size)])
+    assert sizes == [40, 48, 56]  # rounded up to quarters of powers of two
 
 
 def test_parts_of_an_array_in_host_memory():
