@@ -204,3 +204,5 @@ def check_column_names(names: Sequence[Any], config: FilterConfig) -> None:
         if name and name not in names:
             known = ", ".join(map(str, names))
             raise InputError(f"the DataFrame lacks the column {name!r}; name one with {setting}: {known}")
+        if name and list(names).count(name) > 1:
+            raise InputError(f"the DataFrame has two columns {name!r}; rename one of them or leave it out")

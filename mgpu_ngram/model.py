@@ -14,6 +14,7 @@ import numpy as np
 
 from mgpu_ngram.api import estimate_arrays
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.model_file import BackoffModel, identify, is_probing_file
 from mgpu_ngram.core.words import Words, line_of
 from mgpu_ngram.engine.device import device_of, move_to, synchronize, to_device, to_host_fast
@@ -62,6 +63,7 @@ class Model(ModelStates):
         Raises InputError for other files, and for a damaged file; for an ARPA file with the line. The n-grams of a
         probing model are recovered when a call other than scoring needs them, which may also raise InputError.
         """
+        check_path(path, "path")
         device = resolve_device(device)
         check_index(index)
         if index == "edge" and is_probing_file(path):

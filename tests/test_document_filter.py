@@ -164,6 +164,7 @@ def test_on_a_gpu(arpa, frame):
         ("frame", {"resume": True}, "resume is for files"),
         ("frame", {"sample": 9}, "sample is for files"),
         ("frame", {"text_column": "body"}, "the DataFrame lacks the column 'body'; name one with text_column: text, n"),
+        ("twice", {}, "the DataFrame has two columns 'text'; rename one of them or leave it out"),
         ("frame", {"text_column": "n"}, "row 0 has the int 0 as 'n', not text; convert the column"),
         ("frame", {"buckets": ["head:30"]}, "buckets at percentiles need the scores of all documents"),
         ("frame", {"client": object()}, "client is given but the documents are not Dask's"),
@@ -173,7 +174,7 @@ def test_on_a_gpu(arpa, frame):
     ],
 )
 def test_errors_of_one_line(documents, options, wanted, arpa, frame):
-    named = {"frame": frame, "bag": dask.bag.from_sequence(["a"])}
+    named = {"frame": frame, "twice": frame.set_axis(["text", "text"], axis=1), "bag": dask.bag.from_sequence(["a"])}
     with pytest.raises(ng.InputError) as caught:
         ng.filter(named.get(documents, documents) if isinstance(documents, str) else documents, arpa, **options)
     assert wanted in str(caught.value) and "\n" not in str(caught.value)

@@ -105,6 +105,8 @@ def test_invalid_input(model, arpa):
         model.score_ids(np.array([0, 5]), [0, 2])
     with pytest.raises(ng.InputError, match="index is 'hash' but must be edge or btree"):
         ng.Model.load(arpa, index="hash")
+    with pytest.raises(ng.InputError, match="path is None but must be a path, as str or pathlib.Path"):
+        ng.Model.load(None)
     with pytest.raises(ng.InputError, match="device is 'tpu'"):
         ng.Model.load(arpa, device="tpu")
 

@@ -191,8 +191,10 @@ class KenlmFile:
         slots = self.array(at + 8, SLOT_V, slots_of(unigrams, self.header.multiplier))
         used = slots[slots["hash"] != 0]
         hash_V = np.zeros(V, np.uint64)
-        if len(used) != V - 1 or used["id"].max(initial=0) >= V:
+        if len(used) != V - 1:
             raise self.damaged(f"its table has {len(used):,} words but needs {V - 1:,}")
+        if (greatest := used["id"].max(initial=0)) >= V:
+            raise self.damaged(f"its table has the id {greatest:,} but {V:,} words, whose ids are less")
         hash_V[used["id"]] = used["hash"]
         if np.count_nonzero(hash_V[1:]) != V - 1:
             raise self.damaged("its table gives an id to two words")

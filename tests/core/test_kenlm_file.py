@@ -118,6 +118,9 @@ def test_damaged_ngrams_of_a_probing_model(put, binaries):
         read(put(changed(content, bigrams, b"".join(struct.pack("<Qff", k, -1, 0) for k in range(1, 10)))))
     with pytest.raises(InputError, match="its table has 5 words but needs 6"):
         read(put(changed(content, 140, b"\7")))
+    with pytest.raises(InputError, match="its table has the id 7 but 6 words, whose ids are less"):
+        first = int(np.flatnonzero(np.frombuffer(content, "<u8,<u4", 9, 144)["f0"])[0])
+        read(put(changed(content, 144 + 12 * first + 8, b"\7")))
     with pytest.raises(InputError, match="its table gives an id to two words"):
         table = np.frombuffer(content, "<u8,<u4", 9, 144)
         first, second = np.flatnonzero(table["f0"])[:2].tolist()
