@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_
 from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-ROW_BYTES = {"ids": 64, "text": 96}  # of the device for a usual row while it is encoded, with its pages
 CHUNK_ROWS = 512  # whose greatest count is found before their rows are
 MOST_ROWS = 1 << 25  # that are encoded at once; more would take memory and save no time
 COPIED_BYTES = 16 << 20  # of row groups that a thread copies to the host at once, or of one that is larger
@@ -112,6 +111,11 @@ class EncodedShard:
                 yield group.rows, pages
 
 
+def row_bytes(columns: str, order: int) -> int:
+    """Return the bytes of the device that a usual row takes while it is encoded, with its pages."""
+    return 64 if columns == "ids" else max(96, 16 + 14 * order)
+
+
 class PageEncoder:
     """Encode tables on their GPU.
 
@@ -125,7 +129,7 @@ class PageEncoder:
         self._words: tuple[Any, Any] | None = None  # offsets and bytes on the device
         if columns == "text":
             working_bytes -= vocabulary.offsets_V.nbytes + vocabulary.data.nbytes
-        self._most_rows = max(0, min(MOST_ROWS, working_bytes // ROW_BYTES[columns]))
+        self._working_bytes = max(0, working_bytes)
         self._copies = SliceCopies(WRITING_THREADS)
 
     @staticmethod
@@ -133,22 +137,34 @@ class PageEncoder:
         """Return whether files have only encoded columns: all but those of bytes and token lists have."""
         return columns == "ids" or vocabulary.unit == "word"
 
+    def _most_rows(self, order: int) -> int:
+        """Return how many rows may be encoded at once."""
+        return min(MOST_ROWS, self._working_bytes // row_bytes(self._columns, order))
+
     def parts(self, table: ShardedTable) -> Iterator[tuple[int, int]]:
         """Yield (first, last + 1) of the shards that are encoded together; a large one comes alone."""
-        first, S = 0, len(table.ends_S)
+        first, S, most = 0, len(table.ends_S), self._most_rows(table.order)
         for s in range(1, S + 1):
-            if s == S or table.start(s + 1) - table.start(first) > self._most_rows:
+            if s == S or table.start(s + 1) - table.start(first) > most:
                 yield first, s
                 first = s
 
-    def encode(self, table: ShardedTable, found: Sequence[Summary]) -> list[EncodedShard] | None:
+    def encode(
+        self, table: ShardedTable, found: Sequence[Summary], make_room: Callable[[], None] | None = None
+    ) -> list[EncodedShard] | None:
         """Return the shards of a table, with their summaries.
 
-        None if a row group has too many bytes or the device is full: the host can do it.
+        make_room  frees memory of the device, if it is full
+
+        None if a row group has too many bytes or the device remains full: the host can do it.
         """
-        if min(len(table), group_rows(self._columns)) > self._most_rows:
+        if min(len(table), group_rows(self._columns)) > self._most_rows(table.order):
             return None
-        return on_device_or_host(lambda device: self._encode(table, found) if device == "gpu" else None, "gpu")
+
+        def encode(device: str) -> list[EncodedShard] | None:
+            return self._encode(table, found) if device == "gpu" else None
+
+        return on_device_or_host(encode, "gpu", make_room)
 
     def _encode(self, table: ShardedTable, found: Sequence[Summary]) -> list[EncodedShard] | None:
         S = len(table.ends_S)
@@ -159,7 +175,7 @@ class PageEncoder:
         groups: list[_EncodedGroup] = []
         while len(groups) < len(starts_P1) - 1:
             first = len(groups)
-            last = int(np.searchsorted(starts_P1, starts_P1[first] + self._most_rows, "right")) - 1
+            last = int(np.searchsorted(starts_P1, starts_P1[first] + self._most_rows(table.order), "right")) - 1
             some = self._groups(table, starts_P1[first : last + 1])
             if some is None:
                 return None

@@ -115,7 +115,7 @@ def _add_shards(
     for first, last in encoder.parts(block.table) if encoder and found else [(0, len(block.table.ends_S))]:
         part = block.table.part(first, last)
         shards: Sequence[Table | EncodedShard] | None
-        shards = encoder.encode(part, found[first:last]) if encoder and found else None
+        shards = encoder.encode(part, found[first:last], writing.free_device) if encoder and found else None
         place = "host" if shards is None else "device"
         if shards is None:
             writing.make_room(part.nbytes)
@@ -177,6 +177,10 @@ class _Writing:
 
         while waiting() and waiting() + nbytes > self._room[place]:
             self._files += [file.result() for file in self._waiting.popleft().files]
+
+    def free_device(self) -> None:
+        """Wait until no arrays of the device are being written."""
+        self.make_room(self._room["device"] + 1, "device")
 
     def finish(self) -> list[WrittenFile]:
         """Wait for all files."""

@@ -103,11 +103,11 @@ def test_shards_are_encoded_together_as_far_as_memory_allows(vocabulary):
         40: [(0, 5)], 39: [(0, 4), (4, 5)], 20: [(0, 2), (2, 5)], 19: [(0, 1), (1, 2), (2, 4), (4, 5)],
         1: [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)],
     }.items():  # fmt: skip
-        encoder = PageEncoder(vocabulary, "ids", 1, rows * encode_pages.ROW_BYTES["ids"])
+        encoder = PageEncoder(vocabulary, "ids", 1, rows * encode_pages.row_bytes("ids", 2))
         assert list(encoder.parts(table)) == parts
     assert encoder.encode(table, summaries(table, TOP)) is None
     words = vocabulary.offsets_V.nbytes + vocabulary.data.nbytes
-    for room, first in {words + 20 * encode_pages.ROW_BYTES["text"]: (0, 2), words: (0, 1)}.items():
+    for room, first in {words + 20 * encode_pages.row_bytes("text", 2): (0, 2), words: (0, 1)}.items():
         assert next(PageEncoder(vocabulary, "text", 1, room).parts(table)) == first
 
 
@@ -149,7 +149,7 @@ def test_row_groups_are_copied_together_up_to_a_limit(
     table = table_of(3, [1_000])
     expected = file_of(tmp_path / "rows", 3, vocabulary, columns, lambda w: w.add(table.shard(0)))
     words = vocabulary.offsets_V.nbytes + vocabulary.data.nbytes if columns == "text" else 0
-    encoder = PageEncoder(vocabulary, columns, 1, words + rows * encode_pages.ROW_BYTES[columns])
+    encoder = PageEncoder(vocabulary, columns, 1, words + rows * encode_pages.row_bytes(columns, 3))
     given = on_device(table, to_device)
     [shard] = encoder.encode(given, summaries(given, TOP))
     sizes = [group.nbytes for group in shard.groups]

@@ -210,20 +210,27 @@ def test_encoded_shards_are_those_of_the_host(columns, min_count, rows, to_runs,
     runs, vocabulary = to_runs([plain_tables(seed) for seed in range(5)]), vocabulary_of(WORDS)
     runs = [replace(run, tables={n: [on_host(t) for t in ts] for n, ts in run.tables.items()}) for run in runs]
     expected = write(runs, Budget("cpu", AMPLE_BYTES, AMPLE_BYTES), vocabulary, columns=columns, min_count=min_count)
-    encoded = []
-    monkeypatch.setitem(encode_pages.ROW_BYTES, columns, ENCODED_ROW_BYTES)
+    encoded, places = [], []
+    monkeypatch.setattr(encode_pages, "row_bytes", lambda columns, order: ENCODED_ROW_BYTES)
     monkeypatch.setattr(GpuBudget, "rows", rows + (0 if columns == "ids" else 1))  # beside the words
-    encode = encode_pages.PageEncoder.encode
+    encode, add = encode_pages.PageEncoder.encode, write_module._Writing.add
 
-    def counted(self, table, summaries):
-        found = encode(self, table, summaries)
+    def counted(self, table, summaries, make_room):
+        found = encode(self, table, summaries, make_room)
         encoded.append(found is not None)
         return found
 
+    def added(self, jobs, nbytes, place="host"):
+        places.append((place, nbytes > 0))
+        add(self, jobs, nbytes, place)
+
     monkeypatch.setattr(encode_pages.PageEncoder, "encode", counted)
+    monkeypatch.setattr(write_module._Writing, "add", added)
     found = write(runs, gpu_budget, vocabulary, columns=columns, min_count=min_count, threads=3)
     assert found[:2] == expected[:2]
     assert all(encoded) == (rows > 7) and any(encoded)
+    on_device = [has_bytes for place, has_bytes in places if place == "device"]
+    assert len(on_device) == sum(encoded) and any(on_device) == (rows > 7)  # if 6 rows fit, only an empty shard does
 
 
 @pytest.mark.parametrize("where", ["write.summaries", "encode_pages.pack_deltas"])
@@ -347,6 +354,26 @@ def test_buffered_rows_are_limited(writing):
     threading.Timer(0.1, go_on.set).start()
     writing.add([lambda: 3], 16)
     assert go_on.is_set() and writing.finish() == [2, 1, 3] and sorted(started) == [1, 2]
+
+
+def test_pages_on_the_device_have_room_of_their_own(writing):
+    """Full host memory does not keep pages from waiting on the device, and the other way round."""
+    writing._room = {"host": 64, "device": 100}
+    go_on = threading.Event()
+
+    def write(size):
+        assert go_on.wait(10)
+        return size
+
+    writing.add([partial(write, 64)], 64)
+    writing.add([partial(write, 60)], 60, "device")
+    writing.add([partial(write, 40)], 40, "device")
+    assert [batch.place for batch in writing._waiting] == ["host", "device", "device"]
+    threading.Timer(0.1, go_on.set).start()
+    writing.add([partial(write, 1)], 1, "device")
+    assert go_on.is_set() and [batch.nbytes for batch in writing._waiting] == [40, 1]
+    writing.free_device()
+    assert not writing._waiting and writing.finish() == [64, 60, 40, 1]
 
 
 def test_a_shard_larger_than_the_host_is_written_while_it_is_merged(writing):
