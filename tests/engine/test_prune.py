@@ -87,6 +87,12 @@ def test_a_size(more, to_device, plain_backoff):
     assert len(lower.probs) > size or limit == 0
 
 
+def test_a_size_that_all_ngrams_fit(to_device, plain_backoff):
+    plain = plain_backoff.random(3)
+    model, limit = pruned(plain, to_device, max_ngrams=len(plain.probs))
+    assert set(model.probs) == set(plain.probs) and limit == 0
+
+
 def test_a_size_that_is_too_small(plain_backoff):
     plain = plain_backoff.random(3)
     with pytest.raises(
@@ -117,6 +123,14 @@ def test_rows_that_list_all_words(to_device, plain_backoff):
     model, _ = pruned(plain_backoff(probs, {}), to_device, entropy=0)
     assert [10 ** model.probs[3, w] for w in (2, 3)] == pytest.approx([1 / 3, 2 / 3])
     assert model.backoffs[3,] == 0
+
+
+def test_no_ngram_of_a_row_that_lists_all_words_matters(to_device, plain_backoff):
+    """The mass of 0.3 that no word has is left out, so without an n-gram its word gets the same probability."""
+    logs = [math.log10(p) for p in (0.9, 0.1, 0.1, 0.6)]
+    probs = {(0,): -99, (1,): -99, (2,): logs[0], (3,): logs[1], (3, 2): logs[2], (3, 3): logs[3]}
+    model, _ = pruned(plain_backoff(probs, {}), to_device, entropy=1e-9)
+    assert set(model.probs) == {(0,), (1,), (2,), (3,)}
 
 
 def test_rows_that_sum_to_more_than_1(to_device, plain_backoff):

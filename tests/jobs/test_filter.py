@@ -80,6 +80,14 @@ def test_parquet(arpa, here, tmp_path):
     }  # fmt: skip
 
 
+def test_a_row_group_without_kept_documents(arpa, here, tmp_path):
+    """The file has no group without rows."""
+    pq.write_table(pa.table({"text": ["c", "c", "a b", "c"]}), tmp_path / "docs.parquet", row_group_size=2)
+    filtered(here, arpa, tmp_path / "docs.parquet", tmp_path / "out", max_perplexity=10)
+    with pq.ParquetFile(tmp_path / "out/documents/docs.parquet") as file:
+        assert [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)] == [1]
+
+
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
 def test_types_of_parquet(kind, arpa, here, tmp_path):
     """Texts of each type of Arrow are read, dropped and written as this type."""
