@@ -168,12 +168,26 @@ def test_wrong_json_lines(line, message, rescore):
     assert err.startswith(f"mgpu-ngram: 'nbest' at byte {len(GOOD) + 1}: ")
 
 
+@pytest.mark.parametrize("line", ["{", " {", "{'id': 0}", GOOD[:-1], f"{GOOD} x", f"{GOOD[:-1]}, }}", f" {GOOD[:-1]}"])
+def test_a_file_whose_first_line_is_no_json_object(line, rescore):
+    """The message is about JSON; a list of Moses may have an id in braces."""
+    Path("nbest").write_text(f"{line}\n{GOOD}\n")
+    status, out, err = rescore("nbest", *WEIGHTS)
+    assert (status, out) == (2, "") and err.startswith("mgpu-ngram: 'nbest' at byte 0: "), err
+    assert err.endswith(" is not a JSON object; give an object a line\n")
+    Path("nbest").write_text('{"0" ||| a ||| F0= 1 ||| 1\n')
+    status, out, err = rescore("nbest", "--weights", "F0=2")
+    assert (status, err) == (0, "") and out.startswith('{"0" ||| a ||| F0= 1 LM= ') and out.endswith(" ||| 2\n")
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
         ({"kaldi": "utt-a-1 a\nutt b\n"}, "'kaldi', line 2: 'utt b' has no key ID-N"),
         ({"kaldi": "utt-a-1 a\n\n"}, "'kaldi', line 2: '' has no key ID-N"),
         ({"kaldi": "-1 a\n"}, "'kaldi', line 1: '-1 a' has no key ID-N"),
+        ({"kaldi": "utt-1 a ||| b\n"}, "'kaldi', line 1: 'utt-1 a ||| b' has the word |||, which would end a text"),
+        ({"kaldi": "utt-1\n|||-1 a\n", "ac": "utt-1 1\n", "lm": "utt-1 1\n"}, "line 2: '|||-1 a' has the word |||"),
         ({"kaldi": "utt- a\n"}, "'kaldi', line 1: 'utt- a' has no key ID-N"),
         ({"ac": AC.replace("a-2", "a-3")}, "'ac', line 2: 'utt-a-3 7.5' has another key than this line of the hyp"),
         ({"lm": LM[:-12]}, "'lm', line 4: '' ends before the hypotheses"),

@@ -143,6 +143,14 @@ def test_text_of_openfst(rescore):
     ]
 
 
+def test_words_that_are_like_weights(rescore):
+    """A transducer of OpenFst omits weights of 0; its output labels may have commas."""
+    words = [",", "),", "a,b", "nan", "inf", "1st", "x1,"]
+    arcs = "".join(f"{i} {i + 1} in {word}\n" for i, word in enumerate(words))
+    Path("fst").write_text(f"u\n{arcs}{len(words)}\n")
+    assert rescore("fst", "--lattices", "kaldi", "--weights", "graph=1", "--best") == (0, f"u {' '.join(words)}\n", "")
+
+
 def random_lattice(rng):
     """Return (lines, {text: (graph, ac) of each path}) of a random lattice; many paths have equal texts."""
     nodes, arcs = rng.randint(3, 7), []
@@ -241,6 +249,10 @@ def test_too_many_arcs_are_refused(rescore, monkeypatch):
         ("u\n0 x a\n1\n", "'0 x a' is neither an arc 'from to word graph,acoustic'"),
         ("u\n0 1 a 1 2 3\n1\n", "'0 1 a 1 2 3' is neither an arc"),
         ("u\n0 1 a nan,1,\n1\n", "is neither an arc"),
+        ("u\n0 1 a x,1,\n1\n", "'0 1 a x,1,' is neither an arc"),
+        ("u\n0 1 a 1e999\n1\n", "'0 1 a 1e999' is neither an arc"),
+        ("u\n0 1 a Infinity\n1\n", "'0 1 a Infinity' is neither an arc"),
+        ("u\n0 1 a -Infinity,Infinity,\n1\n", "'0 1 a -Infinity,Infinity,' is neither an arc"),
         ("u\n0 1 |||\n1\n", "the word '|||' would be read as several words or as the end of a text"),
         ("u\n0 1 1 a x\n1\n", "'0 1 1 a x' is neither an arc"),
         ("u\n0 1 a\n1 inf\n", "'1 inf' is neither an arc"),

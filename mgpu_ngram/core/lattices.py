@@ -133,10 +133,19 @@ def _node(text: str) -> int:
 
 
 def _is_weight(text: str) -> bool:
+    """Return whether a label in place of a weight is one: "graph" or "graph,acoustic,...", with a number."""
+    return any(map(_is_number, text.split(",")[:2]))
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number, as programs write it; words such as nan or inf are not."""
+    if not any(map(str.isdigit, text)):
+        return text.removeprefix("-") == "Infinity"  # of OpenFst
     try:
-        return "," in text or bool(_costs(text))
+        float(text)
     except ValueError:
         return False
+    return True
 
 
 def _costs(text: str) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,8 +24,9 @@ from mgpu_ngram.kernels.common.words import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
 # Error codes of `_join`
-NO_KEY, OTHER_KEY, NO_COST, TOO_LONG, TOO_SHORT = range(1, 6)
+NO_KEY, OTHER_KEY, NO_COST, TOO_LONG, TOO_SHORT, BAR = range(1, 7)
 _BAR = np.frombuffer(b" ||| ", np.uint8)
+_JSON_START = re.compile(rb"""\s*\{\s*(["'}]|$)""")
 
 
 def open_lists(paths: list[str], text_column: str) -> Corpus:
@@ -44,10 +46,16 @@ def _source(name: str, location: str, text_column: str) -> Source:
     if source.format == "parquet":
         return parquet_source(source, text_column)
     head = head_text(source)
-    if what_begins(head) == JSON_LINES:
+    if what_begins(head) == JSON_LINES or _is_wrong_json(head):
         return replace(source, column="text")
     refuse_as_text(name, head[:HEAD_BYTES], text_column)
     return source
+
+
+def _is_wrong_json(head: bytes) -> bool:
+    """Return whether the first line begins like a JSON object. The parser refuses it as one."""
+    line = head.partition(b"\n")[0]
+    return _JSON_START.match(line) is not None and b" ||| " not in line
 
 
 def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
@@ -81,6 +89,7 @@ _REASONS = {
     NO_COST: "has no finite number after its key; give lines 'ID-N cost'",
     TOO_LONG: "follows the last hypothesis; give only one cost for each hypothesis",
     TOO_SHORT: "ends before the hypotheses; give a cost for each",
+    BAR: "has the word |||, which would end a text or an id in an n-best list; rename it",
 }
 
 
@@ -98,9 +107,17 @@ def _join(words, cost_B, starts_K, offsets_K, leads, out):
             dash -= 1
         if dash == key_end or dash - 1 <= at or words[dash - 1] != 45:
             return NO_KEY, -1, at, line, end
+        if equal_words(words, at, dash - 1, _BAR, 1, 4):
+            return BAR, -1, at, line, end
         end = copy_bytes(words, at, dash - 1, out, end)
         end = copy_bytes(_BAR, 0, 5, out, end)
         first = past_spaces(words, key_end)
+        word = first
+        while word < stop:
+            word_end = np.int64(past_token(words, word))
+            if equal_words(words, word, word_end, _BAR, 1, 4):
+                return BAR, -1, at, line, end
+            word = past_spaces(words, word_end)
         end = copy_bytes(words, first, before_spaces(words, first, stop), out, end)
         end = copy_bytes(_BAR, 0, 4, out, end)
         total = 0.0
