@@ -268,8 +268,8 @@ class NextWords:
         self, found: FoundHistories, number: int, seed: int, temperature: float, top_k: int | None, top_p: float
     ) -> Any:
         """Sample; `number` is that of the first history, which with the seed selects the random numbers."""
-        if not (isinstance(temperature, (int, float, np.floating)) and 0 <= temperature < math.inf):
-            raise InputError(f"temperature is {temperature!r} but must be 0 or more")
+        if not (_is_finite(temperature) and temperature >= 0):
+            raise InputError(f"temperature is {temperature!r:.60} but must be a finite number, 0 or more")
         if not (isinstance(top_p, (int, float, np.floating)) and 0 < top_p <= 1):
             raise InputError(f"top_p is {top_p!r} but must be above 0 and at most 1")
         if top_k is not None and not (isinstance(top_k, (int, np.integer)) and top_k >= 1):
@@ -336,6 +336,14 @@ class NextWords:
 def _on_host(made: Any) -> Any:
     """Return what a worker sends; compact blocks are in host memory already."""
     return made if isinstance(made, CompactBlock) else tuple(map(to_host_fast, made))
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a finite number."""
+    try:
+        return isinstance(value, (int, float, np.floating)) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _check_rows(rows: Any) -> None:

@@ -980,8 +980,9 @@ def test_only_relevant_words_of_histories_are_sent():
 def test_invalid_sampling_arguments(arpa):
     model = ng.Model.load(arpa, "cpu")
     for settings, message in (
-        ({"temperature": -1}, "temperature is -1 but must be 0 or more"),
-        ({"temperature": INF}, "temperature is inf but"),
+        ({"temperature": -1}, "temperature is -1 but must be a finite number, 0 or more"),
+        ({"temperature": INF}, "temperature is inf but must be a finite number"),
+        ({"temperature": 10**400}, "temperature is 1000000"),
         ({"top_p": 0}, "top_p is 0 but must be above 0 and at most 1"),
         ({"top_k": 0}, "top_k is 0 but must be 1 or more"),
         ({"seed": -1}, r"seed is -1 but must be 0 to 2\^64 - 1"),
