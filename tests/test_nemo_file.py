@@ -45,6 +45,7 @@ STATES = [  # order, state without the first word, log10 of the backoff and of t
     (3, D, -0.0625, -0.9375), (3, E, -0.1875, -1.5625), (3, D, 0, -0.875),
 ]  # fmt: skip
 LN = math.log(10)
+WAY_OUT = "give a file that NeMo's train_kenlm.py wrote"
 
 
 def tensors(arcs=ARCS, vocab_size=3):
@@ -99,8 +100,9 @@ def test_unknown_tokens_have_the_probability_in_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("lost", "config", "message"),
     [
-        ("ilabels", "vocab_size: 3", "is not an n-gram model of NeMo: KeyError: 'ilabels'"),
-        ("", "sample_rate: 3", "is not an n-gram model of NeMo: KeyError: 'vocab_size'"),
+        ("ilabels", "vocab_size: 3", f"is not an n-gram model of NeMo: KeyError: 'ilabels'; {WAY_OUT}"),
+        ("", "sample_rate: 3", f"is not an n-gram model of NeMo: KeyError: 'vocab_size'; {WAY_OUT}"),
+        ("", "vocab_size: null", f"is not an n-gram model of NeMo: TypeError: vocab_size is None; {WAY_OUT}"),
         ("", "vocab_size: 4", "has 4 tokens but vocab_size is 3; give vocab_size=4"),
     ],
 )
@@ -116,6 +118,7 @@ def test_damaged_and_absent_files_are_refused(tmp_path):
     with pytest.raises(ng.InputError, match="text.nemo' is not an n-gram model of NeMo: ReadError") as error:
         NGramLM.from_file(tmp_path / "text.nemo", 3)
     assert "\n" not in str(error.value)  # tarfile's message has a line for each compression
+    assert str(error.value).endswith(f"opened successfully; {WAY_OUT}")
     with pytest.raises(ng.InputError, match="absent.nemo' does not exist"):
         NGramLM.from_file(tmp_path / "absent.nemo", 3)
     for change in {"to_states": 9}, {"ilabels": 3}:
@@ -124,3 +127,31 @@ def test_damaged_and_absent_files_are_refused(tmp_path):
             made[name][4] = value
         with pytest.raises(ng.InputError, match="lm.nemo' is a damaged n-gram model of NeMo: "):
             NGramLM.from_file(write(tmp_path / "lm.nemo", made), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("ilabels", lambda a: a[:-1], "from_states, to_states, ilabels, arcs_weights have 10, 10, 9, 10 values"),
+        ("state_order", lambda a: a[:-1], "backoff_weights, state_order, final_weights have 7, 7, 6, 7 values"),
+        ("to_states", lambda a: a + 9, "is a damaged n-gram model of NeMo: index"),
+        (
+            "from_states",
+            lambda a: 0 * a,
+            "is a damaged n-gram model of NeMo: the first state has two arcs of one token",
+        ),
+        ("arcs_weights", lambda a: a / 0, "is a damaged n-gram model of NeMo: a weight is not a finite number"),
+        ("final_weights", lambda a: a * math.nan, "is a damaged n-gram model of NeMo: a weight is not a finite number"),
+        ("arcs_weights", lambda a: a[None], "arcs_weights is torch.float32 of shape (1, 10); give a file"),
+        ("state_order", lambda a: a.float(), "state_order is torch.float32 of shape (7,); give a file"),
+        ("ilabels", lambda a: a.sum(), "ilabels is torch.int64 of shape (); give a file"),
+        ("ilabels", lambda a: a.tolist(), "ilabels is list; give a file"),
+    ],
+)
+def test_damaged_arrays_are_refused(tmp_path, name, change, message):
+    given = tensors()
+    path = write(tmp_path / "lm.nemo", given | {name: change(given[name])})
+    with pytest.raises(ng.InputError) as error:
+        NGramLM.from_file(path, 3, device="cpu")
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert str(error.value).endswith((WAY_OUT, "copy it or write it again"))
