@@ -123,7 +123,8 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
     """Return the cut-offs of each language from a CSV file in the form of CCNet's cutoff.csv.
 
     The first column holds percentiles, each other column the perplexities of a language. Raises InputError for a file
-    in another form, for a missing percentile, and for cut-offs that fall.
+    in another form, for a missing percentile, for a percentile or a language that stands twice, and for cut-offs that
+    fall.
     """
     try:
         rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
@@ -142,6 +143,11 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
         raise InputError(
             f"{path}: is not a table of percentiles by language; give a CSV file in the form of CCNet's cutoff.csv"
         ) from None
+    names, places = rows[0][1:], [float(row[0]) for row in rows[1:] if row]
+    for kind, values in (("languages", names), ("percentiles", places)):
+        twice = next((value for value in values if value != "" and values.count(value) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path}: {twice!r} stands twice among the {kind}; leave one of them out")
     found: dict[str | None, tuple[float, ...]] = {}
     for name, values in columns.items():
         if any(map(math.isnan, values)):

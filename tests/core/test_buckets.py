@@ -85,6 +85,8 @@ def test_a_table(tmp_path):
     assert read_cutoffs(str(table), [30, 60]) == {"en": (250.0, 400.0)}, "without a language that lacks a value"
     for text, wanted in [
         (",en\n0,10\n", "30.* has no row"), (",en\nx,10\n", "not a table"), (",en,de\n30,1\n", "not a table"),
+        (",en,de,en\n30,1,2,3\n", "'en' stands twice among the languages; leave one of them out"),
+        (",en\n0,1\n30,2\n0,2\n", "0.0 stands twice among the percentiles"),
         ("", "percentile 30.* has no row"), ("x" * 200_000, "cannot be read .it is not CSV in UTF-8."),
     ]:  # fmt: skip
         table.write_text(text)

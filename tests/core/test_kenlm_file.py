@@ -9,6 +9,7 @@ import pytest
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.kenlm_file import Header, KenlmFile, read_header, slots_of
 from mgpu_ngram.core.kenlm_probing import KenlmProbing
+from mgpu_ngram.core.kenlm_sizes import probing_bytes
 from mgpu_ngram.core.kenlm_trie import KenlmTrie, Pointers
 from mgpu_ngram.kernels.common.murmur import murmur_hash
 
@@ -131,6 +132,8 @@ def test_sizes_of_tables_by_hand():
     assert [slots_of(n, 1.5) for n in (0, 1, 2, 3, 1000)] == [1, 2, 3, 4, 1500]
     assert slots_of(2**24 + 1, 1.5) == 3 * 2**23  # KenLM multiplies float32
     assert Pointers(4, 5) == Pointers.chopping(4, 5, 0) and Pointers(4, 5).inline == 3
+    assert Pointers.chopping(63, 64, 8).chopped == 0  # 0, 1 and 2 chopped bits cost the same; KenLM takes the fewest
+    assert probing_bytes([2, 1], 1.5) == 8 + 3 * 12 + 3 * 8 + 2 * 12
     # 1,000 n-grams with 4,000 children: 12 bits; x chopped bits cost 64 << x bits, less 1,001 x
     assert Pointers.chopping(1000, 4000, 22) == Pointers(1000, 4000, 4)
     assert Pointers.chopping(1000, 4000, 2).inline == 10 and Pointers.chopping(1000, 4000, 2).values == 4

@@ -70,8 +70,8 @@ def test_what_lmplz_wrote(shared_data, tmp_path):
         ("m.kenlm_intermediate", lambda data: data.replace(b"pb", b"q"), "is damaged: it has no line 'Counts"),
         (
             "m.2",
-            lambda data: b"\x09" + data[1:],
-            "m.2' is damaged: it has word id 9 but ids are below 4; copy it again",
+            lambda data: b"\x04" + data[1:],
+            "m.2' is damaged: it has word id 4 but ids are below 4; copy it again",
         ),
         ("m.1", lambda data: data[:12] * 2 + data[24:], "is damaged: it does not list each of 4 words once"),
     ],

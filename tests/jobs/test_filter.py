@@ -17,6 +17,7 @@ import zstandard
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, InputWarning
 from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.engine import filter_shard
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.filter import run as filter_job
 from mgpu_ngram.jobs.filter.config import FilterConfig
@@ -82,10 +83,12 @@ def test_parquet(arpa, here, tmp_path):
 
 def test_a_row_group_without_kept_documents(arpa, here, tmp_path):
     """The file has no group without rows."""
-    pq.write_table(pa.table({"text": ["c", "c", "a b", "c"]}), tmp_path / "docs.parquet", row_group_size=2)
+    table = pa.table({"text": ["c", "c", "a b", "c"]})
+    pq.write_table(table, tmp_path / "docs.parquet", row_group_size=2, compression="none")
     filtered(here, arpa, tmp_path / "docs.parquet", tmp_path / "out", max_perplexity=10)
     with pq.ParquetFile(tmp_path / "out/documents/docs.parquet") as file:
         assert [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)] == [1]
+        assert file.metadata.row_group(0).column(0).compression == "UNCOMPRESSED"
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
@@ -444,6 +447,23 @@ def test_percentiles_of_a_sample(block_bytes, arpa, here, tmp_path):
     for d in found:
         place = sum(d["perplexity"] >= c for c in result.cutoffs[""]) if "perplexity" in d else -1
         assert d["bucket"] == ("head", "middle", "tail", "all")[place]
+
+
+def test_a_sample_is_read_from_the_beginning_of_a_file(arpa, here, tmp_path, monkeypatch):
+    """The second pass reads all blocks, the first pass few of them."""
+    docs, blocks, read_shard = tmp_path / "docs.jsonl", [], filter_shard.read_shard
+    docs.write_text('{"text": "a b"}\n' * 3000)
+
+    def counted(*arguments):
+        for block in read_shard(*arguments):
+            blocks.append(block)
+            yield block
+
+    monkeypatch.setattr(filter_shard, "read_shard", counted)
+    filtered(here, arpa, docs, tmp_path / "once", block_bytes=300)
+    whole = len(blocks)
+    filtered(here, arpa, docs, tmp_path / "out", buckets=["low:50"], sample=20, block_bytes=300)
+    assert whole > 100 and len(blocks) - whole < 1.5 * whole
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".yaml"])
