@@ -143,11 +143,8 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
         raise InputError(
             f"{path}: is not a table of percentiles by language; give a CSV file in the form of CCNet's cutoff.csv"
         ) from None
-    names, places = rows[0][1:], [float(row[0]) for row in rows[1:] if row]
-    for kind, values in (("languages", names), ("percentiles", places)):
-        twice = next((value for value in values if value != "" and values.count(value) > 1), None)
-        if twice is not None:
-            raise InputError(f"{path}: {twice!r} stands twice among the {kind}; leave one of them out")
+    _check_once(path, "languages", [name for name in rows[0][1:] if name])
+    _check_once(path, "percentiles", [f"{float(row[0]):g}" for row in rows[1:] if row])
     found: dict[str | None, tuple[float, ...]] = {}
     for name, values in columns.items():
         if any(map(math.isnan, values)):
@@ -156,6 +153,12 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
             raise InputError(f"{path}: the cut-offs of {name!r} are {values} but must rise; correct the table")
         found[name] = values
     return found
+
+
+def _check_once(path: str, kind: str, names: list[str]) -> None:
+    """Raise InputError if a name stands twice."""
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"{path}: {twice!r} stands twice among the {kind}; leave one of them out")
 
 
 def percentile_cutoffs(figure_D: Any, percentiles: Sequence[float]) -> tuple[float, ...]:

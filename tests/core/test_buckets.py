@@ -86,7 +86,7 @@ def test_a_table(tmp_path):
     for text, wanted in [
         (",en\n0,10\n", "30.* has no row"), (",en\nx,10\n", "not a table"), (",en,de\n30,1\n", "not a table"),
         (",en,de,en\n30,1,2,3\n", "'en' stands twice among the languages; leave one of them out"),
-        (",en\n0,1\n30,2\n0,2\n", "0.0 stands twice among the percentiles"),
+        (",en\n0,1\n30,2\n0,2\n", "'0' stands twice among the percentiles"),
         ("", "percentile 30.* has no row"), ("x" * 200_000, "cannot be read .it is not CSV in UTF-8."),
     ]:  # fmt: skip
         table.write_text(text)
