@@ -10,6 +10,7 @@ import tarfile
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from mgpu_ngram import cli
@@ -168,7 +169,7 @@ def test_lmplz_fails_without_output(run, flags, why):
     "text, size", [("80%", None), ("10G", 10 << 30), ("3", 3 << 10), ("5b", 5), ("1.5M", 3 << 19), ("2k", 2 << 10)]
 )
 def test_sizes(text, size):
-    assert parse_size(text) == size if size else parse_size(text) > 0
+    assert parse_size(text) == pytest.approx(size or 0.8 * psutil.virtual_memory().total)
     with pytest.raises(InputError, match="is not a number with one of the units"):
         parse_size(text + "x")
 
@@ -227,11 +228,17 @@ def test_query_refuses(run, words, why):
     assert done.status == 2 and why in done.err
 
 
+def test_lmplz_raises_a_small_memory(run):
+    """`-S` is at least 64 MiB."""
+    flags = ["-o", 2, "--discount_fallback"]
+    assert run("kenlm-lmplz", *flags, "-S", "1K", stdin=TEXT).out == run("kenlm-lmplz", *flags, stdin=TEXT).out != b""
+
+
 def test_build_binary_makes_models_that_score_the_same(run, arpa, tmp_path):
     expected = run("kenlm-query", arpa, stdin=b"a b\nz b a\n").out
     sizes = {}
     for name, flags in {
-        "probing": [], "dense": ["-p", "1.1", "probing"], "trie": ["-s", "-w", "mmap", "-S", "1G", "trie"],
+        "probing": [], "dense": ["-p", "1.1", "-a", "22", "probing"], "trie": ["-s", "-w", "mmap", "-S", "1G", "trie"],
         "hashes": ["-v", "-T", "x", "trie"],
     }.items():  # fmt: skip
         made = tmp_path / name

@@ -30,6 +30,7 @@ from mgpu_ngram.core.sources import Source, import_zstandard, parquet_file, parq
 from mgpu_ngram.core.stored import reader
 from mgpu_ngram.core.streams import place_in
 from mgpu_ngram.core.vocabulary import words_from_arrow
+from mgpu_ngram.core.warc import WARC_MAGIC
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,17 +75,25 @@ def open_documents(files: Iterable[tuple[str, str]], text_column: str = "text") 
 
 
 def head_text(source: Source) -> bytes:
-    """Return the first bytes of a file, decompressed: HEAD_BYTES or more unless the file is shorter."""
+    """Return the first bytes of a file, decompressed: HEAD_BYTES or more unless the file is shorter.
+
+    Raises InputError for damaged data; but of a WARC file, returns the bytes before the damage, which `read_records`
+    skips.
+    """
     found = b""
     with reader(source) as read:
         if source.format == "plain":
             head = np.empty(min(HEAD_BYTES, source.size_bytes), np.uint8)
             read(0, head)
             return head.tobytes()
-        for text in decompressed(source, read, None):
-            found += text.tobytes()
-            if len(found) >= HEAD_BYTES:
-                break
+        try:
+            for text in decompressed(source, read, None):
+                found += text.tobytes()
+                if len(found) >= HEAD_BYTES:
+                    break
+        except InputError:
+            if not found.startswith(WARC_MAGIC):
+                raise
     return found
 
 

@@ -207,6 +207,21 @@ def test_wet(name, pack, wanted, arpa, here, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.filterwarnings("ignore:1 of . records")
+def test_a_wet_file_that_is_damaged_near_its_beginning(cut, arpa, here, tmp_path):
+    """The whole records are read, as after damage further on."""
+    head = "WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 3\r\n\r\n"
+    members = [gzip.compress(f"{head}{text}\r\n\r\n".encode()) for text in ("a b", "b c", "c a")]
+    members[1] = members[1][:-20] if cut else members[1][:-8] + bytes(8)
+    path = tmp_path / "x.warc.wet.gz"
+    path.write_bytes(b"".join(members[: 2 if cut else 3]))
+    result = filtered(here, arpa, path, tmp_path / "out")
+    data = gzip.decompress((tmp_path / "out/documents/x.jsonl.gz").read_bytes())
+    assert [json.loads(line)["text"] for line in data.splitlines()] == (["a b"] if cut else ["a b", "c a"])
+    assert result.stats.rejects == 1
+
+
 def write_many(tmp_path, shards=5):
     """Write shards of documents of random words with a language each; return all documents in order."""
     rng = np.random.default_rng(0)
@@ -755,6 +770,20 @@ def test_another_tokeniser_is_a_change(arpa, here, tmp_path):
     assert not filter_job.changed_since(config, manifest)
     (tmp_path / "m.model").write_bytes((tmp_path / "m.model").read_bytes() + b" ")
     assert "tokenizer" in filter_job.changed_since(config, manifest)
+
+
+@pytest.mark.parametrize("changed", ["model.arpa", "cutoff.csv"])
+def test_another_model_or_table_is_a_change(changed, arpa, here, tmp_path):
+    docs, table, model = (tmp_path / name for name in ("docs.jsonl", "cutoff.csv", "model.arpa"))
+    docs.write_text('{"text": "a b", "language": "en"}\n')
+    table.write_text(",en\n50,9.0\n")
+    model.write_text(arpa.read_text())
+    config = FilterConfig([str(docs)], str(model), cutoffs=str(table), buckets=["low:50"])
+    run(config, RunContext(here, tmp_path / "out"))
+    manifest = find_manifest(tmp_path / "out")
+    assert not filter_job.changed_since(config, manifest)
+    (tmp_path / changed).write_text((tmp_path / changed).read_text().replace("9.0", "8.0") + "\n")
+    assert {"model.arpa": "model", "cutoff.csv": "table"}[changed] in filter_job.changed_since(config, manifest)
 
 
 def test_halves_of_surrogate_pairs(arpa, here, tmp_path):
