@@ -69,7 +69,7 @@ class Model(_states.Model):
             )
         self.path = os.path.abspath(_bytes(path))
         try:
-            self._load(os.fsdecode(self.path))
+            self._load(os.fsdecode(self.path.partition(b"\0")[0]))  # a path ends at a NUL byte, as in KenLM
         except KenlmBinaryError:  # not an OSError: a client may delete the file as damaged
             raise
         except (InputError, OSError, OverflowError, _states.Refused) as error:

@@ -256,6 +256,11 @@ def test_types_of_arguments(kenlm, model):
         kenlm.Model(model.path, 3)
 
 
+def test_a_path_ends_at_a_nul_byte(kenlm, tmp_path):
+    (tmp_path / "model.arpa").write_text(ARPA)
+    assert kenlm.Model(f"{tmp_path}/model.arpa\0.bin").order == 3
+
+
 @pytest.mark.parametrize("content", [None, b"", b"no model\n", ARPA.replace("ngram 2=4", "ngram 2=5").encode()])
 def test_invalid_files(kenlm, content, tmp_path):
     path = tmp_path / "model.arpa"
@@ -266,6 +271,9 @@ def test_invalid_files(kenlm, content, tmp_path):
     assert "\n" not in str(caught.value) and type(caught.value.__cause__) is RuntimeError
     with pytest.raises(IOError):
         load(kenlm, tmp_path)
+    with pytest.raises(IOError) as caught:
+        kenlm.Model(f"{path}\0.arpa")
+    assert type(caught.value.__cause__) is RuntimeError
     with pytest.raises(TypeError, match="Cannot convert <class 'int'> to string"):
         kenlm.Model(3)
 

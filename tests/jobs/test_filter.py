@@ -489,11 +489,11 @@ def test_a_table_of_models(suffix, arpa_text, contrast, here, tmp_path):
     for name in "en", "de":
         (tmp_path / f"lm/{name}.arpa").write_text(arpa_text.replace("-0.25", "-0.5" if name == "de" else "-0.25"))
     tables = {
-        ".csv": "language,model,contrast_model\nen,lm/en.arpa,contrast.arpa\n\nde, lm/de.arpa ,contrast.arpa\n",
+        ".csv": "\ufefflanguage,model,contrast_model\nen,lm/en.arpa,contrast.arpa\n\nde, lm/de.arpa ,contrast.arpa\n",
         ".yaml": "en: {model: lm/en.arpa, contrast_model: contrast.arpa}\n"
         f"de: {{model: {tmp_path}/lm/de.arpa, contrast_model: contrast.arpa}}\n",
     }
-    (tmp_path / f"models{suffix}").write_text(tables[suffix])
+    (tmp_path / f"models{suffix}").write_text(tables[suffix], "utf-8")
     settings = {"language_column": "lang", "keep": ["perplexity,cross_entropy_difference"]}
     filtered(here, tmp_path / f"models{suffix}", tmp_path / "docs", tmp_path / "out", **settings)
     settings["contrast_model"] = str(contrast)
@@ -690,6 +690,12 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
 def test_settings_that_contradict(settings, wanted):
     with pytest.raises(InputError, match=wanted):
         FilterConfig(**{"text": ["docs"], "model": "m.arpa"} | settings)
+
+
+def test_two_equal_limits(arpa, here, tmp_path):
+    (tmp_path / "docs.jsonl").write_text("\n".join(LINES))
+    result = filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", min_perplexity=2.9, max_perplexity=2.9)
+    assert result.stats.kept == 2
 
 
 @pytest.fixture
