@@ -70,20 +70,34 @@ def write(path, tensors, config="vocab_size: 3\n"):
     return path
 
 
-def test_a_file_by_hand(tmp_path, device):
-    (tmp_path / "lm.arpa").write_text(ARPA)
-    of_arpa = NGramLM.from_file(tmp_path / "lm.arpa", 3, device=device)
-    lm = NGramLM.from_file(str(write(tmp_path / "lm.nemo", tensors())), 3, device=device)
-    assert len(lm.model.arrays.trie) == len(of_arpa.model.arrays.trie) == 10
+def check_all_texts(lm, of_arpa):
+    """All texts of three tokens have the scores of the ARPA file."""
     models = lm, of_arpa
     for bos in True, False:
         states = [model.get_init_states(1, bos) for model in models]
-        for _ in range(4):  # all texts of three tokens
+        for _ in range(4):
             rows, ends = zip(
                 *((m.advance(s), m.get_final(s)) for m, s in zip(models, states, strict=True)), strict=True
             )
             assert torch.allclose(rows[0][0], rows[1][0], atol=1e-6) and torch.allclose(*ends, atol=1e-6)
             states = [after.flatten() for _, after in rows]
+
+
+def test_a_file_by_hand(tmp_path, device):
+    (tmp_path / "lm.arpa").write_text(ARPA)
+    of_arpa = NGramLM.from_file(tmp_path / "lm.arpa", 3, device=device)
+    lm = NGramLM.from_file(str(write(tmp_path / "lm.nemo", tensors())), 3, device=device)
+    assert len(lm.model.arrays.trie) == len(of_arpa.model.arrays.trie) == 10
+    check_all_texts(lm, of_arpa)
+
+
+def test_an_ngram_without_a_state_has_no_backoff(tmp_path):
+    """The history e d has no n-grams of its own; a file may go on from it in the state d."""
+    (tmp_path / "lm.arpa").write_text(ARPA)
+    whole = tensors([(E, D, 0, -1.25) if arc[:2] == (E, E_D) else arc for arc in ARCS])
+    cut = {name: tensor[:-1] if len(tensor) == len(STATES) else tensor for name, tensor in whole.items()}
+    lm = NGramLM.from_file(write(tmp_path / "lm.nemo", cut), 3, device="cpu")
+    check_all_texts(lm, NGramLM.from_file(tmp_path / "lm.arpa", 3, device="cpu"))
 
 
 def test_unknown_tokens_have_the_probability_in_the_file(tmp_path):

@@ -107,3 +107,11 @@ def test_a_search_never_gets_worse():
 def test_the_first_of_equal_totals_counts():
     values = np.array([1, 3, 3, -1, -1, 0, 0], np.float32)
     assert first_maxima(values, np.array([0, 3, 5, 6])).tolist() == [1, 3, 5, 6]
+
+
+def test_an_interval_is_narrow_relative_to_its_ends():
+    """Both lists are right for weights of 1,000,000 to 1,000,005: too narrow for totals in float32."""
+    lists = errors([[1e6, 0], [0, 1], [1000005, 0], [0, 1]], [0, 2], [5, 0, 0, 5])
+    assert best_on_line(lists, [1, 0], 1) == (-25, 0)
+    lists = errors([[10, 0], [0, 1], [15, 0], [0, 1]], [0, 2], [5, 0, 0, 5])
+    assert best_on_line(lists, [1, 0], 1) == (0, 12.5)
