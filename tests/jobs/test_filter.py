@@ -692,6 +692,14 @@ def test_settings_that_contradict(settings, wanted):
         FilterConfig(**{"text": ["docs"], "model": "m.arpa"} | settings)
 
 
+@pytest.mark.parametrize("normalize", ["nfc", "nfkc"])
+def test_lines_are_sentences_unless_ccnet_joins_them(normalize, arpa, here, tmp_path):
+    documents = ({"text": text and text.upper()} for text in TEXTS)
+    (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", normalize=normalize)
+    assert new_fields(tmp_path / "out/documents/docs.jsonl") == BY_HAND
+
+
 def test_two_equal_limits(arpa, here, tmp_path):
     (tmp_path / "docs.jsonl").write_text("\n".join(LINES))
     result = filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", min_perplexity=2.9, max_perplexity=2.9)
