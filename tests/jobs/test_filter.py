@@ -188,7 +188,9 @@ def wet_record(text, kind="conversion", **headers):
 def test_wet(name, pack, wanted, arpa, here, tmp_path):
     """Texts of a crawl become JSON lines of the same compression; records without text are passed over."""
     headers = {"WARC-Target-URI": "http://a.org/", "WARC-Date": "2024-03-01T00:00:00Z"}
-    parts = [wet_record("x", "warcinfo"), *(wet_record(f"{text or ''}\n", **headers) for text in TEXTS)]
+    kinds = "Conversion", *["conversion"] * 5  # in any case
+    parts = [wet_record("x", "warcinfo")]
+    parts += [wet_record(f"{text or ''}\n", kind, **headers) for text, kind in zip(TEXTS, kinds, strict=True)]
     parts.insert(3, wet_record("a \xff b"))
     (tmp_path / name).write_bytes(pack([*parts, wet_record("cut short")[:-9]]))
     with pytest.warns(InputWarning, match="2 of 8 records could not be read"):

@@ -84,6 +84,18 @@ def test_counts_of_one_n_gram_add_up(model_of):
     assert halves != counts and model_of(halves, **SMOOTHING) == model_of(counts, **SMOOTHING)
 
 
+def test_counts_without_begin(model_of):
+    """<s> needs no 1-gram."""
+    options, counts = {"order": 2, **SMOOTHING}, counts_of(LINES, 2)
+    without = "".join(line for line in counts.splitlines(True) if not line.startswith("<s>\t"))
+    assert model_of(without, **options) == model_of(counts, **options)
+
+
+def test_ngrams_over_the_ends_of_sentences_are_left_out(model_of):
+    options, counts = {"order": 2, **SMOOTHING}, counts_of(LINES, 2)
+    assert model_of(counts + "</s> the\t2\nthe <s>\t1\n", **options) == model_of(counts, **options)
+
+
 def test_a_vocabulary(model_of, tmp_path):
     """Counts of words outside add up to those of <unk>."""
     (tmp_path / "words").write_text("w1 w2 w3 w7 w99")
