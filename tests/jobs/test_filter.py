@@ -702,6 +702,15 @@ def test_lines_are_sentences_unless_ccnet_joins_them(normalize, arpa, here, tmp_
     assert new_fields(tmp_path / "out/documents/docs.jsonl") == BY_HAND
 
 
+def test_a_newline_in_a_sentence_is_a_space(arpa, here, tmp_path):
+    """Also in a text that the kernel leaves to Python, because of its capital sigma."""
+    lines = [json.dumps({"text": text}) for text in ("A\nB \u03a3", "A B \u03a3", "A\nB", "A B")]
+    (tmp_path / "docs.jsonl").write_text("\n".join(lines))
+    filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", normalize="nfc", sentences="document")
+    found = new_fields(tmp_path / "out/documents/docs.jsonl")
+    assert found[0] == found[1] and found[2] == found[3] == BY_HAND[0]
+
+
 def test_two_equal_limits(arpa, here, tmp_path):
     (tmp_path / "docs.jsonl").write_text("\n".join(LINES))
     result = filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", min_perplexity=2.9, max_perplexity=2.9)
