@@ -275,6 +275,18 @@ def test_wrong_lines(lines, message, rescore):
     ],
 )
 def test_wrong_flags(words, message, rescore):
-    status, _, err = rescore(*words)
-    assert status == 2 and err.startswith("mgpu-ngram: ") and message in err and err.count("\n") == 1, err
+    status, out, err = rescore(*words)
+    assert (status, out) == (2, "") and err.startswith("mgpu-ngram: "), err
+    assert message in err and err.count("\n") == 1, err
     assert sorted(path.name for path in Path().iterdir()) == ["model.arpa", "nbest"]
+
+
+def test_lines_are_printed_when_each_weight_has_its_feature(rescore):
+    """Tasks of one list each: only the last list has the feature G."""
+    lines = ["0 ||| c ||| F0= -1 ||| 0", "1 ||| c ||| F0= -2 ||| 0", "2 ||| a b ||| F0= 1 G= 2 ||| 0"]
+    Path("nbest").write_text("".join(f"{line}\n" for line in lines))
+    status, out, err = rescore("--weights", "F0=1", "G=1", "--chunk-bytes", "1")
+    assert status == 0, err
+    assert [line.rpartition(" ||| ")[2] for line in out.splitlines()] == ["-1", "-2", "3"]
+    status, out, err = rescore("--weights", "F0=1", "H=1", "--chunk-bytes", "1")
+    assert (status, out) == (2, "") and "no line has the feature H" in err

@@ -251,9 +251,14 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
     return ListTasks(executor, corpus, chunk_bytes, ahead, options)
 
 
+def missing_features(config: ListsConfig, counts: RescoreCounts) -> list[str]:
+    """Return the features that have a weight but are in no line so far."""
+    return [name for name in list(config.list_weights)[1:] if name not in counts.found]
+
+
 def check_found(config: ListsConfig, counts: RescoreCounts) -> None:
     """Raise InputError for a feature that has a weight but is in no line."""
-    missing = [name for name in list(config.list_weights)[1:] if name not in counts.found]
+    missing = missing_features(config, counts)
     if missing and counts.lines:
         raise InputError(f"no line has the feature {missing[0]}, which has a weight; correct its name or leave it out")
 
@@ -267,25 +272,34 @@ def totals_of(config: ListsConfig, lists: int, counts: RescoreCounts) -> Rescore
 def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: TakeBytes) -> RescoreResult:
     """Rescore a corpus; call `take` with the lines, in order.
 
-    The driver holds a few chunks at once, and the lines of a list until the list ends.
+    The driver holds a few chunks at once, the lines of a list until the list ends, and all lines until each feature
+    that has a weight was in one.
     """
     start = time.perf_counter()
     work = prepare(config, context, corpus, config.best)
     joiner, counts, progress = ListJoiner(config.best), RescoreCounts.none(len(config.lm)), context.progress
     seconds: dict[str, float] = {}
+    waiting: list[np.ndarray] = []
     progress.start("rescore", len(work.corpus.chunks(work.chunk_bytes)), "chunks", "hypotheses")
     for made in work.results(rescore_chunk, "rescoring", progress):
-        for part in made.parts:
-            for lines in joiner.add(part):
-                take(lines)
         counts, seconds = counts.plus(made.counts), add_seconds(seconds, made.seconds)
-    for lines in joiner.close():
-        take(lines)
+        for part in made.parts:
+            waiting += joiner.add(part)
+        if not missing_features(config, counts):
+            _take_all(waiting, take)
+    waiting += joiner.close()
     progress.finish()
     check_found(config, counts)
+    _take_all(waiting, take)
     executor, wall = context.executor, time.perf_counter() - start
     totals = totals_of(config, joiner.lists, counts)
     return RescoreResult(None, totals, seconds, wall, executor.workers, executor.device, executor.transport)
+
+
+def _take_all(waiting: list[np.ndarray], take: TakeBytes) -> None:
+    for lines in waiting:
+        take(lines)
+    waiting.clear()
 
 
 def _is_json(corpus: Corpus) -> bool:
