@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.shards import shard_of, words_at
+from mgpu_ngram.core.shards import shard_of
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
@@ -393,29 +393,3 @@ def unigram_tables(vocabulary: Vocabulary) -> Iterator[Table]:
         counts_R = vocabulary.counts_V[first : first + SYMBOLS_AT_ONCE]
         used = np.flatnonzero(counts_R)
         yield Table((used + first + 1).astype(np.uint64)[None] << np.uint64(64 - bits), counts_R[used], 1, bits)
-
-
-def heaviest(table: Table, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes (K, order) and counts (K,) of the k most frequent n-grams of a table in host memory, ties by key."""
-    rows_K = heaviest_rows(table.counts, min(k, len(table)))
-    keys = table.keys[:, rows_K]
-    codes = [words_at(keys, table.order, table.bits, i).astype(np.int64) for i in range(table.order)]
-    return np.stack(codes, axis=1), table.counts[rows_K]
-
-
-@njit(nogil=True, cache=True)
-def heaviest_rows(counts, k):
-    """Return the rows of the k greatest counts, greatest first, ties by row. Most counts are small: one test each."""
-    rows_K = np.empty(k, np.int64)
-    found, least = 0, np.int64(-1)
-    for row in range(len(counts) if k else 0):
-        if found == k and counts[row] <= least:
-            continue
-        at = found if found < k else k - 1
-        while at > 0 and counts[rows_K[at - 1]] < counts[row]:
-            rows_K[at] = rows_K[at - 1]
-            at -= 1
-        rows_K[at] = row
-        found = min(found + 1, k)
-        least = counts[rows_K[found - 1]]
-    return rows_K

@@ -12,18 +12,16 @@ import numpy as np
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.parquet import GROUP_BYTES, group_rows
 from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page, Range
-from mgpu_ngram.core.tables import ShardedTable, Table
+from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.vocabulary import Vocabulary
-from mgpu_ngram.engine.count import heaviest_rows
 from mgpu_ngram.engine.device import on_device_or_host, to_device
+from mgpu_ngram.engine.heaviest import Summary, sums_before
 from mgpu_ngram.engine.host_copies import SliceCopies
-from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_deltas, whole_numbers
 from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-CHUNK_ROWS = 512  # whose greatest count is found before their rows are
 MOST_ROWS = 1 << 25  # that are encoded at once; more would take memory and save no time
 COPIED_BYTES = 16 << 20  # of row groups that a thread copies to the host at once, or of one that is larger
 WRITING_THREADS = 8  # that copy pages to the host and write them at once: more would mostly wait for the interpreter
@@ -52,19 +50,6 @@ class _EncodedGroup(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(page.nbytes for page in self.pages)
-
-
-class Summary(NamedTuple):
-    """What a report tells about a shard.
-
-    distinct  n-grams before min_count
-    total     of their counts
-    head      the rows with the greatest counts, by rising row, of equal counts the first; in host memory
-    """
-
-    distinct: int
-    total: int
-    head: Table
 
 
 @dataclass(frozen=True)
@@ -207,83 +192,17 @@ class PageEncoder:
             self._words = to_device(words.offsets_V, device), to_device(words.data, device)
         begins_P1 = xp.asarray(np.array(starts_P1))
         texts = suffix_texts(keys_CR, order, bits, *self._words, begins_P1)
-        sums_2P1 = xp.stack([_before(bytes_R)[begins_P1] for bytes_R in (texts.prefix_R, texts.suffix_R)])
+        sums_2P1 = xp.stack([sums_before(bytes_R)[begins_P1] for bytes_R in (texts.prefix_R, texts.suffix_R)])
         prefix_P1, suffix_P1 = to_host(sums_2P1)
         too_many = int(np.diff(prefix_P1 + suffix_P1).max()) > GROUP_BYTES
         return None if too_many else texts, suffix_P1.tolist()
 
 
-def summaries(table: ShardedTable, top: int) -> list[Summary]:
-    """Return a summary of each shard, with `top` rows.
-
-    The rows with the greatest counts are in the chunks with the greatest counts, so only these and the ends of the
-    shards go to the host.
-    """
-    xp, C = array_module(table.counts), len(table) // CHUNK_ROWS
-    distinct_S = np.diff(table.ends_S, prepend=0).tolist()
-    total_S = np.diff(to_host(_before(table.counts)[xp.asarray(table.ends_S)]), prepend=0).tolist()
-    most_C = to_host(table.counts[: C * CHUNK_ROWS].reshape(C, CHUNK_ROWS).max(1)) if C else np.empty(0, np.int64)
-    rows, ends_S = _candidates(most_C, CHUNK_ROWS, table.ends_S, top)
-    rows, ends_S = _heads(to_host(table.counts[xp.asarray(rows)]), rows, ends_S, top)
-    taken = xp.asarray(rows)
-    heads = ShardedTable(to_host(table.keys[:, taken]), to_host(table.counts[taken]), ends_S, table.order, table.bits)
-    return [Summary(distinct_S[s], total_S[s], heads.shard(s)) for s in range(len(ends_S))]
-
-
-# No `nogil` for these two: they take less time than a thread waits for the interpreter beside threads that write.
-@njit(cache=True)
-def _candidates(most_C, chunk_rows, ends_S, k):
-    """Return rows that include the k with the greatest counts of each shard, and where those of each shard end.
-
-    most_C  the greatest count of each chunk
-    """
-    rows, found_S = np.empty(ends_S[-1], np.int64), np.empty(len(ends_S), np.int64)
-    at = first = 0
-    for s in range(len(ends_S)):
-        end = ends_S[s]
-        c, after = -(-first // chunk_rows), end // chunk_rows  # chunks within the shard
-        if after - c <= k:
-            places = [(first, end)]
-        else:
-            places = [(first, c * chunk_rows), (after * chunk_rows, end)]
-            for chunk in heaviest_rows(most_C[c:after], k) + c:
-                places.append((chunk * chunk_rows, (chunk + 1) * chunk_rows))
-            places.sort()
-        for begin, stop in places:
-            rows[at : at + stop - begin] = np.arange(begin, stop)
-            at += stop - begin
-        found_S[s], first = at, end
-    return rows[:at].copy(), found_S
-
-
-@njit(cache=True)
-def _heads(counts_N, rows_N, ends_S, k):
-    """Return the k rows of each shard with the greatest counts, by rising row, of equal counts the first; and where
-    those of each shard end.
-    """
-    rows, found_S = np.empty(len(ends_S) * k, np.int64), np.empty(len(ends_S), np.int64)
-    at = first = 0
-    for s in range(len(ends_S)):
-        best = np.sort(heaviest_rows(counts_N[first : ends_S[s]], min(k, ends_S[s] - first)))
-        rows[at : at + len(best)] = rows_N[first + best]
-        at += len(best)
-        found_S[s], first = at, ends_S[s]
-    return rows[:at].copy(), found_S
-
-
 def _at_least(table: ShardedTable, min_count: int) -> ShardedTable:
     kept = table.counts >= min_count
     xp = array_module(kept)
-    ends_S = to_host(_before(kept)[xp.asarray(table.ends_S)])
+    ends_S = to_host(sums_before(kept)[xp.asarray(table.ends_S)])
     return replace(table, keys=table.keys[:, kept], counts=table.counts[kept], ends_S=ends_S)
-
-
-def _before(values_R: Any) -> Any:
-    """Return the sum of the values before each row, and of all."""
-    xp = array_module(values_R)
-    sums_R1 = xp.zeros(len(values_R) + 1, np.int64)
-    xp.cumsum(values_R, out=sums_R1[1:], dtype=np.int64)
-    return sums_R1
 
 
 def _encoded_pages(

@@ -16,9 +16,10 @@ from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.count import heaviest, unigram_tables
+from mgpu_ngram.engine.count import unigram_tables
 from mgpu_ngram.engine.device import Stopwatch, on_device_or_host, to_host_fast
-from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder, Summary, summaries
+from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder
+from mgpu_ngram.engine.heaviest import Summary, heaviest, summaries
 from mgpu_ngram.engine.sorted_runs import (
     MERGE_COPIES,
     MergedBlock,

@@ -31,7 +31,6 @@ from mgpu_ngram.engine.count import (
     count_streams,
     dense_orders,
     empty_table,
-    heaviest,
     mark_sentences,
     pack_codes,
     plan_orders,
@@ -40,6 +39,7 @@ from mgpu_ngram.engine.count import (
     unigram_tables,
 )
 from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.heaviest import heaviest
 from mgpu_ngram.engine.lexicon import UNFINISHED_CODE, Lexicon
 from mgpu_ngram.engine.number_symbols import number_symbols
 from mgpu_ngram.engine.plan import OrderPlan

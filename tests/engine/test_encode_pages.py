@@ -12,8 +12,9 @@ from mgpu_ngram.core.parquet import PartWriter
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import encode_pages
-from mgpu_ngram.engine.count import heaviest
-from mgpu_ngram.engine.encode_pages import PageEncoder, summaries
+from mgpu_ngram.engine import heaviest as heaviest_module
+from mgpu_ngram.engine.encode_pages import PageEncoder
+from mgpu_ngram.engine.heaviest import heaviest, summaries
 from mgpu_ngram.kernels.dispatch import to_host
 
 V, BITS, TOP = 5_000, 13, 4
@@ -62,7 +63,7 @@ def file_of(path, order, vocabulary, columns, add):
 def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_device, tmp_path, monkeypatch):
     for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
         monkeypatch.setattr(parquet_module, name, 400)
-    monkeypatch.setattr(encode_pages, "CHUNK_ROWS", 16)
+    monkeypatch.setattr(heaviest_module, "CHUNK_ROWS", 16)
     table = table_of(order, [1_500, 0, 1, 400, 130])
     encoder = PageEncoder(vocabulary, columns, min_count, 1 << 30)
     given = on_device(table, to_device)
@@ -86,7 +87,7 @@ def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_d
 
 @pytest.mark.parametrize("top", [0, 1, 5, 60])
 def test_summaries_have_the_first_of_equal_counts(top, to_device, monkeypatch):
-    monkeypatch.setattr(encode_pages, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(heaviest_module, "CHUNK_ROWS", 4)
     counts, ends = np.random.default_rng(5).integers(1, 4, 300), [3, 3, 150, 151, 298, 300]
     counts[[148, 297]] = 3  # after the last whole chunk of a shard
     table = ShardedTable(np.arange(300, dtype=np.uint64)[None], counts, np.array(ends), 1, BITS)

@@ -22,6 +22,7 @@ from mgpu_ngram.engine import encode_pages
 from mgpu_ngram.engine import write as write_module
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.heaviest import summaries
 from mgpu_ngram.engine.sorted_runs import MERGE_COPIES, SortedRun, StoredRun, bundle_runs, store_run, take_shards
 from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
 from mgpu_ngram.kernels.dispatch import to_host
@@ -265,7 +266,7 @@ def test_a_file_that_fails_keeps_no_buffer(gpu_budget, to_sharded, full_disk, tm
 
     table = on_host(to_sharded([{(1, 1): 1, (2, 2): 2}], 2, BITS))
     encoder = encode_pages.PageEncoder(vocabulary, "text", 1, AMPLE_BYTES)
-    [shard] = encoder.encode(table, encode_pages.summaries(table, 1))
+    [shard] = encoder.encode(table, summaries(table, 1))
     (tmp_path / "order=2").mkdir()
     full_disk(room=10, of="part-00000")  # for the first bytes of a file
     with pytest.raises(RunError, match="No space left") as error:
