@@ -70,7 +70,8 @@ def summaries(table: ShardedTable, top: int) -> list[Summary]:
     return [Summary(distinct_S[s], total_S[s], heads.shard(s)) for s in range(len(ends_S))]
 
 
-# No `nogil` for these two: they take less time than a thread waits for the interpreter beside threads that write.
+# No `nogil` for these: they take less time than a thread waits for the interpreter beside threads that write. Loops,
+# because slices, lists and `np.sort` take Numba ten times as long to compile.
 @njit(cache=True)
 def _candidates(most_C, chunk_rows, ends_S, k):
     """Return rows that include the k with the greatest counts of each shard, and where those of each shard end.
@@ -81,17 +82,16 @@ def _candidates(most_C, chunk_rows, ends_S, k):
     at = first = 0
     for s in range(len(ends_S)):
         end = ends_S[s]
-        c, after = -(-first // chunk_rows), end // chunk_rows  # chunks within the shard
+        c, after = (first + chunk_rows - 1) // chunk_rows, end // chunk_rows  # chunks within the shard
         if after - c <= k:
-            places = [(first, end)]
+            at = _append(rows, at, first, end)
         else:
-            places = [(first, c * chunk_rows), (after * chunk_rows, end)]
-            for chunk in heaviest_rows(most_C[c:after], k) + c:
-                places.append((chunk * chunk_rows, (chunk + 1) * chunk_rows))
-            places.sort()
-        for begin, stop in places:
-            rows[at : at + stop - begin] = np.arange(begin, stop)
-            at += stop - begin
+            at = _append(rows, at, first, c * chunk_rows)
+            best = heaviest_rows(most_C[c:after], k)
+            _sort(best)
+            for chunk in best:
+                at = _append(rows, at, (c + chunk) * chunk_rows, (c + chunk + 1) * chunk_rows)
+            at = _append(rows, at, after * chunk_rows, end)
         found_S[s], first = at, end
     return rows[:at].copy(), found_S
 
@@ -104,11 +104,33 @@ def _heads(counts_N, rows_N, ends_S, k):
     rows, found_S = np.empty(len(ends_S) * k, np.int64), np.empty(len(ends_S), np.int64)
     at = first = 0
     for s in range(len(ends_S)):
-        best = np.sort(heaviest_rows(counts_N[first : ends_S[s]], min(k, ends_S[s] - first)))
-        rows[at : at + len(best)] = rows_N[first + best]
-        at += len(best)
+        best = heaviest_rows(counts_N[first : ends_S[s]], min(k, ends_S[s] - first))
+        _sort(best)
+        for row in best:
+            rows[at] = rows_N[first + row]
+            at += 1
         found_S[s], first = at, ends_S[s]
     return rows[:at].copy(), found_S
+
+
+@njit(cache=True)
+def _append(rows, at, begin, end):
+    """Write the rows from begin to end at a place; return the place after them."""
+    for row in range(begin, end):
+        rows[at] = row
+        at += 1
+    return at
+
+
+@njit(cache=True)
+def _sort(rows_K):
+    """Sort a few rows in place."""
+    for i in range(1, len(rows_K)):
+        row, at = rows_K[i], i
+        while at > 0 and rows_K[at - 1] > row:
+            rows_K[at] = rows_K[at - 1]
+            at -= 1
+        rows_K[at] = row
 
 
 def sums_before(values_R: Any) -> Any:
