@@ -91,12 +91,12 @@ def _cpu(data_B, starts_S, lengths_S):
 @functools.cache
 def _constants() -> np.ndarray:
     """tables (16, 256), unshift (ROW,) and powers (64,) of crc32.cu, one after the other."""
-    factors = [shift(1 << 31, ROW - i) for i in range(16)]
-    tables = [multiply_polynomials(v, factor) for factor in factors for v in range(256)]
+    back = functools.reduce(multiply_polynomials, map(_power, range(1, 32)))  # x**-8, for x**(2**32 - 1) is 1
     unshift = [1 << 31]
-    back = shift(1 << 31, 2**32 - 2)  # x**-8, for x**(2**32 - 1) is 1
     while len(unshift) < ROW:
         unshift.append(multiply_polynomials(unshift[-1], back))
+    factors = [multiply_polynomials(_power(9), unshift[i]) for i in range(16)]  # ROW is 2**9
+    tables = [multiply_polynomials(v, factor) for factor in factors for v in range(256)]
     return np.array([*tables, *unshift, *map(_power, range(64))], np.uint32)
 
 

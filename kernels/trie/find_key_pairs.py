@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy import int64, uint64
 
+from mgpu_ngram.kernels.common.count_true import count_true
+
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
@@ -188,7 +190,7 @@ def _cuda(base_S, begin_S, end_S, term_H, keys_C, threads):
 
     S, C = len(base_S), len(keys_C)
     base_S, begin_S, end_S, term_H, keys_C = map(cupy.ascontiguousarray, (base_S, begin_S, end_S, term_H, keys_C))
-    stored = int(cupy.count_nonzero(keys_C))
+    stored = count_true(keys_C != 0)
     bits = max(5, (GPU_FILTER_BITS * stored).bit_length())
     filter = cupy.zeros(1 << (bits - 5), np.uint32)
     launch(kernel("trie/find_key_pairs", "fill_filter"), grid_for(C, 256), 256, (keys_C, C, 64 - bits, filter))

@@ -20,6 +20,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.kenlm_file import REST, KenlmFile, slots_of
 from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.score_by_keys import SIGN, KeyTables
 from mgpu_ngram.kernels.trie.find_key_pairs import find_key_pairs
@@ -96,14 +97,14 @@ class KenlmProbing:
         for n, section in enumerate(self._sections[1:], 2):
             table = self._move(section)
             keys = table[:, 0] | table[:, 1].astype(np.uint64) << np.uint64(32)
-            stored = int(xp.count_nonzero(keys))
+            stored = count_true(keys != 0)
             if stored == len(keys):
                 raise self._no_empty_slot(n)
             suffixes, histories = xp.flatnonzero(values[:, 0] < SIGN), xp.flatnonzero(values[:, 1] != SIGN)
             slot_G, found = self._join(found, suffixes, histories, keys)
             known = xp.zeros(len(table), bool)
             known[slot_G] = True
-            if missing := stored - int(xp.count_nonzero(known)):
+            if missing := stored - count_true(known):
                 raise self._file.damaged(f"{missing:,} of its {n}-grams are not made of its {n - 1}-grams")
             ids = xp.concatenate([ids[found.history_G], found.last_G[:, None]], axis=1)
             values = table[:, 2:][slot_G]

@@ -19,6 +19,7 @@ from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.core.vocabulary import UNK_ID
 from mgpu_ngram.engine.part import Estimated, Unigrams, Weights, word_ids
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -198,7 +199,7 @@ def _levels(
     N = max(parts[0].probabilities, default=1) if parts else 1
     new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
     kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
-    before = int(unigrams.kept_V[:first].sum())
+    before = count_true(unigrams.kept_V[:first])
     levels = [Level(new_V[kept], _log10_of_words(unigrams, kept), None)]
     below: Any = None  # keys of the order below
     for n in range(2, N + 1):

@@ -11,6 +11,7 @@ import numpy as np
 from mgpu_ngram.core.arpa import ZERO_LOG10
 from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.engine.trie import index_of, negative
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS
 from mgpu_ngram.kernels.trie.find_children import find_children, sample_every_fanout
@@ -79,12 +80,12 @@ class BackoffNodes:
         for n in range(1, self.order):
             children = self.level(n + 1)
             mass_C, lower_C = self.masses(n)
-            overfull += int((mass_C < 0).sum())
+            overfull += count_true(mass_C < 0)
             weighs = (lower_C > 0) | (mass_C < 0)
             weight_C = xp.maximum(mass_C, 0) / xp.where(lower_C > 0, lower_C, 1)
             self.backoff_M[self.level(n)] = xp.where(weighs, weight_C, 1)
             full_C = ~weighs & (mass_C > 0) & (mass_C < 1)
-            if full_C.any():
+            if count_true(full_C):
                 scale_C = xp.where(full_C, 1 - mass_C, 1.0)
                 self.prob_G[children] /= scale_C[self.parent_G[children] - self.starts[n - 1]]
             self.back_off(n + 1)

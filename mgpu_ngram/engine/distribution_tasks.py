@@ -25,6 +25,7 @@ from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch, each_slice, free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, next_word_model_of
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.scale_values import scale_values
@@ -133,9 +134,9 @@ def count_histories(
                 positions_T = find_tokens(text_B, isspace=True)
                 ends_T = text_B[positions_T] == 10
                 if positions == "last":
-                    counts[-1] += int(ends_T.sum())
+                    counts[-1] += count_true(ends_T)
                 else:
-                    counts[-1] += len(ends_T) - (0 if bos else int(ends_T.sum()))
+                    counts[-1] += len(ends_T) - (0 if bos else count_true(ends_T))
                 if positions == "last" and not bos:
                     _check_words(chunk, block, to_host(positions_T), to_host(ends_T))
                 watch.lap("count")

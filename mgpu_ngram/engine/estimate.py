@@ -14,6 +14,7 @@ from mgpu_ngram.core.vocabulary import START_ID, UNK_ID
 from mgpu_ngram.engine.adjust import split_places
 from mgpu_ngram.engine.part import Estimated, EstimateOptions, Order, OrderNodes, Part, Unigrams, Weights
 from mgpu_ngram.engine.side_by_side import side_by_side
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
@@ -32,12 +33,10 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
     <s> gets 1, as in lmplz.
     """
     xp, f = array_module(count_V), np.float32
-    kinds = xp.array(
-        [[(kept_V & (count_V == 1)).sum(), (kept_V & (count_V == 2)).sum(), (kept_V & (count_V > 2)).sum()]]
-    )
+    kinds = xp.array([[count_true(kept_V & kind_V) for kind_V in (count_V == 1, count_V == 2, count_V > 2)]], np.uint32)
     total = count_V.sum(keepdims=True)
-    _, gamma = weigh_contexts(total, kinds.astype(np.uint32), count_V[~kept_V].sum(keepdims=True), discounts)
-    uniform = f(1) / f(max(options.vocab_pad, int(kept_V.sum()) - 1))
+    _, gamma = weigh_contexts(total, kinds, count_V[~kept_V].sum(keepdims=True), discounts)
+    uniform = f(1) / f(max(options.vocab_pad, count_true(kept_V) - 1))
     discount_V = xp.asarray(np.array([0, *discounts], f))[xp.minimum(count_V, 3)]
     prob_V = (count_V.astype(f) - discount_V) / total.astype(f)
     if options.interpolate_unigrams:

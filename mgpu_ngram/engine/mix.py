@@ -259,5 +259,5 @@ def tune_weights(codes_MT: Any, log10_MT: Any) -> Tuned:
         perplexities.append(10.0 ** -float(xp.log10(sum_T).mean()))
         moved = len(weights) == 1 or max(abs(np.subtract(weights[-1], weights[-2]))) >= EM_PRECISION
         if not moved or len(weights) > MAX_EM_ITERATIONS:
-            return Tuned(weights, perplexities, tokens, int((~known_T).sum()))
+            return Tuned(weights, perplexities, tokens, len(known_T) - tokens)
         weights.append((share_MT / sum_T).mean(axis=1).tolist())

@@ -33,6 +33,7 @@ from mgpu_ngram.engine.vocabulary import (
     special_hashes,
 )
 from mgpu_ngram.engine.word_order import rows_in_order
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.take_words import take_words
@@ -242,7 +243,7 @@ def ids_by_hash(hash_R: Any, ids_R: Any, specials: Specials) -> tuple[Any, Any]:
     xp = array_module(hash_R)
     for k, row in specials.rows.items():
         ids_R[row] = k
-    if not bool((hash_R[1:] > hash_R[:-1]).all()):
+    if count_true(hash_R[1:] <= hash_R[:-1]):
         hash_R, ids_R = radix_sort(xp.stack([hash_R, ids_R.astype(np.uint64)]), 64)
         ids_R = ids_R.astype(np.int32)
     absent = sorted((int(specials.hash_K[k]), k) for k in specials.absent)

@@ -21,6 +21,7 @@ import numpy as np
 
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.smoothing import Smoothing
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.estimate.link_histories import Links
 
 
@@ -70,7 +71,7 @@ class Order:
 
     def sizes(self) -> tuple[int, int]:
         """Return (number of kept n-grams, number of all n-grams)."""
-        pruned = 0 if self.marked_R is None else int(self.marked_R.sum())
+        pruned = 0 if self.marked_R is None else count_true(self.marked_R)
         return len(self) - pruned, len(self)
 
     def word(self, position: int) -> Any:

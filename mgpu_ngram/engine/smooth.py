@@ -17,6 +17,7 @@ from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import START_ID, UNK_ID
 from mgpu_ngram.engine.part import Part, Unigrams, word_ids
 from mgpu_ngram.engine.sorted_runs import where_it_fits
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
@@ -60,7 +61,7 @@ def _without_unknowns(table: Table) -> Table:
     has_R = xp.zeros(len(table), bool)
     for position in range(table.order):
         has_R |= word_ids(table.keys, table.order, table.bits, position) == UNK_ID
-    if not bool(has_R.any()):
+    if not count_true(has_R):
         return table
     rows = xp.flatnonzero(~has_R)
     return replace(table, keys=table.keys[:, rows], counts=table.counts[rows])
@@ -85,12 +86,12 @@ def smooth_unigrams(count_V: Any, rule: Rule, threshold: int, closed: bool) -> U
     """
     xp, K = array_module(count_V), len(rule.masses)
     seen_V, most = count_V > threshold, count_V > K
-    mass, size = 0.0, int(seen_V.sum())
+    mass, size = 0.0, count_true(seen_V)
     for count, of_count in enumerate(rule.masses, 1):
-        mass += of_count * int((seen_V & (count_V == count)).sum())
-    mass += int(count_V[seen_V & most].sum()) + rule.shift * int((seen_V & most).sum())
+        mass += of_count * count_true(seen_V & (count_V == count))
+    mass += int(count_V[seen_V & most].sum()) + rule.shift * count_true(seen_V & most)
     uniform, total = 1 / rule.words, int(count_V.sum())
-    Z, gamma = weigh(mass, total, int((count_V > 0).sum()), size * uniform, rule)
+    Z, gamma = weigh(mass, total, count_true(count_V > 0), size * uniform, rule)
     masses_K = xp.array([0.0, *rule.masses])
     mass_V = xp.where(most, count_V + rule.shift, masses_K[xp.minimum(count_V, K)])
     prob_V = xp.where(seen_V, mass_V / Z + gamma * uniform, 0)
@@ -99,5 +100,5 @@ def smooth_unigrams(count_V: Any, rule: Rule, threshold: int, closed: bool) -> U
     shares_V[START_ID] = False
     if closed:
         shares_V[UNK_ID] = False
-    prob_V += xp.where(shares_V, (left if left >= MIN_MASS else 0.0) / max(1, int(shares_V.sum())), 0)
+    prob_V += xp.where(shares_V, (left if left >= MIN_MASS else 0.0) / max(1, count_true(shares_V)), 0)
     return Unigrams(prob_V.astype(np.float32), xp.ones(len(count_V), bool), finite=True)

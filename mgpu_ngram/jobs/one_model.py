@@ -22,6 +22,7 @@ from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.trie.config import MODEL_FILES
+from mgpu_ngram.kernels.common.count_true import count_true
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def listed_counts(trie: Trie) -> list[int]:
     if trie.filled_F is None:
         return counts
     return [
-        n - int(((trie.filled_F >= a) & (trie.filled_F < a + n)).sum())
+        n - count_true((trie.filled_F >= a) & (trie.filled_F < a + n))
         for n, a in zip(counts, trie.starts, strict=False)
     ]
 

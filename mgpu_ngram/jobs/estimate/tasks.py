@@ -41,6 +41,7 @@ from mgpu_ngram.engine.smooth import plain_counts, plain_counts_of_counts, plain
 from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import Rule
@@ -200,7 +201,7 @@ def adjust_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOpti
         count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
     counted = count_counts(count_V, smoothing.counted(1) if smoothing else MAX_COUNTED)
     tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum() + vocabulary.counts_V[UNK_ID])
-    return _Words(count_V, kept_V, counted, (int(kept_V.sum()), len(kept_V)), tokens)
+    return _Words(count_V, kept_V, counted, (count_true(kept_V), len(kept_V)), tokens)
 
 
 def report_of_words(words: _Words) -> tuple[list[int], tuple[int, int], int]:
