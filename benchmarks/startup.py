@@ -45,6 +45,22 @@ STAGE_SECONDS = {"gpu": 1.3, "cpu": 0.8}  # at most
 SCORE_SECONDS, ESTIMATE_SECONDS = {"gpu": 1.5, "cpu": None}, {"gpu": 2.2, "cpu": None}
 PEER, PEER_PROGRAMS = "peer query", ("build_binary", "query")  # of KenLM
 PEER_TIMES = 1.5  # of query's wall time at most, on the CPU
+FIRST_RUNS, FIRST_TOKENS = 3, 100_000
+FIRST_KERNEL_SECONDS = 2.0  # at most
+CACHES = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")  # folders of compiled kernels
+WITH_FIRST_KERNEL = """
+import sys, time
+from mgpu_ngram.kernels import launch
+launches, launch_now = [], launch.launch
+def launch_and_record(*args, **options):
+    launches or launches.append(time.time())
+    launch_now(*args, **options)
+launch.launch = launch_and_record
+from mgpu_ngram.entry import main
+status = main()
+print(*launches[:1], file=sys.stderr)
+sys.exit(status)
+"""  # runs a command, then prints when its first CUDA kernel started
 
 Seconds = tuple[float, float]  # wall time and CPU time of a run
 
@@ -63,13 +79,31 @@ class StartupBench:
         lists = (f"{i} ||| {line} ||| F0= -1 ||| -1\n" for i, line in enumerate(lines))
         (folder / "lists.txt").write_text("".join(lists))
 
+    def first_run(self, words: list[str]) -> tuple[Seconds, float]:
+        """Run a command without compiled kernels; return its seconds, and those to its first CUDA kernel (0 on a CPU)."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as caches:
+            variables = {name: os.path.join(caches, name) for name in CACHES}
+            begin = time.time()
+            command = [sys.executable, "-c", WITH_FIRST_KERNEL, *words]
+            seconds, _, printed = self.program(command, f"mgpu-ngram {' '.join(words)}", variables=variables)
+        to_kernel = float(printed.splitlines()[-1]) - begin if self.suite.device == "gpu" else 0.0
+        return seconds, to_kernel
+
     def run(self, *words: str) -> Seconds:
         """Run a command; return its seconds and its CPU seconds. Raises RunError when it fails."""
         return self.program([sys.executable, "-m", "mgpu_ngram", *words], f"mgpu-ngram {' '.join(words)}")[0]
 
-    def program(self, command: list[str], name: str, stdin: Path | None = None) -> tuple[Seconds, str]:
-        """Run a program; return (its seconds and its CPU seconds, what it prints). Raises RunError when it fails."""
+    def program(
+        self, command: list[str], name: str, stdin: Path | None = None, variables: dict[str, str] | None = None
+    ) -> tuple[Seconds, str, str]:
+        """Run a program; return its seconds and its CPU seconds, and what it prints to stdout and stderr.
+
+        variables  further environment variables
+
+        Raises RunError when it fails.
+        """
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as installed
+        environment |= variables or {}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_PARENT, environment.get("PYTHONPATH")]))
         with open(stdin or os.devnull, "rb") as file:
             before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -79,7 +113,8 @@ class StartupBench:
             seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
             raise RunError(f"'{name}' ended with {done.returncode}: {done.stderr.strip()}")
-        return (seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), done.stdout
+        cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return (seconds, cpu_seconds), done.stdout, done.stderr
 
     def measure(
         self,
@@ -244,7 +279,7 @@ def query(bench: StartupBench, tokens: int, words: list[str]) -> Seconds | None:
     bench.run(*bench.estimate(bench.text, "large.arpa"))
     bench.program(["build_binary", "probing", "large.arpa", "large.binary"], "build_binary")
     command, text = ["query", "-v", "summary", "large.binary"], bench.folder / "scored.txt"
-    found = [bench.program(command, "query", text) for _ in range(RUNS + 1)][1:]
+    found = [bench.program(command, "query", text)[:2] for _ in range(RUNS + 1)][1:]
     ours = bench.program([sys.executable, "-m", "mgpu_ngram", *words], "mgpu-ngram score")[1].splitlines()
     if not set(ours) <= set(found[0][1].splitlines()):
         raise WrongResult(f"query prints {found[0][1]!r} but this engine {ours} for the same text; not timed")
@@ -254,6 +289,26 @@ def query(bench: StartupBench, tokens: int, words: list[str]) -> Seconds | None:
     return median(wall for wall, _ in runs), median(cpu for _, cpu in runs)
 
 
+def first(bench: StartupBench) -> None:
+    """Rows: the first run on a machine of a few stages: the whole, and until the first CUDA kernel starts."""
+    zipf_text(bench.folder / "first.txt", FIRST_TOKENS, VOCABULARY)
+    device = ["--device", bench.suite.device]
+    commands = {
+        "count": ["count", "first.txt", "-o", "counts", "--overwrite", *device],
+        "estimate": bench.estimate("first.txt", "first.safetensors"),
+        "score": ["score", "first.safetensors", "first.txt", *device],
+    }
+    for name, words in commands.items():
+        runs = [bench.first_run(words) for _ in range(FIRST_RUNS)]
+        sizes = f"tokens={FIRST_TOKENS}, no compiled kernels"
+        bench.add(f"first {name}", sizes, [seconds for seconds, _ in runs])
+        if bench.suite.device == "gpu":
+            bench.suite.add(
+                f"startup/first {name}", f"{sizes}, to the first kernel", [seconds for _, seconds in runs], items=1,
+                unit="runs/s", target=1 / FIRST_KERNEL_SECONDS, notes=f"at most {FIRST_KERNEL_SECONDS:.3g} s",
+            )  # fmt: skip
+
+
 PARTS: dict[str, Callable[[StartupBench], None]] = {
     "commands": commands,
     "stages": stages,
@@ -261,6 +316,7 @@ PARTS: dict[str, Callable[[StartupBench], None]] = {
     "decoders": decoders,
     "estimate": estimate,
     "score": score,
+    "first": first,
 }
 
 
@@ -269,7 +325,8 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
 
     tokens  words of the text that the large model is made of
 
-    Each row is the median of 5 runs with warm caches: of wall time, or of CPU time.
+    Each row is the median of 5 runs with warm caches: of wall time, or of CPU time. The rows of `first` are the medians
+    of 3 runs without compiled kernels.
     """
     parts = options.parts(PARTS)
     tokens = options.num_tokens(TOKENS, MIN_TOKENS)

@@ -53,6 +53,19 @@ def test_whole_suite(part, kernels, tmp_path, monkeypatch, device):
         assert row["target"] == 5 and row["notes"] == "at most 0.2 s"
 
 
+def test_first_runs(tmp_path, monkeypatch, device):
+    monkeypatch.setattr(startup, "FIRST_RUNS", 1)
+    monkeypatch.setattr(startup, "FIRST_TOKENS", 300)
+    rows = startup.bench(BenchOptions(device, tmp_path, only="first"))
+    for stage in ("count", "estimate", "score"):
+        of_stage = {row["sizes"].split(", ")[-1]: row for row in rows if row["kernel"] == f"startup/first {stage}"}
+        assert set(of_stage) == {"wall", "CPU time"} | ({"to the first kernel"} if device == "gpu" else set())
+        for row in of_stage.values():
+            assert 0 < row["median_seconds"] <= max(r["median_seconds"] for r in of_stage.values())
+        if device == "gpu":
+            assert of_stage["to the first kernel"]["median_seconds"] < of_stage["wall"]["median_seconds"]
+
+
 def test_stages_have_one_row_each(tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(startup, "find_spec", lambda name: True)
@@ -90,7 +103,7 @@ def test_query_prints_the_same(tmp_path, monkeypatch):
 
     def prints(what):
         return lambda command, name, *stdin: (
-            ((1, 1), what) if name == "mgpu-ngram score" else program(command, name, *stdin)
+            ((1, 1), what, "") if name == "mgpu-ngram score" else program(command, name, *stdin)
         )
 
     monkeypatch.setattr(bench, "text", "text.txt", raising=False)
