@@ -80,7 +80,7 @@ class StartupBench:
         (folder / "lists.txt").write_text("".join(lists))
 
     def first_run(self, words: list[str]) -> tuple[Seconds, float]:
-        """Run a command without compiled kernels; return its seconds, and those to its first CUDA kernel (0 on a CPU)."""
+        """Run a command without compiled kernels; return its seconds, and those to its first CUDA kernel, 0 without."""
         with tempfile.TemporaryDirectory(dir=self.folder) as caches:
             variables = {name: os.path.join(caches, name) for name in CACHES}
             begin = time.time()
