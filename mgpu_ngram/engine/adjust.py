@@ -16,6 +16,7 @@ from mgpu_ngram.engine.part import EstimateOptions, Order, Part, word_ids
 from mgpu_ngram.engine.side_by_side import side_by_side
 from mgpu_ngram.engine.sorted_runs import where_it_fits
 from mgpu_ngram.engine.spill import result_to_device
+from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
@@ -39,7 +40,7 @@ def adjust_counts(
     """
     N, orders = options.order, {n: replace(order) for n, order in part.orders.items()}
     xp = array_module(orders[2].raw_R)
-    left_V = xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64)
+    left_V = count_ids(orders[2].suffix_R, symbols)
     part = replace(part, orders=orders, left_V=left_V, counts_of_counts={}, sizes={})
 
     def adjust(order: Order) -> None:
@@ -52,10 +53,10 @@ def adjust_counts(
         elif n < N:
             R = len(order)
             places = len(split) * symbols if n == 2 else 0
-            left_L = xp.bincount(orders[n + 1].suffix_R, minlength=R + places)
+            left_L = count_ids(orders[n + 1].suffix_R, R + places)
             order.count_R = _narrow(xp.where(order.word(0) == START_ID, order.raw_R, left_L[:R]))
             if places:
-                part.split_left_L = left_L[R:].astype(np.int64)
+                part.split_left_L = left_L[R:].copy()
         part.counts_of_counts[n] = count_counts(order.count_R, MAX_COUNTED)
         part.sizes[n] = order.sizes()
 

@@ -34,8 +34,8 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
     """
     xp, f = array_module(count_V), np.float32
     kinds = xp.array([[count_true(kept_V & kind_V) for kind_V in (count_V == 1, count_V == 2, count_V > 2)]], np.uint32)
-    total = count_V.sum(keepdims=True)
-    _, gamma = weigh_contexts(total, kinds, count_V[~kept_V].sum(keepdims=True), discounts)
+    total = count_V.sum().reshape(1)
+    _, gamma = weigh_contexts(total, kinds, count_V[~kept_V].sum().reshape(1), discounts)
     uniform = f(1) / f(max(options.vocab_pad, count_true(kept_V) - 1))
     discount_V = xp.asarray(np.array([0, *discounts], f))[xp.minimum(count_V, 3)]
     prob_V = (count_V.astype(f) - discount_V) / total.astype(f)

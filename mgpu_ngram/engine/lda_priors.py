@@ -10,6 +10,7 @@ import numpy as np
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import Group, Sampler, document_counts, numbers_of_counts
+from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
@@ -84,8 +85,7 @@ def _document_histograms(sampler: Sampler, group: Group) -> tuple[np.ndarray, np
         lengths_D = block.documents.lengths_D.astype(np.int64)
         counts = (topic_E * B + _bins(count_E) for _, topic_E, count_E in document_counts(block, Z))
         for bins in chain(counts, [Z * B + _bins(lengths_D[lengths_D > 0])]):
-            if len(bins):  # CuPy 14 counts no empty array
-                sums += xp.bincount(bins, minlength=(Z + 1) * B)
+            sums += count_ids(bins, (Z + 1) * B)
     histograms = to_host(group.all_reduce(sums)).reshape(Z + 1, B)
     return histograms[:Z], histograms[Z]
 
