@@ -132,19 +132,22 @@ class Replica:
                 "make a model of a lower order, or use mgpu_ngram.kenlm, which scores any order"
             )
         self.words, self.device, self.threads = model.words, device, threads
-        self.begin, self.end = model.words.id("<s>"), model.words.id("</s>")
         move = partial(to_device_fast, device=device)
-        offsets_V, data, slots_C = self.words.table
+        with ThreadPoolExecutor(1) as beside:  # a core indexes the words while a GPU makes the edges
+            indexed = beside.submit(lambda: (model.words.table, model.words.id("<s>"), model.words.id("</s>")))
+            self._score = self._scorer(model, index, move)
+            (offsets_V, data, slots_C), self.begin, self.end = indexed.result()
         self._words = [move(array) for array in (slots_C, offsets_V, data)]
+
+    def _scorer(self, model: BackoffModel | KeyedModel, index: str, move: Callable[[Any], Any]) -> Callable[..., Any]:
         if isinstance(model, KeyedModel):
             tables_U, slots_N, rest = model.tables
-            self._score: Callable[..., Any] = partial(score_by_keys, KeyTables(move(tables_U), move(slots_N), rest))
-        elif index == "btree":
+            return partial(score_by_keys, KeyTables(move(tables_U), move(slots_N), rest))
+        if index == "btree":
             trie = model.trie.map_arrays(move)
-            self._score = partial(score_tokens, index_of(trie), values_of(trie), self.order)
-        else:
-            self.edges = model.edges.map_arrays(move) if model.edges else edges_of(model.trie.map_arrays(move))
-            self._score = partial(score_by_edges, self.edges, self.order)
+            return partial(score_tokens, index_of(trie), values_of(trie), self.order)
+        self.edges = model.edges.map_arrays(move) if model.edges else edges_of(model.trie.map_arrays(move))
+        return partial(score_by_edges, self.edges, self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True, ends_S: Any = None) -> BlockScores:
         """Score sentences of word codes, each ended by a 0. Codes after the last 0 are ignored.
