@@ -14,7 +14,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Sink, new_file
-from mgpu_ngram.core.parquet_deltas import DeltaWriter, Page
+from mgpu_ngram.core.parquet_deltas import DeltaWriter, Page, RowGroup
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 from mgpu_ngram.kernels.compile import njit
@@ -112,11 +112,10 @@ class PartWriter:
         if len(table):
             self._rest.append(_copy(table))
 
-    def add_groups(self, groups: Iterable[tuple[int, Sequence[Page]]]) -> None:
-        """Append row groups as (rows, pages) that were encoded before. `add` must not be called for the same file."""
-        for rows, pages in groups:
-            self._write_pages(rows, pages)
-            self._rows += rows
+    def add_groups(self, groups: Sequence[RowGroup]) -> None:
+        """Append row groups that were encoded before. `add` must not be called for the same file."""
+        self._writer.write_together((rows, self._checked(pages)) for rows, pages in groups)
+        self._rows += sum(rows for rows, _ in groups)
 
     def _write_rest(self, kind: type[BaseException] | None, *_: Any) -> None:
         """Write the waiting rows, unless an exception ended the block."""
@@ -143,15 +142,13 @@ class PartWriter:
     def _write_ids(self, table: Table) -> None:
         columns = [numbers_of_word(table.keys, table.bits, n) for n in range(table.order)]
         columns.append(whole_numbers(np.ascontiguousarray(table.counts)))
-        self._write_pages(len(table), self._writer.pages(columns))
-
-    def _write_pages(self, rows: int, pages: Iterable[Page]) -> None:
-        self._writer.write(rows, self._checked(pages) if self._columns == "ids" else pages)
+        self._writer.write(len(table), self._checked(self._writer.pages(columns)))
 
     def _checked(self, pages: Iterable[Page]) -> Iterator[Page]:
         """Yield the pages of a row group. Raises ValueError if an id is outside the vocabulary."""
+        ids = self.order if self._columns == "ids" else 0
         for n, page in enumerate(pages):
-            if n < self.order and page.found and not 0 <= page.found[0] <= page.found[1] < len(self.vocabulary):
+            if n < ids and page.found and not 0 <= page.found[0] <= page.found[1] < len(self.vocabulary):
                 raise _codes_outside(self.order, self.vocabulary)
             yield page
 
@@ -167,7 +164,7 @@ class PartWriter:
         data = np.empty(offsets_R[-1], np.uint8)
         join_suffixes(ids_NR, words.offsets_V, words.data, shared_R, offsets_R, data)
         columns = [Texts(prefix_R, suffix_R, data), whole_numbers(np.ascontiguousarray(table.counts[:rows]))]
-        self._write_pages(rows, self._writer.pages(columns))
+        self._writer.write(rows, self._writer.pages(columns))
         return rows
 
 

@@ -52,6 +52,17 @@ class Page(NamedTuple):
     found: Range | None
 
 
+RowGroup = tuple[int, Sequence[Page]]  # rows, and a page for each column
+
+
+class _Piece(NamedTuple):
+    """Bytes of a file, as buffers: how many there are, and their CRC-32."""
+
+    parts: Sequence[Any]
+    nbytes: int
+    crc32: int
+
+
 class DeltaWriter:
     """A Parquet file without nulls. As a context manager it ends the file, not the sink.
 
@@ -61,11 +72,12 @@ class DeltaWriter:
     def __init__(self, sink: Sink, columns: Sequence[tuple[str, str]]):
         self._sink, self._columns = sink, columns
         self._groups: list[bytes] = []
-        self._rows = 0
+        self._rows = self._end = 0  # rows, and bytes of the file, so far
         self._buffer = np.empty(0, np.uint8)
 
     def __enter__(self) -> Self:
         self._sink.write(MAGIC)
+        self._end = self._sink.size_bytes
         return self
 
     def __exit__(
@@ -83,10 +95,26 @@ class DeltaWriter:
         return map(self._page, columns)
 
     def write(self, rows: int, pages: Iterable[Page]) -> None:
-        """Append a row group."""
-        chunks, group_start = [], self._sink.size_bytes
+        """Append a row group. Each page is written before the next one is taken."""
+        for piece in self._group(rows, pages):
+            self._sink.write_with_crc(piece.parts, piece.crc32)
+
+    def write_together(self, groups: Iterable[RowGroup]) -> None:
+        """Append row groups whose pages are all in memory: in one call of the system, after which a thread waits for
+        the interpreter.
+        """
+        parts: list[Any] = []
+        crc = 0
+        for piece in (piece for rows, pages in groups for piece in self._group(rows, pages)):
+            parts += piece.parts
+            crc = append_crc32(crc, piece.crc32, piece.nbytes)
+        self._sink.write_with_crc(parts, crc)
+
+    def _group(self, rows: int, pages: Iterable[Page]) -> Iterator[_Piece]:
+        """Yield the pages of a row group with their headers; describe the group for the footer."""
+        chunks, group_start = [], self._end
         for (name, kind), page in zip(self._columns, pages, strict=True):
-            start = self._sink.size_bytes
+            start = self._end
             if page.nbytes > MAX_PAGE_BYTES:
                 raise RunError(
                     f"{rows:,} rows of {name} take {page.nbytes:,} bytes but a page holds {MAX_PAGE_BYTES:,} at most; "
@@ -94,9 +122,10 @@ class DeltaWriter:
                 )
             header = _page_header(rows, page)
             crc = append_crc32(zlib.crc32(header), page.crc32, page.nbytes)
-            self._sink.write_with_crc([header, *page.parts], crc)
-            chunks.append(_chunk((name, kind), page, rows, start, self._sink.size_bytes - start))
-        group_bytes = self._sink.size_bytes - group_start
+            self._end += len(header) + page.nbytes
+            yield _Piece([header, *page.parts], self._end - start, crc)
+            chunks.append(_chunk((name, kind), page, rows, start, self._end - start))
+        group_bytes = self._end - group_start
         fields: list[Field] = [(1, LIST, _list(STRUCT, chunks)), (2, I64, _int(group_bytes)), (3, I64, _int(rows))]
         self._groups.append(_struct(*fields))
         self._rows += rows

@@ -38,6 +38,7 @@ from mgpu_ngram.engine.sorted_runs import SortedRun, map_table, spill_run, where
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.compile import njit, read_only
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
@@ -204,7 +205,7 @@ def mark_sentences(codes_T: Any) -> Any:
     ends = (codes_T == 0) | unfinished
     lines_before_T = xp.cumsum(ends) - ends
     place_T = xp.arange(len(codes_T)) + 2 * lines_before_T + 1
-    marked = xp.empty(len(codes_T) + 2 * int(ends.sum()), np.uint32)
+    marked = xp.empty(len(codes_T) + 2 * count_true(ends), np.uint32)
     marked[place_T] = xp.where(codes_T == 0, END_CODE, xp.where(unfinished, np.uint32(0), codes_T))
     end_places = place_T[ends]
     marked[end_places + 1] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.parquet import GROUP_BYTES, group_rows
-from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page, Range
+from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page, Range, RowGroup
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.device import on_device_or_host, to_device
@@ -67,8 +68,8 @@ class EncodedShard:
     def nbytes(self) -> int:
         return sum(group.nbytes for group in self.groups)
 
-    def pages(self) -> Generator[tuple[int, list[Page]], None, None]:
-        """Yield (rows, pages) of each row group, in host memory until the next one is taken."""
+    def slices(self) -> Generator[list[RowGroup], None, None]:
+        """Yield all row groups, some at a time, in host memory until the next ones are taken."""
         first = 0
         while first < len(self.groups):
             data, nbytes, last = self.groups[first].data, self.groups[first].nbytes, first + 1
@@ -77,14 +78,17 @@ class EncodedShard:
                 if nbytes > COPIED_BYTES:
                     break
                 last += 1
-            yield from self._copied(self.groups[first:last])
+            with self._copied(self.groups[first:last]) as groups:
+                yield groups
             first = last
 
-    def _copied(self, groups: Sequence[_EncodedGroup]) -> Iterator[tuple[int, list[Page]]]:
+    @contextmanager
+    def _copied(self, groups: Sequence[_EncodedGroup]) -> Iterator[list[RowGroup]]:
         """Yield groups of the same data. The parts of a column follow each other there, so they are copied together."""
         first, last = ([r for page in group.pages for r in page.ranges] for group in (groups[0], groups[-1]))
         ranges = [(begin, end) for (begin, _), (_, end) in zip(first, last, strict=True)]
         with self.copies.copied(groups[0].data, ranges) as streams:
+            of_groups: list[RowGroup] = []
             for group in groups:
                 copied, pages = zip(ranges, streams, strict=True), []
                 for page in group.pages:
@@ -93,7 +97,8 @@ class EncodedShard:
                         (start, _), part = next(copied)
                         parts.append(part[begin - start : end - start])
                     pages.append(Page(parts, page.nbytes, page.crc32, page.encoding, page.found))
-                yield group.rows, pages
+                of_groups.append((group.rows, pages))
+            yield of_groups
 
 
 def row_bytes(columns: str, order: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.engine.backoff_nodes import NODES_AT_ONCE, BackoffNodes, logs_of, nodes_of, subtrie
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module
 
 MIN_PROB = 1e-300  # of a history: 0 times infinity is not a number
@@ -44,7 +45,7 @@ def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: i
             )
         limit = _least_threshold(longer[nodes.listed_G[trie.symbols :]], allowed)
         if limit == np.inf:
-            fixed = trie.symbols + int((longer[nodes.listed_G[trie.symbols :]] == np.inf).sum())
+            fixed = trie.symbols + count_true(longer[nodes.listed_G[trie.symbols :]] == np.inf)
             raise InputError(f"max_ngrams is {max_ngrams:,} but {fixed:,} n-grams cannot be pruned; raise it")
     nodes.listed_G[trie.symbols :] &= longer >= limit
     del keeps_G, longer

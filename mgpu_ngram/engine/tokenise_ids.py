@@ -19,6 +19,7 @@ from mgpu_ngram.engine.token_streams import (
     segments_of,
 )
 from mgpu_ngram.engine.vocabulary import special_hashes
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.count.hash_words import hash_ids
 from mgpu_ngram.kernels.count.intern import WordTable, intern
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -91,7 +92,7 @@ def _mark_ids(block: TextBlock, segments: list[int], tokens_T: Any, options: Tok
         at += length + 1
         ends_T = part_T == 0
         place_T = xp.arange(length) + 2 * (xp.cumsum(ends_T) - ends_T) + begins
-        marked = xp.zeros(begins + length + 2 * int(ends_T.sum()) + one_line, np.uint32)
+        marked = xp.zeros(begins + length + 2 * count_true(ends_T) + one_line, np.uint32)
         marked[place_T] = xp.where(ends_T, END_CODE, part_T)
         marked[place_T[ends_T] + 2] = START_CODE
         if begins:

@@ -230,8 +230,9 @@ def _write_shard(
         for piece in pieces:
             if isinstance(piece, EncodedShard):
                 rows, counted, head = piece.summary
-                with closing(piece.pages()) as groups:  # or the traceback of an error would keep a buffer for copies
-                    writer.add_groups(groups)
+                with closing(piece.slices()) as slices:  # or the traceback of an error would keep a buffer for copies
+                    for groups in slices:
+                        writer.add_groups(groups)
             else:
                 rows, counted, head = len(piece), int(piece.counts.sum()), piece
                 writer.add(_at_least(piece, options.min_count) if options.min_count > 1 else piece)

@@ -7,7 +7,9 @@ from itertools import groupby
 import numpy as np
 import pytest
 
+from mgpu_ngram.core import output
 from mgpu_ngram.core import parquet as parquet_module
+from mgpu_ngram.core.output import write_together
 from mgpu_ngram.core.parquet import PartWriter
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
@@ -51,6 +53,11 @@ def on_device(table, to_device):
     return ShardedTable(to_device(table.keys), to_device(table.counts), table.ends_S, table.order, table.bits)
 
 
+def add_slices(writer, slices):
+    for groups in slices:
+        writer.add_groups(groups)
+
+
 def file_of(path, order, vocabulary, columns, add):
     with PartWriter(path, order, vocabulary, vocabulary.as_text, columns) as writer:
         add(writer)
@@ -74,7 +81,7 @@ def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_d
         kept = rows.counts >= min_count
         expected = Table(rows.keys[:, kept], rows.counts[kept], order, BITS)
         found = file_of(
-            tmp_path / "encoded", order, vocabulary, columns, lambda w, shard=shard: w.add_groups(shard.pages())
+            tmp_path / "encoded", order, vocabulary, columns, lambda w, shard=shard: add_slices(w, shard.slices())
         )
         assert found == file_of(tmp_path / "rows", order, vocabulary, columns, lambda w, rows=expected: w.add(rows))
         assert (shard.summary.distinct, shard.summary.total) == (len(rows), rows.counts.sum())
@@ -158,16 +165,17 @@ def test_row_groups_are_copied_together_up_to_a_limit(
     assert [*map(len, encodings)] == together
     for limit in 0, sum(sizes[:3]), 1 << 30:
         monkeypatch.setattr(encode_pages, "COPIED_BYTES", limit)
-        copies, copied = CountedCopies(), []
-        pages = replace(shard, copies=copies).pages()
-        assert file_of(tmp_path / "encoded", 3, vocabulary, columns, lambda w, p=pages: w.add_groups(p)) == expected
+        copies, copied, calls = CountedCopies(), [], []
+        monkeypatch.setattr(output, "write_together", lambda *a, c=calls: c.append(a) or write_together(*a))
+        slices = replace(shard, copies=copies).slices()
+        assert file_of(tmp_path / "encoded", 3, vocabulary, columns, lambda w, s=slices: add_slices(w, s)) == expected
         for own in encodings:
             for i, size in enumerate(own):
                 if i and copied[-1] + size <= limit:
                     copied[-1] += size
                 else:
                     copied.append(size)
-        assert copies.sizes == copied
+        assert copies.sizes == copied and len(calls) == len(copied)
 
 
 @pytest.mark.parametrize("columns", ["text", "ids"])
@@ -182,6 +190,6 @@ def test_codes_outside_the_vocabulary_are_refused(columns, code, vocabulary, to_
             1,
             vocabulary,
             columns,
-            lambda w: w.add_groups(encoder.encode(table, summaries(table, TOP))[0].pages()),
+            lambda w: add_slices(w, encoder.encode(table, summaries(table, TOP))[0].slices()),
         )
     assert not list(tmp_path.iterdir())
