@@ -560,6 +560,24 @@ def test_interrupted(folder, mgpu_ngram, monkeypatch):
     check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=130)
 
 
+FILE_VERBS = {  # arguments of commands that write no text
+    "count": ["text"], "adapt": ["counts", "text"], "lda": ["text"], "filter": ["text", "--model", "arpa"],
+    "compare": ["arpa", "arpa", "--text", "text"], "distribution": ["arpa", "text"], "score": ["arpa", "text"],
+    "topics": ["topics.lda", "text"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", FILE_VERBS)
+def test_files_that_standard_output_cannot_hold(folder, mgpu_ngram, verb):
+    result = mgpu_ngram(verb, *FILE_VERBS[verb], "-o", "-", *HERE)
+    check_refused(folder, result, f"-o - is standard output, where {verb} writes no files; name an output")
+
+
+@pytest.mark.parametrize("flag", ["--html", "--export"])
+def test_topics_on_standard_output(folder, mgpu_ngram, flag):
+    check_refused(folder, mgpu_ngram("topics", "topics.lda", flag, "-"), f"{flag} - is standard output")
+
+
 def test_a_wrong_path_in_the_last_job_stops_the_run_first(folder, mgpu_ngram):
     jobs = "- count: {name: a, corpus: text}\n- count: {name: b, corpus: txet}\n"
     (folder / "run.yaml").write_text(f"output: runs\ncluster: {{workers: 0}}\njobs:\n{jobs}")

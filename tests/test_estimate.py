@@ -6,6 +6,7 @@ import json
 import lzma
 import math
 import re
+import tempfile
 
 import pytest
 
@@ -68,11 +69,22 @@ def test_an_arpa_file_on_standard_output(text, tmp_path, capfdbinary):
     assert run("estimate", text, "-o", "-", "--workers", 0, "--order", 2, "--discount-fallback") == 0
     out, err = capfdbinary.readouterr()
     assert out == expected and b"unigram tokens" in err
-    assert run("convert", tmp_path / "m.arpa", "-o", "-") == 0
-    assert capfdbinary.readouterr().out == expected
+    assert err.startswith(b"-: ") and b"model.arpa" not in err, "the temporary file has no name"
+    assert run("convert", tmp_path / "m.arpa", "-o", "-", "--json") == 0
+    out, err = capfdbinary.readouterr()
+    assert out == expected and json.loads(err)["path"] == "-"
     assert run("estimate", text, "-o", "-", "--resume") == 2
     assert b"standard output; name a file" in capfdbinary.readouterr().err
     assert run("convert", tmp_path / "m.arpa", "-o", "-", "--format", "kenlm-trie") == 2
+
+
+def test_no_room_for_a_model_on_standard_output(arpa, tmp_path, capsys, full_disk, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full_disk()
+    assert run("convert", arpa, "-o", "-") == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and "mgpu-ngram-" not in err, "no name of a file that is deleted"
+    assert f"cannot write a temporary file in {tmp_path} after 0 bytes: No space left on device; free space" in err
 
 
 def test_python(text, tmp_path):

@@ -55,7 +55,7 @@ def test_totals_by_hand(rescore):
     """The old total and half of the model's feature; both empty features and what follows the total stay."""
     status, out, err = rescore("--lm", "model.arpa", "--weights", "model=0.5")
     ab, c, empty = (shown(lm(text)) for text in ("a b", "c", ""))
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, "") and rescore("--lm", "model.arpa", "--weights", "model=0.5", "-o", "-")[1] == out
     assert out.splitlines() == [
         f"0 |||  ||| F0= -3 TM= 0 0 model= {empty} ||| {shown(-1.5 + 0.5 * float(lm('')))}",
         f"0 ||| a b ||| F0= -2 TM= 0 -1 model= {ab} ||| {shown(-2.5 + 0.5 * float(lm('a b')))}",

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import find_manifest
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.report import Bars
-from mgpu_ngram.stages.contract import RegisteredStage, Result, Settings, Target
+from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Result, Settings, Target
 from mgpu_ngram.stages.registry import STAGES
 
 if TYPE_CHECKING:
@@ -131,18 +131,21 @@ def run_jobs(
             print(f"dashboard: {executor.dashboard}", file=sys.stderr)
         for job, inputs in zip(jobs, corpora, strict=True):
             stage = job.stage
-            executor.resume_hint = stage.resume_hint
+            executor.resume_hint = "" if job.target.is_stdout else stage.resume_hint
             with stdout():
                 with Bars(stage.shows_progress(job.settings)) as bars:
                     context = RunContext(
                         executor, job.target.path, job.target.single_file, options.overwrite, job in resuming, bars,
                         config.memory, config.checkpoint_seconds,
                     )  # fmt: skip
-                    results.append(stage.run(job.settings, context, inputs))
+                    result = stage.run(job.settings, context, inputs)
+                if job.target.is_stdout:
+                    result = replace(result, path=Path(STDOUT))
+                results.append(result)
                 if not quiet:
                     if job is not jobs[0]:
                         print()
-                    stage.show_result(job.settings, results[-1])
+                    stage.show_result(job.settings, result)
     finally:
         executor.close()
     return results

@@ -24,7 +24,7 @@ from mgpu_ngram.commands.shared import (
     stdout,
 )
 from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Target
 from mgpu_ngram.stages.registry import ENTRIES, STAGES
@@ -44,16 +44,22 @@ def add(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def _run_stage(stage: RegisteredStage, arguments: argparse.Namespace) -> None:
+    to_stdout = arguments.output == STDOUT
+    if to_stdout and not stage.stdout:
+        raise InputError(f"-o - is standard output, where {stage.name} writes no files; name an output")
+    if stage.stdout == "printed" and to_stdout:
+        arguments.output = None
     settings, target = stage.settings(arguments), stage.target(arguments)
     seconds = getattr(arguments, "checkpoint_seconds", CHECKPOINT_SECONDS)
     check_checkpoint_seconds(seconds)
     options = RunOptions(arguments.overwrite, getattr(arguments, "resume", False))
     memory = memory_config(arguments)
     with ExitStack() as stack:
-        if stage.makes == "model" and target.path == STDOUT:
+        if stage.stdout == "arpa" and to_stdout:
             if options.resume:
                 raise InputError("--resume continues a run into a file, but -o - is standard output; name a file")
-            target = Target(stack.enter_context(file_for(None, "model.arpa", memory.spill_dir)), single_file=True)
+            file = stack.enter_context(file_for(None, "model.arpa", memory.spill_dir))
+            target = Target(file, single_file=True, is_stdout=True)
         config = RunConfig(Path(target.path or ""), [], cluster_config(arguments), memory, seconds)
         results = run_one(Job(stage, settings, target), config, options, quiet=arguments.json)
         for result in results if arguments.json else ():  # no results if the reader of a pipe has ended
@@ -81,7 +87,7 @@ def run_one(job: Job, config: RunConfig, options: RunOptions, quiet: bool = Fals
 def file_for(path: str | None, name: str, folder: str | None) -> Iterator[Path]:
     """Yield the path of a new file. When the block ends, the file replaces `path`.
 
-    In the block, prints go to standard error.
+    In the block, prints go to standard error. Errors do not name the new file, which is deleted.
 
     path    None: standard output. To a file that is not regular, such as a pipe, the new file is copied
     name    name of the new file
@@ -91,9 +97,14 @@ def file_for(path: str | None, name: str, folder: str | None) -> Iterator[Path]:
 
     replaced = os.path.realpath(path) if path and (os.path.isfile(path) or not os.path.lexists(path)) else None
     scratch = Path(scratch_folder(os.path.dirname(replaced) if replaced else folder))
+    shown = str(path) if replaced else f"a temporary file in {scratch.parent}"
     try:
         with redirect_stdout(sys.stderr):
-            yield scratch / name
+            try:
+                yield scratch / name
+            except (InputError, RunError) as error:
+                text = str(error).replace(str(scratch / name), shown).replace(str(scratch), str(scratch.parent))
+                raise (InputError if isinstance(error, InputError) else RunError)(text) from error
         if replaced:
             os.replace(scratch / name, replaced)
             return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.memory_config import MemoryConfig
     from mgpu_ngram.jobs.context import PlanContext, RunContext
 
-STDOUT = "-"  # the output of a command that writes an ARPA file to standard output
+STDOUT = "-"  # the output of a command that writes to standard output
 Product = Literal["model", "counts", "topics", "weights", "other"]
 
 
@@ -35,7 +35,9 @@ class Settings(Protocol):
 
 
 class Result(Protocol):
-    """The result of a run, for people and for machines."""
+    """The result of a run, for people and for machines: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
     def as_json(self) -> dict[str, object]: ...
 
@@ -48,12 +50,14 @@ R = TypeVar("R", bound=Result)
 class Target:
     """Where a command writes.
 
-    path         None: nowhere, the command prints; STDOUT, of a model: an ARPA file on standard output
+    path         None: nowhere, the command prints
     single_file  write only the file of the result; else a folder with a manifest
+    is_stdout    `path` is a temporary file, which the command copies to standard output
     """
 
     path: str | Path | None  # a str keeps URLs such as s3://, which Path would change
     single_file: bool = False
+    is_stdout: bool = False
 
 
 class Stage(ABC, Generic[C, R]):
@@ -68,6 +72,8 @@ class Stage(ABC, Generic[C, R]):
     memory_keys    keys of the YAML section `memory` that take effect; others are refused
     examples       of its command, for --help
     stdin_setting  the setting in which "-" means standard input; "" for none
+    stdout         what `-o -` writes to standard output: an ARPA file, or what the command prints without -o; "" for
+                   nothing, then `-o -` is refused
     bench          name of its benchmark for `mgpu-ngram bench`; "" for none
     """
 
@@ -80,6 +86,7 @@ class Stage(ABC, Generic[C, R]):
     memory_keys: frozenset[str] = frozenset()
     examples: str
     stdin_setting: str = ""
+    stdout: Literal["arpa", "printed", ""] = ""
     bench: str = ""
 
     @abstractmethod

@@ -50,6 +50,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
     needs: ClassVar[Mapping[str, Product]] = {"lm": "model"}
     examples = EXAMPLES
     stdin_setting = "text"
+    stdout = "printed"
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         add_decode_flags(parser)

@@ -97,6 +97,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
     memory_keys = frozenset({"device_bytes", "host_bytes", "spill_dir"})
     examples = EXAMPLES
     stdin_setting = "corpus"
+    stdout = "arpa"
     bench = "estimate"
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:

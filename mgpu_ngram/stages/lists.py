@@ -28,6 +28,7 @@ class ListsStage(Stage[C, R]):
     memory_keys = frozenset({"device_bytes", "host_bytes"})
     needs: ClassVar[Mapping[str, Product]] = {"lm": "model", "weights": "weights"}
     stdin_setting = "text"
+    stdout = "printed"
 
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output or None, single_file=True)

@@ -31,6 +31,7 @@ class OneModelStage(Stage[C, R]):
 
     memory_keys = frozenset({"device_bytes"})
     makes = "model"
+    stdout = "arpa"
 
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output, single_file=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.topics.config import TopicsConfig
 from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
-from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.contract import STDOUT, Product, Stage, Target, given
 from mgpu_ngram.stages.flags import add_overwrite, add_text
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
 
         if arguments.by and not arguments.time:
             raise InputError(f"--by {arguments.by} needs a column of dates; give --time COLUMN, or leave it out")
+        for flag, path in (("--html", arguments.html), ("--export", arguments.export)):
+            if path == STDOUT:
+                raise InputError(f"{flag} - is standard output, where topics writes no files; name an output")
         found = given(arguments, ["model", "documents", "topic", "limit", "export", *FLAGS])
         found |= {"page": arguments.html or "", "as_json": arguments.json}
         if arguments.output:

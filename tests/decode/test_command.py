@@ -399,6 +399,7 @@ def test_a_file_and_its_summary(system, decode):
     assert status == 0 and out.startswith("out.txt: 5 sentences, 14 words to ") and " sentences/s, " in out
     assert Path("out.txt").read_text() == texts(expected())
     assert decode(*system, "text", "-o", "out.txt")[0] == 2
+    assert decode(*system, "text", "-o", "-")[1] == texts(expected()) and not Path("-").exists()
     found = json.loads(decode(*system, "text", "-o", "out.txt", "--overwrite", "--json")[1])
     assert (found["sentences"], found["source_words"]) == (5, 14) and found["words_per_second"] > 0
     Path("given").write_text("x z\n\nv\nx\n\n")
