@@ -4,18 +4,21 @@ Parquet files. https://github.com/apache/parquet-format, Encodings.md, describes
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import uint64
 
 from .. import check
-from ..compile import njit
+from ..compile import njit, read_only
 from ..dispatch import pick
 from ..intrinsics import load_u64, store_u64
 from ..launch import grid_for, kernel, launch
 
-JOINED_ROWS = 64  # rows whose words are looked up before they are copied
+SLOT = 16  # bytes that hold a word of less than 16 bytes; the last byte is its length, 16 for a longer word
+MAX_SLOTS = 1 << 21  # words have: the most frequent ones, in vocabularies
+WORD_BYTES = 12  # of a usual word, with room to spare; a suffix has one or two
 STRING_BYTES = 2**31 - 1  # limit of 32-bit offsets
 
 
@@ -29,6 +32,16 @@ class Texts(NamedTuple):
     prefix_R: Any
     suffix_R: Any
     data: Any
+
+
+class WordTexts(NamedTuple):
+    """The texts of V words: offsets and bytes as `suffix_texts` has them, and slots of the first words, (S * SLOT,)
+    uint8: one read of memory finds a word and its length.
+    """
+
+    slots: Any
+    offsets_V: Any
+    data_V: Any
 
 
 def suffix_texts(keys_CR: Any, order: int, bits: int, offsets_V: Any, data_V: Any, starts_P1: Any) -> Texts:
@@ -53,19 +66,12 @@ def suffix_texts(keys_CR: Any, order: int, bits: int, offsets_V: Any, data_V: An
 
 
 def _cpu(keys_CR, order, bits, offsets_V, data_V, starts_P1):
-    R = keys_CR.shape[1]
-    ids_NR = np.empty((order, R), np.uint32)
+    ids_NR, words = np.empty((order, keys_CR.shape[1]), np.uint32), word_texts(offsets_V, data_V)
     _check_ids(unpack_ids(keys_CR, bits, ids_NR), len(offsets_V) - 1)
-    shared_R, prefix_R, suffix_R = np.empty(R, np.uint16), np.empty(R, np.int64), np.empty(R, np.int64)
-    for start, end in zip(starts_P1[:-1].tolist(), starts_P1[1:].tolist(), strict=True):
-        ids = np.ascontiguousarray(ids_NR[:, start:end])
-        arrays = shared_R[start:end], prefix_R[start:end], suffix_R[start:end]
-        place_suffixes(ids, offsets_V, np.iinfo(np.int64).max, *arrays)
-    offsets_R = np.zeros(R + 1, np.int64)
-    np.cumsum(suffix_R, out=offsets_R[1:])
-    data = np.empty(offsets_R[-1], np.uint8)
-    join_suffixes(ids_NR, offsets_V, data_V, shared_R, offsets_R, data)
-    return Texts(prefix_R, suffix_R, data)
+    pages = [Texts(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))]
+    for start, end in pairwise(starts_P1.tolist()):
+        pages.append(join_texts(np.ascontiguousarray(ids_NR[:, start:end]), words, np.iinfo(np.int64).max))
+    return Texts(*map(np.concatenate, zip(*pages, strict=True)))
 
 
 def _check_ids(greatest, V):
@@ -91,62 +97,90 @@ def unpack_ids(keys, bits, ids_NR):
     return largest
 
 
-@njit(nogil=True, cache=True)
-def place_suffixes(ids_NR, offsets_V, limit_bytes, shared_R, prefix_R, suffix_R):
-    """Set how many words each row shares with the row before, not all, and the bytes of these and of the others.
+def word_texts(offsets_V: np.ndarray, data_V: np.ndarray) -> WordTexts:
+    """Return the texts of words, which `join_texts` copies."""
+    slots_S16 = np.zeros((min(len(offsets_V) - 1, MAX_SLOTS), SLOT), np.uint8)
+    _fill_slots(slots_S16, read_only(offsets_V), read_only(data_V))
+    return WordTexts(*map(read_only, (slots_S16.reshape(-1), offsets_V, data_V)))
 
-    The space after a shared word belongs to the prefix. Returns how many rows fit the limit of whole texts, at least
-    one that fits a string.
+
+@njit(nogil=True, cache=True)
+def _fill_slots(slots_S16, offsets_V, data_V):
+    for v in range(len(slots_S16)):
+        start, length = offsets_V[v], offsets_V[v + 1] - offsets_V[v]
+        if length < SLOT:
+            for i in range(length):
+                slots_S16[v, i] = data_V[start + i]
+        slots_S16[v, SLOT - 1] = min(length, SLOT)
+
+
+def join_texts(ids_NR: np.ndarray, words: WordTexts, limit_bytes: int, share: bool = True) -> Texts:
+    """Return the texts of rows of words, separated by spaces: as many as fit `limit_bytes` of whole texts, at least one
+    that fits a string.
+
+    ids_NR  (N, R) uint32, the words of R rows
+    share   leave out the leading words that a row shares with the row before, but never all words; the space after
+            them is left out with them
     """
     N, R = ids_NR.shape
-    ends_N = np.zeros(N + 1, np.int64)  # of the words of a row, each with a space
-    total = np.int64(0)
-    for r in range(R):
-        shared = 0
-        while r and shared < N - 1 and ids_NR[shared, r] == ids_NR[shared, r - 1]:
-            shared += 1
-        for n in range(shared, N):
-            v = uint64(ids_NR[n, r])
-            ends_N[n + 1] = ends_N[n] + offsets_V[v + uint64(1)] - offsets_V[v] + 1
-        total += ends_N[N] - 1
-        if total > limit_bytes and (r > 0 or total > STRING_BYTES):
-            return r
-        shared_R[r], prefix_R[r], suffix_R[r] = shared, ends_N[shared], ends_N[N] - 1 - ends_N[shared]
-    return R
+    room = np.empty(WORD_BYTES * (2 if share else N) * R + 4 * SLOT, np.uint8)
+    texts = Texts(np.empty(R, np.int64), np.empty(R, np.int64), room)
+    done, ends_N1 = np.zeros(3, np.int64), np.zeros(N + 1, np.int64)
+    while not _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
+        texts = texts._replace(data=np.concatenate([texts.data, np.empty_like(texts.data)]))
+    return Texts(texts.prefix_R[: done[0]], texts.suffix_R[: done[0]], texts.data[: done[1]])
 
 
 @njit(nogil=True, cache=True)
-def join_suffixes(ids_NR, offsets_V, data_V, shared_R, offsets_R, data):
-    """Write the text of every row without its first shared words, separated by spaces, to `data`, which ends with the
-    last row.
+def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
+    """Continue to write texts. Return whether all are written, or all that fit the limit; otherwise `texts.data` has no
+    room for the next row.
 
-    Looks up JOINED_ROWS rows before it copies them, and copies words 16 bytes at once, so that no copy waits for the
-    length of a word: 3 times as fast as byte by byte.
+    done     rows, bytes of `data` and bytes of whole texts so far
+    ends_N1  where the words of the last row end, each with a space
     """
-    N, R = len(ids_NR), len(offsets_R) - 1
-    starts, lengths = np.empty((JOINED_ROWS, N), np.int64), np.empty((JOINED_ROWS, N), np.int64)
-    for first in range(0, R, JOINED_ROWS):
-        rows = min(JOINED_ROWS, R - first)
-        for r in range(rows):
-            for n in range(shared_R[first + r], N):
-                v = uint64(ids_NR[n, first + r])
-                starts[r, n] = offsets_V[v]
-                lengths[r, n] = offsets_V[v + uint64(1)] - offsets_V[v]
-        at = offsets_R[first]
-        for r in range(rows):
-            shared = shared_R[first + r]
-            for n in range(shared, N):
-                if n > shared:
-                    data[at] = 32
-                    at += 1
-                start, length, copied = starts[r, n], lengths[r, n], 0
-                if start + 16 <= len(data_V) and at + 16 <= len(data):  # the next copy overwrites the excess
-                    store_u64(data, at, load_u64(data_V, start))  # type: ignore[call-arg]
-                    store_u64(data, at + 8, load_u64(data_V, start + 8))  # type: ignore[call-arg]
-                    copied = 16
-                for i in range(copied, length):
-                    data[at + i] = data_V[start + i]
-                at += length
+    slots, offsets_V, data_V = words
+    prefix_R, suffix_R, data = texts
+    N, R = ids_NR.shape
+    first, at, total = done
+    for r in range(first, R):
+        begin, shared = at, 0
+        while share and r and shared < N - 1 and ids_NR[shared, r] == ids_NR[shared, r - 1]:
+            shared += 1
+        for n in range(shared, N):
+            v = np.int64(ids_NR[n, r])
+            last, length, held = uint64(0), np.int64(0), SLOT * v < len(slots)
+            if held:
+                last = load_u64(slots, SLOT * v + 8)  # type: ignore[call-arg]
+                length = np.int64(last >> uint64(56))
+                held = length < SLOT
+            if not held:
+                length, rest = offsets_V[v + 1] - offsets_V[v], np.int64(0)
+                for m in range(n, N):  # a long word is copied only if the whole row fits
+                    w = np.int64(ids_NR[m, r])
+                    rest += offsets_V[w + 1] - offsets_V[w] + 1
+                row_bytes = ends_N1[n] + rest - 1
+                if total + row_bytes > limit_bytes and (r > 0 or row_bytes > STRING_BYTES):
+                    return True
+            if at + length + 2 * SLOT > len(data):
+                return False
+            if held:  # what is copied beyond the word is overwritten
+                store_u64(data, at, load_u64(slots, SLOT * v))  # type: ignore[call-arg]
+                store_u64(data, at + 8, last)  # type: ignore[call-arg]
+            else:
+                for i in range(length):
+                    data[at + i] = data_V[offsets_V[v] + i]
+            at += length
+            data[at] = 32
+            at += 1
+            ends_N1[n + 1] = ends_N1[n] + length + 1
+        at -= 1
+        if total + ends_N1[N] - 1 > limit_bytes and (r > 0 or ends_N1[N] - 1 > STRING_BYTES):
+            return True
+        total += ends_N1[N] - 1
+        prefix_R[r], suffix_R[r] = ends_N1[shared], at - begin
+        done[0], done[1], done[2] = r + 1, at, total
+    return True
 
 
 def _cuda(keys_CR, order, bits, offsets_V, data_V, starts_P1):

@@ -17,9 +17,8 @@ from mgpu_ngram.core.output import Sink, new_file
 from mgpu_ngram.core.parquet_deltas import DeltaWriter, Page, RowGroup
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
-from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.count.pack_deltas import numbers_of_word, whole_numbers
-from mgpu_ngram.kernels.count.suffix_texts import STRING_BYTES, Texts, join_suffixes, place_suffixes, unpack_ids
+from mgpu_ngram.kernels.count.suffix_texts import STRING_BYTES, join_texts, unpack_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,17 +152,10 @@ class PartWriter:
             yield page
 
     def _write_texts(self, table: Table) -> int:
-        ids_NR, words = _checked_ids(table, self.vocabulary), self.vocabulary
-        shared_R, lengths_2R = np.empty(len(table), np.uint16), np.empty((2, len(table)), np.int64)
-        rows = place_suffixes(ids_NR, words.offsets_V, GROUP_BYTES, shared_R, *lengths_2R)
-        if rows == 0:
+        texts = join_texts(_checked_ids(table, self.vocabulary), self.vocabulary.texts, GROUP_BYTES)
+        if not (rows := len(texts.prefix_R)):
             raise _long_ngram(table.order)
-        prefix_R, suffix_R = lengths_2R[:, :rows]
-        offsets_R = np.zeros(rows + 1, np.int64)
-        np.cumsum(suffix_R, out=offsets_R[1:])
-        data = np.empty(offsets_R[-1], np.uint8)
-        join_suffixes(ids_NR, words.offsets_V, words.data, shared_R, offsets_R, data)
-        columns = [Texts(prefix_R, suffix_R, data), whole_numbers(np.ascontiguousarray(table.counts[:rows]))]
+        columns = [texts, whole_numbers(np.ascontiguousarray(table.counts[:rows]))]
         self._writer.write(rows, self._writer.pages(columns))
         return rows
 
@@ -241,36 +233,18 @@ def join_ngrams(ids_NR: np.ndarray, vocabulary: Vocabulary, kind: pa.DataType) -
     """
     N, R = ids_NR.shape
     if vocabulary.unit == "word":
-        offsets_R = np.zeros(R + 1, np.int32)
-        R = _place_words(ids_NR, vocabulary.offsets_V, GROUP_BYTES, offsets_R)
-        if R == 0:
+        texts = join_texts(ids_NR, vocabulary.texts, GROUP_BYTES, share=False)
+        if not (R := len(texts.suffix_R)):
             raise _long_ngram(N)
-        data = np.empty(offsets_R[R], np.uint8)
-        shared_R, starts_R = np.zeros(R, np.uint16), offsets_R[: R + 1].astype(np.int64)
-        join_suffixes(ids_NR, vocabulary.offsets_V, vocabulary.data, shared_R, starts_R, data)
-        return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(data)])
+        offsets_R = np.zeros(R + 1, np.int32)
+        np.cumsum(texts.suffix_R, out=offsets_R[1:])
+        return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(texts.data)])
     offsets_R = np.arange(R + 1, dtype=np.int32) * np.int32(N)
     symbols = vocabulary.data.view(np.uint8 if vocabulary.unit == "byte" else "<u4")
     values = symbols[ids_NR.T.ravel()]
     if vocabulary.unit == "byte":
         return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R), pa.py_buffer(values)])
     return pa.Array.from_buffers(kind, R, [None, pa.py_buffer(offsets_R)], children=[arrow_array(values)])
-
-
-@njit(nogil=True, cache=True)
-def _place_words(ids_NR, offsets_V, limit_bytes, offsets_R):
-    """Set where each row's text ends; return how many rows fit the limit, at least one that fits a string."""
-    N, R = ids_NR.shape
-    end = 0
-    for r in range(R):
-        end += N - 1
-        for n in range(N):
-            v = ids_NR[n, r]
-            end += offsets_V[v + 1] - offsets_V[v]
-        if end > limit_bytes and (r > 0 or end > STRING_BYTES):
-            return r
-        offsets_R[r + 1] = end
-    return R
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: str | Path, as_text: bool) -> dict[str, int]:

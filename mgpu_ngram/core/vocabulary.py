@@ -11,6 +11,7 @@ from numpy import uint64
 
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.count.suffix_texts import WordTexts, word_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,11 @@ class Vocabulary:
     def as_text(self) -> bool:
         """Whether the symbols are words and each is valid UTF-8; computed once."""
         return vocabulary_is_text(self)
+
+    @cached_property
+    def texts(self) -> WordTexts:
+        """The words as `join_texts` takes them; made once."""
+        return word_texts(self.offsets_V, self.data)
 
     def arrays(self) -> dict[str, Any]:
         """Its arrays by name."""
