@@ -30,7 +30,7 @@ DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, RLE = 5, 7, 3  # encodings
 KINDS = {"int32": 1, "int64": 2, "string": 6, "binary": 6}  # of columns: types of Parquet
 ITEM_BYTES = {"int32": 4, "int64": 8}
 MAX_PAGE_BYTES = 2**31 - 1
-SMALL = [bytes([value]) for value in range(128)]
+BYTES = [bytes([value]) for value in range(256)]
 Field = tuple[int, int, bytes]  # number, type, value
 Range = tuple[int, int]  # the least and the greatest integer
 
@@ -169,10 +169,14 @@ def page_of(parts: Sequence[Any], encoding: int, found: Range | None) -> Page:
 
 
 def _page_header(rows: int, page: Page) -> bytes:
-    about = _struct((1, I32, _int(rows)), (2, I32, _int(page.encoding)), (3, I32, _int(RLE)), (4, I32, _int(RLE)))
     signed = page.crc32 - (1 << 32) if page.crc32 >> 31 else page.crc32
     sizes = ((2, I32, _int(page.nbytes)), (3, I32, _int(page.nbytes)))  # before and after compression
-    return _struct((1, I32, _int(0)), *sizes, (4, I32, _int(signed)), (5, STRUCT, about))
+    return _struct((1, I32, _int(0)), *sizes, (4, I32, _int(signed)), (5, STRUCT, _about(rows, page.encoding)))
+
+
+@functools.lru_cache
+def _about(rows: int, encoding: int) -> bytes:
+    return _struct((1, I32, _int(rows)), (2, I32, _int(encoding)), (3, I32, _int(RLE)), (4, I32, _int(RLE)))
 
 
 def _chunk(column: tuple[str, str], page: Page, rows: int, start: int, size: int) -> bytes:
@@ -201,12 +205,11 @@ def _column_fields(column: tuple[str, str], encoding: int) -> list[Field]:
 
 def _struct(*fields: Field) -> bytes:
     """Return fields, by rising number, and the end of a struct."""
-    made, before = bytearray(), 0
+    made, before = [], 0
     for number, kind, value in fields:
-        made.append(number - before << 4 | kind)
-        made += value
+        made.append(BYTES[number - before << 4 | kind] + value)
         before = number
-    return bytes(made) + b"\0"
+    return b"".join(made) + b"\0"
 
 
 def _list(kind: int, values: Sequence[bytes]) -> bytes:
@@ -229,9 +232,10 @@ def _bytes(value: bytes) -> bytes:
 def _natural(value: int) -> bytes:
     """Return a number with 7 bits in each byte, the lowest first."""
     if value < 128:
-        return SMALL[value]
-    made = bytearray()
+        return BYTES[value]
+    made = []
     while value > 127:
         made.append(value & 127 | 128)
         value >>= 7
-    return bytes([*made, value])
+    made.append(value)
+    return bytes(made)
