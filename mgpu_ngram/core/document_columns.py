@@ -13,6 +13,7 @@ from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.documents import head_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import json_keys
+from mgpu_ngram.core.lines import is_text
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import parquet_file
 from mgpu_ngram.core.streams import place_in
@@ -69,9 +70,19 @@ def _parquet_values(piece: Piece, column: str) -> Iterator[Any]:
     with parquet_file(piece.source) as file:
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False):
             values = batch.column(0)
-            if pa.types.is_timestamp(values.type):  # Python's datetime has no nanoseconds
+            if is_text(values.type):  # it may hold bytes that are not UTF-8
+                found = values.cast(pa.large_binary()).to_pylist()
+                yield from (text if text is None else text.decode("utf-8", "replace") for text in found)
+                continue
+            if pa.types.is_timestamp(values.type) and values.type.unit == "ns":  # Python's datetime has none
                 values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
-            yield from values.to_pylist()
+            try:
+                yield from values.to_pylist()
+            except OverflowError as error:
+                raise InputError(
+                    f"{piece.source.name!r} has a time in the column {column!r} that is out of range ({error}); "
+                    "give the years 1 to 9999"
+                ) from None
 
 
 def classes_of(values: Sequence[Any]) -> list[str]:

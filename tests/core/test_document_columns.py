@@ -29,6 +29,25 @@ def test_values_of_parquet_and_json_lines(tmp_path):
     assert [v and v.year for v in column_values(chunk, "when")] == [1970, None, 1970, 1970]
 
 
+def test_classes_of_parquet_that_are_no_utf8(tmp_path):
+    """They are read as those of JSON lines are."""
+    names = pa.array([b"\xffa", b"b", None], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 3, names.buffers())
+    for kind in (text, text.dictionary_encode(), names):
+        pq.write_table(pa.table({"text": ["a"] * 3, "kind": kind}), tmp_path / "a.parquet")
+        [chunk] = corpus_of(tmp_path / "a.parquet").chunks(1 << 30)
+        assert column_values(chunk, "kind") == ["\ufffda", "b", None]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.date64(), pa.timestamp("us")])
+def test_times_that_are_out_of_range(kind, tmp_path):
+    when = pa.array([1, 2**52 if kind == pa.timestamp("s") else 2**62], pa.int64()).cast(kind)
+    pq.write_table(pa.table({"text": ["a", "b"], "when": when}), tmp_path / "a.parquet")
+    [chunk] = corpus_of(tmp_path / "a.parquet").chunks(1 << 30)
+    with pytest.raises(InputError, match="has a time in the column 'when' that is out of range .*; give the years"):
+        column_values(chunk, "when")
+
+
 def test_periods_by_hand():
     day = datetime.date(2019, 3, 9)
     values = [day, datetime.datetime(2019, 3, 9, 23, 59), "2019-03-09T10:00:00Z", "2019-03", "2019", 2019, None, ""]

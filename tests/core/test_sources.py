@@ -56,6 +56,14 @@ def test_parquet_columns(tmp_path):
         open_corpus(path, unit="id")
 
 
+def test_a_column_s_name_that_is_no_utf8(tmp_path):
+    pq.write_table(pa.table({"text": ["a"], "name": ["b"]}), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content.replace(b"name", b"na\xffe"))
+    with pytest.raises(InputError, match="a.parquet' is damaged Parquet: .*; write it again or leave it out"):
+        open_corpus([str(tmp_path / "a.parquet")], "word")
+
+
 def test_zstandard_is_required_only_for_zstd_files(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     (tmp_path / "a").write_bytes(TEXT)
