@@ -16,10 +16,9 @@ from ..compile import njit
 from ..dispatch import array_module
 from ..intrinsics import multiply_high
 from .child_filters import child_filters
+from .edge_keys import edge_keys, scramble
 
 LINE_BYTES = 64  # of a cache line of a CPU
-FIRST_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd; as in include/edges.cuh
-SECOND_FACTOR = np.uint64(0xD6E8FEB86659FD93)
 
 
 class EdgeTable(NamedTuple):
@@ -58,28 +57,10 @@ class EdgeTable(NamedTuple):
         return self._replace(slots_E2=fn(self.slots_E2), words_V2=fn(self.words_V2))
 
 
-def scramble(keys: Any, bits: int) -> Any:
-    """Apply a bijection to uint64 numbers of `bits` bits, 2 to 64."""
-    mask, half = np.uint64((1 << bits) - 1), np.uint64(bits // 2)
-    keys = keys ^ (keys >> half)
-    keys = keys * FIRST_FACTOR & mask
-    keys = keys ^ (keys >> half)
-    keys = keys * SECOND_FACTOR & mask
-    return keys ^ (keys >> half)
-
-
 @njit(nogil=True, inline="always")
 def edge_home(table, node, word):
     """Return (the first slot that (node, word) may be in, its tag there); as in include/edges.cuh."""
-    mask = uint64(0xFFFFFFFFFFFFFFFF) >> uint64(64 - table.key_bits)
-    half = uint64(table.key_bits // 2)
-    x = (uint64(node) << uint64(table.word_bits)) | uint64(word)
-    x ^= x >> half
-    x = x * uint64(0x9E3779B97F4A7C15) & mask
-    x ^= x >> half
-    x = x * uint64(0xD6E8FEB86659FD93) & mask
-    x ^= x >> half
-    x <<= uint64(64 - table.key_bits)
+    x = scramble(uint64(node) << uint64(table.word_bits) | uint64(word), table.key_bits) << uint64(64 - table.key_bits)
     slot = multiply_high(x, uint64(table.buckets)) << uint64(1)  # type: ignore[call-arg]
     return slot, ~(x * uint64(table.buckets)) >> uint64(64 - table.check_bits)
 
@@ -129,7 +110,7 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
         raise OverflowError(f"{M:,} histories by {V:,} words need keys of {key_bits} bits, and an edge table holds 64")
     check.dtype(prob_G, np.float32)
     require_backoffs(backoff_M, first_child_M)
-    x_E, node_E = _sorted_keys(word_G, first_child_M, word_bits, key_bits)
+    x_E, node_E = radix_sort(edge_keys(word_G, first_child_M, word_bits, key_bits), key_bits)
     buckets = max(1, int(len(x_E) / (2 * load)))
     while True:
         *_, check_bits = key_layout(V, M, G, buckets)
@@ -156,16 +137,6 @@ def require_backoffs(backoff_M: Any, first_child_M: Any) -> None:
             f"the trie has {len(backoff_M):,} backoffs for {len(first_child_M) - 1:,} histories, and scores need them; "
             "make it again with backoffs"
         )
-
-
-def _sorted_keys(word_G: Any, first_child_M: Any, word_bits: int, key_bits: int) -> tuple[Any, Any]:
-    """Return (x_E, node_E) uint64: rising scrambled keys in the upper key_bits bits, and the children they lead to."""
-    xp, V = array_module(word_G), int(first_child_M[0])
-    node_E = xp.arange(V, len(word_G), dtype=np.uint64)
-    parent_E = (xp.searchsorted(first_child_M, node_E.astype(first_child_M.dtype), side="right") - 1).astype(np.uint64)
-    x_E = scramble(parent_E << np.uint64(word_bits) | word_G[V:], key_bits) << np.uint64(64 - key_bits)
-    x_E, node_E = radix_sort(xp.stack([x_E, node_E]), key_bits)
-    return x_E, node_E
 
 
 def _placed(x_E: Any, buckets: int) -> tuple[Any, Any, Any]:

@@ -8,12 +8,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from mgpu_ngram.kernels.common.products import wide_product
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.trie.edges import EdgeTable, edge_home, find_edge, key_layout, make_edges, scramble
-
-
-@pytest.mark.parametrize("bits", [2, 3, 7, 8, 15, 16])
-def test_scrambling_is_a_bijection(bits):
-    assert sorted(scramble(np.arange(1 << bits, dtype=np.uint64), bits).tolist()) == list(range(1 << bits))
+from mgpu_ngram.kernels.trie.edges import EdgeTable, edge_home, find_edge, key_layout, make_edges
+from tests.edge_numbers import scrambled
 
 
 def trie_of(runs, V):
@@ -53,9 +49,8 @@ def test_every_edge_and_no_other(to_device, drawn, load):
 
 
 def keys_of(table, edges):
-    """Return {x: edge}, with Python's integers except for the scrambling."""
-    packed = [np.array([node << table.word_bits | word], np.uint64) for node, word in edges]
-    return dict(zip([int(scramble(key, table.key_bits)[0]) for key in packed], edges, strict=True))
+    """Return {x: edge}, with Python's integers."""
+    return {scrambled(node << table.word_bits | word, table.key_bits): (node, word) for node, word in edges}
 
 
 def rows_of(table, edges):
@@ -159,7 +154,7 @@ def test_fractions_tell_keys_of_a_bucket_apart(keys, buckets):
 def test_more_slots_and_nodes_than_32_bits_number(buckets, node, word):
     """All slots share one row of memory with the key at its home: its home matches, and other slots do not."""
     word_bits, key_bits, node_bits, check_bits = key_layout(2**20, 2**33, 2**35, buckets)
-    x = int(scramble(np.array([node << word_bits | word], np.uint64), key_bits)[0])
+    x = scrambled(node << word_bits | word, key_bits)
     home, fraction = divmod(x * buckets, 2**key_bits)
     tag, child = 2**check_bits - 1 - (fraction << check_bits >> key_bits), 2**35 - 1 - node
     filter_bits = 64 - node_bits - check_bits - 1
