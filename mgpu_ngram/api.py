@@ -14,6 +14,7 @@ from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.output import check_not_input
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.context import RunContext
@@ -131,6 +132,8 @@ def count(
     owned = scratch_folder() if output is None else None
     try:
         inputs = open_corpus(corpus, config.unit, config.dtype, config.text_column)
+        if output is not None:
+            check_not_input(output, [*config.add, *inputs.local_files])
         context = RunContext(
             executor,
             Path(owned) / "counts" if owned else output,
@@ -230,6 +233,8 @@ def score(
     executor = executor_of(device, client)
     try:
         inputs = open_corpus(text, text_column=config.text_column)
+        if output is not None:
+            check_not_input(output, [config.model, *inputs.local_files])
         context = RunContext(executor, output, single_file=True, overwrite=overwrite, progress=progress or Progress())
         return score_job.run(config, context, inputs)
     finally:

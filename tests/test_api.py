@@ -150,6 +150,16 @@ def test_a_temporary_folder_is_removed_with_the_result(text, tmp_path, monkeypat
     assert not list((tmp_path / "temporary").iterdir()), "a failed run leaves nothing"
 
 
+def test_an_output_that_is_an_input(text, tmp_path, arpa):
+    counts = ng.count(text / "a.txt", 2, output=tmp_path / "counts")
+    with pytest.raises(ng.InputError, match=f"output {tmp_path}/counts is an input of this run; give another"):
+        ng.count(text / "a.txt", 2, add=[str(counts.path)], output=str(counts.path), overwrite=True)
+    pq.write_table(pa.table({"text": ["a b"]}), tmp_path / "text.parquet")
+    (tmp_path / "link.parquet").symlink_to("text.parquet")
+    with pytest.raises(ng.InputError, match="link.parquet is .*text.parquet, an input of this run"):
+        ng.score(arpa, str(tmp_path / "text.parquet"), tmp_path / "link.parquet", overwrite=True)
+
+
 def test_an_output_folder_is_kept(text, tmp_path):
     out = tmp_path / "out"
     counts = ng.count(text / "a.txt", order=2, output=out)

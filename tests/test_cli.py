@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -384,7 +385,7 @@ def odds(folder):
         ("text -o /proc/none/out", ["/proc/none/out", "another output path"]),
         ("- -o /proc/none/out", ["/proc/none", "another output path"]),
         ("text -o s3://bucket/out", ["'s3://bucket/out' is not a local path"]),
-        ("text -o .", [r"\. exists"]),
+        ("text -o .", [r"output \. would replace text"]),
         ("text -o foreign", ["foreign exists", "--overwrite"]),
         ("text -o foreign --overwrite", ["foreign exists and is not an output of mgpu_ngram", "delete it yourself"]),
     ],
@@ -576,6 +577,77 @@ def test_files_that_standard_output_cannot_hold(folder, mgpu_ngram, verb):
 @pytest.mark.parametrize("flag", ["--html", "--export"])
 def test_topics_on_standard_output(folder, mgpu_ngram, flag):
     check_refused(folder, mgpu_ngram("topics", "topics.lda", flag, "-"), f"{flag} - is standard output")
+
+
+def other_name(path, how):
+    """Return another name of a file or folder."""
+    if how == "same":
+        return path
+    if how == "relative":
+        return f"./{path}/../{path}" if os.path.isdir(path) else f"./made/../{path}"
+    name = f"other{Path(path).suffix}"
+    (os.link if how == "hard link" else os.symlink)(path, name)
+    return name
+
+
+@pytest.mark.parametrize("how", ["same", "relative", "link", "hard link"])
+@pytest.mark.parametrize(
+    "words, given",
+    [
+        (["convert", "model.arpa"], "model.arpa"),
+        (["convert", "model.arpa", "--format", "kenlm-trie"], "model.arpa"),
+        (["prune", "model.arpa", "--entropy", "1e-8"], "model.arpa"),
+        (["mix", "model.arpa", "model.arpa", "--weights", "0.5", "0.5"], "model.arpa"),
+        (["mix", "model.arpa", "model.arpa", "--tune", "held.arpa"], "held.arpa"),
+        (["estimate", "held.arpa", "--order", "2"], "held.arpa"),
+        (["estimate", "text", "--order", "2", "--vocabulary", "held.arpa"], "held.arpa"),
+        (["score", "model.arpa", "text"], "model.arpa"),
+        (["distribution", "model.arpa", "text"], "model.arpa"),
+        (["rescore", "text", "--weights", "ac=1", "--costs", "ac=held.arpa", "--kaldi"], "held.arpa"),
+        (["filter", "text", "--model", "model.arpa"], "model.arpa"),
+        (["lda", "held.arpa"], "held.arpa"),
+    ],
+)
+def test_an_output_that_is_an_input(folder, mgpu_ngram, arpa, words, given, how):
+    (folder / "made").mkdir()
+    shutil.copy("text", "held.arpa")
+    before, name = Path(given).read_bytes(), other_name(given, how)
+    result = mgpu_ngram(*words, "-o", name, "--overwrite", *HERE)
+    is_it = "is an" if name == given else f"is {given}, an"
+    left = ["model.arpa", "held.arpa", "made", name]
+    check_refused(folder, result, f"output {name} {is_it} input of this run; give another output path", left=left)
+    assert Path(given).read_bytes() == before
+
+
+def test_an_output_folder_that_is_an_input_or_holds_one(folder, mgpu_ngram):
+    markers = ["--sentence-markers", "--order", "2"]
+    assert mgpu_ngram("count", "text", "-o", "out", *markers, *HERE)[0] == 0
+    (folder / "link").symlink_to("out")
+    (folder / "out" / "words").write_bytes(TEXT)
+    for name in "out", "./out", "link":
+        result = mgpu_ngram("adapt", "out", "text", "-o", name, "--overwrite", *HERE)
+        assert result[0] == 2 and f"output {name} is " in result[2] and "an input of this run" in result[2]
+        result = mgpu_ngram("count", "out/words", "-o", name, "--overwrite", *HERE)
+        assert result[0] == 2 and f"output {name} would replace out/words, which this run reads; give" in result[2]
+    assert (folder / "out" / "words").exists()
+
+
+def test_a_yaml_job_that_would_replace_its_input(folder, mgpu_ngram):
+    """A run that is repeated or resumed replaces or keeps its own outputs, which later jobs read."""
+    jobs = "- count: {corpus: CORPUS, order: 2, sentence_markers: true}\n- estimate: {counts: count, FALLBACK}\n"
+    text = f"output: runs\ncluster: {{workers: 0}}\njobs:\n{jobs}".replace("FALLBACK", "discount_fallback: []")
+    (folder / "run.yaml").write_text(text.replace("CORPUS", "text"))
+    for flags in [], ["--overwrite"], ["--resume"]:
+        assert mgpu_ngram("run", "run.yaml", *flags)[0] == 0
+    shutil.copy("text", "runs/estimate/text")
+    (folder / "run.yaml").write_text(
+        text.replace("count: {corpus: CORPUS", "count: {name: x, corpus: text").replace(
+            "{counts: count", "{corpus: runs/estimate/text"
+        )
+    )
+    status, _, err = mgpu_ngram("run", "run.yaml", "--overwrite")
+    assert status == 2 and "runs/estimate would replace runs/estimate/text, which this run reads" in err
+    assert not (folder / "runs" / "x").exists(), "before any work"
 
 
 def test_a_wrong_path_in_the_last_job_stops_the_run_first(folder, mgpu_ngram):

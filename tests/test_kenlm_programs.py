@@ -148,6 +148,25 @@ def test_models_from_pipes(run, piped, arpa, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"m.arpa", "one", "other", "whole", "piped"}
 
 
+def test_an_output_that_is_an_input(run, arpa, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = arpa.read_bytes()
+    (tmp_path / "link").symlink_to(arpa)
+    os.link(arpa, "hard")
+    for name in arpa.name, f"./{arpa.name}", "link", "hard":
+        for words in (
+            ["kenlm-build_binary", arpa.name, name],
+            ["kenlm-build_binary", "-r", arpa.name, "none", name],
+            ["kenlm-filter", "single", f"model:{arpa.name}", name],
+            ["kenlm-filter", "single", f"vocab:{arpa.name}", name],
+            ["kenlm-lmplz", "-o", "2", "--text", arpa.name, "--arpa", name],
+        ):
+            done = run(*words)
+            assert done.status == 2 and done.err.count("\n") == 1, words
+            assert f"output {name} is" in done.err and "an input of this run; give another output path" in done.err
+    assert arpa.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "flags, why",
     [

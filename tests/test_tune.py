@@ -168,7 +168,7 @@ def test_lattices(tune):
         (["--references", "right", "--grid", "F0"], "weight 'F0' is not NAME=NUMBER"),
         (["--references", "right", "--grid", "F0=nan"], "the grid of F0 is [nan] but must be a list of finite numbers"),
         (["--references", "right", "--grid", "G=1"], "the grid has 'G', which is not a weight of a single value"),
-        (["--references", "right", "-o", "right"], "output right is a file that this run reads"),
+        (["--references", "right", "-o", "right"], "output right is an input of this run"),
         (["--references", "right", "-o", "w.json"], "output w.json would be a text file"),
         (["--references", "right", "--lm", "model.arpa", "--weights", "G=1"], "no line has the feature G"),
     ],

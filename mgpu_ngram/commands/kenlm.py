@@ -19,6 +19,7 @@ from mgpu_ngram.commands.stage import file_for, run_one
 from mgpu_ngram.config import ClusterConfig, RunConfig
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
+from mgpu_ngram.core.output import check_not_input
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
@@ -79,6 +80,7 @@ def lmplz(argv: list[str]) -> None:
     folder = folder_of(arguments.temp_prefix, "-T")
     if arguments.arpa:
         folder_of(arguments.arpa, "--arpa")
+        check_not_input(arguments.arpa, [path for path in (arguments.text, arguments.limit_vocab_file) if path])
     with file_for(arguments.arpa, "model.arpa", folder) as path:
         [result] = run_stage("estimate", settings, path, MemoryConfig(host_bytes=host_bytes, spill_dir=folder))
     _show_statistics(result)
@@ -234,6 +236,7 @@ def build_binary(argv: list[str]) -> None:
     if kind == "probing":
         settings.pop("pointer_bits", None)  # as KenLM
     folder = folder_of(output, "output")
+    check_not_input(output, [source, *settings.get("rest", [])])
     with regular_file(source, folder) as model, file_for(output, "model.binary", None) as path:
         run_stage("trie", settings | {"model": model, "format": f"kenlm-{kind}"}, path, MemoryConfig())
     print("SUCCESS", file=sys.stderr)

@@ -16,6 +16,7 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.line_words import LineWords, allowed_lines
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.output import check_not_input
 from mgpu_ngram.core.read_text import read_blocks, whole_text
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.stages.contract import Target
@@ -46,6 +47,7 @@ def run_filter(argv: list[str]) -> None:
     """Run kenlm-filter: write a model, or lines of n-grams, restricted to the words of a text."""
     wanted = _parsed(argv)
     folder = folder_of(wanted.output, "output")
+    check_not_input(wanted.output, [path for path in (wanted.model, wanted.vocabulary) if path != "-"])
     with ExitStack() as stack:
         scratch = Path(scratch_folder(folder))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)

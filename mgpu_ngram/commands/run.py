@@ -15,7 +15,7 @@ from mgpu_ngram.api import open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.config import RunConfig
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.core.output import check_not_input, find_manifest
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.report import Bars
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Result, Settings, Target
@@ -120,6 +120,9 @@ def run_jobs(
             job.stage.check_target(job.settings, job.target, options.overwrite)
     check_settings(jobs)
     corpora = [corpus or job.stage.open_inputs(job.settings) for job in jobs]
+    for job, inputs in zip(jobs, corpora, strict=True):
+        if inputs and job.target.path is not None:
+            check_not_input(job.target.path, inputs.local_files)
     if not jobs:
         return results
     work = work_of(

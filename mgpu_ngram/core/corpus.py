@@ -61,6 +61,11 @@ class Corpus:
     unit: str  # "word", "byte" or "id"
 
     @property
+    def local_files(self) -> list[str]:
+        """Return the names of the sources that are files of this host."""
+        return [source.name for source in self.sources if source.location and source.is_local]
+
+    @property
     def size_bytes(self) -> int:
         """Stored bytes of all sources."""
         return sum(source.size_bytes for source in self.sources)

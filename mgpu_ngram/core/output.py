@@ -286,24 +286,28 @@ def check_suffix(path: str | Path, format: str, suffix: str) -> None:
         raise InputError(f"output {path} would be {format}, but its name ends with {found}; name it {name}")
 
 
-def check_outside(path: str | Path, read: Iterable[str]) -> None:
-    """Raise InputError for an output folder that holds an input file of the run: the new output would replace it."""
-    folder = os.path.realpath(path)
-    for file in read:
-        if os.path.realpath(file).startswith(folder + os.sep):
-            raise InputError(f"output {path} would replace {file}, which this run reads; give another output path")
+def check_not_input(path: str | Path, inputs: Iterable[str]) -> None:
+    """Raise InputError for an output that is an input of the run, by any name of the file, or a folder that holds one:
+    the new output would replace the input.
+    """
+    output = os.path.realpath(path)
+    for given in inputs:
+        real = os.path.realpath(os.path.expanduser(given))
+        if real == output or (os.path.isfile(real) and os.path.isfile(output) and os.path.samefile(real, output)):
+            name = "" if str(path) == given else f" {given},"
+            raise InputError(f"output {path} is{name} an input of this run; give another output path")
+        if real.startswith(output + os.sep):
+            raise InputError(f"output {path} would replace {given}, which this run reads; give another output path")
 
 
-def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
-    """Raise InputError unless a text file may be written to the path, which must not be an input file of the run.
+def check_text_file(path: str | Path, overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
+    """Raise InputError unless a text file may be written to the path.
 
     suffixes  suffixes of formats that the name may have besides .txt
     """
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
         raise InputError(f"output {path} is not a file in an existing folder; give the path of a text file to write")
-    if os.path.realpath(path) in map(os.path.realpath, read):
-        raise InputError(f"output {path} is a file that this run reads; give another output path")
     check_free(path, overwrite, "a regular file", os.path.isfile)
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write in {folder}: Permission denied; give another output path")

@@ -35,6 +35,7 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
     format = "mgpu_ngram adapted model"
     makes = "model"
     needs: ClassVar[Mapping[str, Product]] = {"earlier": "counts"}
+    files = ("estimate",)  # its vocabulary
     resumes = True
     memory_keys = frozenset({"device_bytes", "host_bytes", "spill_dir"})
     examples = EXAMPLES

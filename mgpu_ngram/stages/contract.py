@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass
@@ -68,6 +69,7 @@ class Stage(ABC, Generic[C, R]):
     format         of its manifests: "mgpu_ngram counts"
     makes          the products that later jobs may name as inputs
     needs          settings that may name an earlier job, or several -> the product of that job: {"model": "model"}
+    files          other settings that name files, besides `needs` and `stdin_setting`
     resumes        whether --resume continues a run that ended early from its checkpoint
     memory_keys    keys of the YAML section `memory` that take effect; others are refused
     examples       of its command, for --help
@@ -82,6 +84,7 @@ class Stage(ABC, Generic[C, R]):
     format: str
     makes: Product = "other"
     needs: ClassVar[Mapping[str, Product]] = {}
+    files: tuple[str, ...] = ()
     resumes: bool = False
     memory_keys: frozenset[str] = frozenset()
     examples: str
@@ -101,10 +104,17 @@ class Stage(ABC, Generic[C, R]):
     def target(self, arguments: argparse.Namespace) -> Target:
         """Return where the command writes."""
 
+    def inputs(self, config: C) -> list[str]:
+        """Return the paths that the settings name as inputs."""
+        named = {key: _texts(getattr(config, key)) for key in (*self.needs, self.stdin_setting, *self.files) if key}
+        return [path for key, paths in named.items() for path in paths if key in self.needs or os.path.isfile(path)]
+
     def check_target(self, config: C, target: Target, overwrite: bool) -> None:
         """Raise InputError unless the target may be written. Called before any work."""
-        from mgpu_ngram.core.output import check_free
+        from mgpu_ngram.core.output import check_free, check_not_input
 
+        if target.path is not None:
+            check_not_input(target.path, self.inputs(config))
         if target.path is not None and target.single_file:
             self.check_file(config, target.path, overwrite)
         elif target.path is not None:
@@ -194,6 +204,14 @@ class Stage(ABC, Generic[C, R]):
 
 # A stage of the registry. Only the stage itself knows the classes of its settings and results; `config` makes settings.
 RegisteredStage = Stage[Settings, Result]
+
+
+def _texts(value: object) -> list[str]:
+    """Return the texts in the value of a setting."""
+    if isinstance(value, str):
+        return [value]
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
+    return [text for one in values for text in _texts(one)]
 
 
 def given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, object]:

@@ -48,6 +48,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
     resumes = True
     memory_keys = frozenset({"device_bytes"})
     needs: ClassVar[Mapping[str, Product]] = {"lm": "model"}
+    files = ("models", "source_vocab", "target_vocab", "bpe", "softmax_filter", "prefixes", "targets")
     examples = EXAMPLES
     stdin_setting = "text"
     stdout = "printed"
@@ -98,9 +99,9 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         return Target(arguments.output or None, single_file=True)
 
     def check_file(self, config: DecodeConfig, path: str | Path, overwrite: bool) -> None:
-        from mgpu_ngram.jobs.decode.options import check_file
+        from mgpu_ngram.core.output import check_text_file
 
-        check_file(config, path, overwrite)
+        check_text_file(path, overwrite)
 
     def check(self, config: DecodeConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.decode.options import check

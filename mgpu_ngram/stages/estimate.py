@@ -93,6 +93,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
     format = "mgpu_ngram model"
     makes = "model"
     needs: ClassVar[Mapping[str, Product]] = {"counts": "counts"}
+    files = ("vocabulary", "limit_vocab_file")
     resumes = True
     memory_keys = frozenset({"device_bytes", "host_bytes", "spill_dir"})
     examples = EXAMPLES

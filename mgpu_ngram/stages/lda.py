@@ -73,6 +73,7 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
     format = "mgpu_ngram topics"
     memory_keys = frozenset({"device_bytes", "host_bytes", "spill_dir"})
     makes = "topics"
+    files = ("corpus", "vocabulary", "stop_words")
     resumes = True
     examples = EXAMPLES
 

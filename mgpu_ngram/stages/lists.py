@@ -27,6 +27,7 @@ class ListsStage(Stage[C, R]):
 
     memory_keys = frozenset({"device_bytes", "host_bytes"})
     needs: ClassVar[Mapping[str, Product]] = {"lm": "model", "weights": "weights"}
+    files: tuple[str, ...] = ("costs",)
     stdin_setting = "text"
     stdout = "printed"
 

@@ -35,6 +35,7 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
     config = MixConfig
     format = "mgpu_ngram mixed model"
     needs: ClassVar[Mapping[str, Product]] = {"models": "model"}
+    files = ("tune",)
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:

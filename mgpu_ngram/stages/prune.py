@@ -38,6 +38,7 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
     config = PruneConfig
     format = "mgpu_ngram pruned model"
     needs: ClassVar[Mapping[str, Product]] = {"model": "model", "counts": "counts"}
+    files = ("vocabulary",)
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:

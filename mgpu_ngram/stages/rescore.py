@@ -65,7 +65,7 @@ class RescoreStage(ListsStage[RescoreConfig, "RescoreResult"]):
     def check_file(self, config: RescoreConfig, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.jobs.rescore.run import check_file
 
-        check_file(config, path, overwrite)
+        check_file(path, overwrite)
 
     def check(self, config: RescoreConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.rescore.run import check_inputs

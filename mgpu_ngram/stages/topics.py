@@ -90,6 +90,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
     format = "mgpu_ngram document topics"
     memory_keys = frozenset({"device_bytes"})
     needs: ClassVar[Mapping[str, Product]] = {"model": "topics"}
+    files = ("documents", "vocabulary")
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
@@ -133,13 +134,15 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         return Target(arguments.output or None, single_file=True)
 
     def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
-        from mgpu_ngram.core.output import check_free
+        from mgpu_ngram.core.output import check_free, check_not_input
         from mgpu_ngram.jobs.topics.files import HTML, check_file
 
         super().check_target(config, target, overwrite)
         if isinstance(config, TopicsCommand) and config.page:
+            check_not_input(config.page, self.inputs(config))
             check_file(config.page, overwrite, *HTML)
         if isinstance(config, TopicsCommand) and config.export:
+            check_not_input(config.export, self.inputs(config))
             check_free(config.export, overwrite)
 
     def check_file(self, config: TopicsConfig, path: str | Path, overwrite: bool) -> None:

@@ -43,6 +43,7 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
     config = TrieConfig
     format = "mgpu_ngram trie"
     needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
+    files = ("rest",)
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:

@@ -40,6 +40,7 @@ class TuneStage(ListsStage[TuneConfig, "TuneResult"]):
     config = TuneConfig
     format = "mgpu_ngram weights"
     makes: Product = "weights"
+    files = ("costs", "references")
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
@@ -75,7 +76,7 @@ class TuneStage(ListsStage[TuneConfig, "TuneResult"]):
     def check_file(self, config: TuneConfig, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.jobs.tune.run import check_file
 
-        check_file(config, path, overwrite)
+        check_file(path, overwrite)
 
     def check(self, config: TuneConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.jobs.tune.run import check

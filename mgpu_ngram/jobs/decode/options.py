@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.model_file import check_models
 from mgpu_ngram.core.nmt_files import factors_in
-from mgpu_ngram.core.output import check_text_file
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import POSITIONS, Batching, sentences_at_once
 from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
@@ -139,9 +137,3 @@ def options_of(config: DecodeConfig, identity: dict[str, str], device: str, thre
         config.table_bytes,
         threads,
     )
-
-
-def check_file(config: DecodeConfig, path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless a text file may be written to the path."""
-    read = [*files_of(config).paths, *(p for p in (config.lm, config.prefixes, config.targets) if p), *config.text]
-    check_text_file(path, read, overwrite)

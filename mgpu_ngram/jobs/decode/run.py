@@ -17,14 +17,14 @@ from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, warn
-from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines, decode_lines
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.config import DecodeConfig
-from mgpu_ngram.jobs.decode.options import batching_of, check_file, files_of, options_of, sentences_of_task
+from mgpu_ngram.jobs.decode.options import batching_of, files_of, options_of, sentences_of_task
 from mgpu_ngram.jobs.decode.saved import SavedResults
 from mgpu_ngram.jobs.decode.text import TextSize, batched, lines_of, measure_text, open_beside
 
@@ -150,7 +150,7 @@ def run(
         total = _decode(config, context, opened, take or (lambda text: None))
         return _result(None, total, config, context, start)
     if context.single_file:
-        check_file(config, context.output, context.overwrite)
+        check_text_file(context.output, context.overwrite)
     made_of = _made_of(config, opened)
     chosen = {"chunk_sentences": sentences_of_task(config, opened.size.lines, context.executor.device)}
     with Checkpoint.open(context.output, made_of, context.resume, context.overwrite, chosen=chosen) as checkpoint:

@@ -17,7 +17,7 @@ from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.model_file import check_models, identify
-from mgpu_ngram.core.output import COPY_BYTES, Output, check_outside, new_file, write_manifest
+from mgpu_ngram.core.output import COPY_BYTES, Output, check_not_input, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.filter_cutoffs import find_cutoffs
@@ -149,7 +149,7 @@ def _made_of(config: FilterConfig, corpus: Corpus) -> dict[str, Any]:
 def _files_of(config: FilterConfig, corpus: Corpus) -> list[str]:
     """Return the local files that a run reads."""
     models = [path for paths in model_paths(config).values() for path in vars(paths).values() if path]
-    return [*(source.name for source in corpus.sources if source.is_local), *models, *filter(None, [config.cutoffs])]
+    return [*corpus.local_files, *models, *filter(None, [config.cutoffs])]
 
 
 def _has_contrast(paths: dict[str, ModelPaths]) -> bool:
@@ -172,7 +172,7 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
     start = time.perf_counter()
     corpus = inputs or open_inputs(config)
     check(config)
-    check_outside(context.target, _files_of(config, corpus))
+    check_not_input(context.target, _files_of(config, corpus))
     made_of = _made_of(config, corpus)
     identity = made_of | {"inputs": corpus.states, "versions": {"mgpu-ngram": VERSION}}
     with (

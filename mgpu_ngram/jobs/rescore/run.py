@@ -160,15 +160,9 @@ def inputs_of(config: ListsConfig, corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def files_of(config: ListsConfig) -> list[str]:
-    """Return the files that a run reads."""
-    weights = [config.weights] if isinstance(config.weights, str) else []
-    return [*config.text, *config.lm, *config.costs.values(), *weights]
-
-
-def check_file(config: RescoreConfig, path: str | Path, overwrite: bool) -> None:
+def check_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless lists may be written to the path."""
-    check_text_file(path, files_of(config), overwrite, (".jsonl",))
+    check_text_file(path, overwrite, (".jsonl",))
 
 
 def run(
@@ -187,7 +181,7 @@ def run(
     if context.output is None:
         return rescore(config, context, corpus, take or (lambda lines: None))
     if context.single_file:
-        check_file(config, context.output, context.overwrite)
+        check_file(context.output, context.overwrite)
         path = Path(os.path.realpath(context.output))
         with new_file(path) as sink:
             return replace(rescore(config, context, corpus, sink.append), path=path)

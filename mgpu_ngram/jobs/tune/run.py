@@ -31,7 +31,6 @@ from mgpu_ngram.jobs.rescore.run import (
     RescoreTotals,
     check_found,
     check_inputs,
-    files_of,
     inputs_of,
     lists_plan,
     open_inputs,
@@ -105,9 +104,9 @@ def _made_of(config: TuneConfig, corpus: Corpus) -> dict[str, Any]:
     return made_of | {"references": references, "options": made_of["options"] | own}
 
 
-def check_file(config: TuneConfig, path: str | Path, overwrite: bool) -> None:
+def check_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless weights may be written to the path."""
-    check_text_file(path, [*files_of(config), *config.references], overwrite, (".yaml", ".yml"))
+    check_text_file(path, overwrite, (".yaml", ".yml"))
 
 
 def run(config: TuneConfig, context: RunContext, inputs: Corpus | None = None) -> TuneResult:
@@ -121,7 +120,7 @@ def run(config: TuneConfig, context: RunContext, inputs: Corpus | None = None) -
     if context.output is None:
         return tune(config, context, corpus)
     if context.single_file:
-        check_file(config, context.output, context.overwrite)
+        check_file(context.output, context.overwrite)
         path = Path(os.path.realpath(context.output))
         result = tune(config, context, corpus)
         _write(path, result)
