@@ -28,6 +28,20 @@ def user_folder(name: str) -> Path | None:
     return private / name if _is_private(private) and is_writable(private / name) else None
 
 
+@functools.cache
+def cupy_folder() -> Path:
+    """Return the folder in which CuPy keeps compiled kernels: ours if its own is not writable.
+
+    CuPy reads the variable for ours when it is imported. That fails if the folder cannot be made, so this is called
+    before.
+    """
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
+    if not is_writable(folder) and (ours := user_folder("cupy")):
+        os.environ["CUPY_CACHE_DIR"] = str(ours)
+        return ours
+    return folder
+
+
 def is_writable(folder: Path) -> bool:
     """Make a folder, and return whether files can be written there."""
     try:

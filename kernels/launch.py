@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .cache_folders import is_writable, user_folder
+from .cache_folders import cupy_folder
 from .compile import announce
 
 COMPILING_CUDA = "compiling CUDA kernels, once per machine"
@@ -32,14 +31,9 @@ def source(stem: str, defines: dict[str, Any] | None = None) -> str:
 
 
 @functools.cache
-def open_cache() -> None:
-    """Let CuPy keep compiled kernels in its cache folder, or in ours if that is not writable; announce the
-    compilation when the folder is empty.
-    """
-    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
-    if not is_writable(folder) and (ours := user_folder("cupy")):
-        folder = ours
-        os.environ["CUPY_CACHE_DIR"] = str(ours)  # CuPy reads it whenever it compiles
+def announce_compilation() -> None:
+    """Announce the compilation if no compiled kernels are kept."""
+    folder = cupy_folder()
     if folder.is_dir() and not any(folder.iterdir()):
         announce(COMPILING_CUDA)
 
@@ -48,7 +42,7 @@ def open_cache() -> None:
 def _module(stem: str, defines: tuple[tuple[str, Any], ...], device: int) -> Any:
     import cupy
 
-    open_cache()
+    announce_compilation()
     return cupy.RawModule(code=source(stem, dict(defines)), options=OPTIONS)
 
 

@@ -53,7 +53,15 @@ ALLOWED = {
     "config": {"stages", "jobs.saver", "core"},
     "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor", "cluster.gang"},
     "engine": {"engine", "core", "kernels"},
-    "cluster": {"cluster", "core.errors", "core.mapped", "core.memory_config", "core.scratch", "core.version"},
+    "cluster": {
+        "cluster",
+        "core.errors",
+        "core.mapped",
+        "core.memory_config",
+        "core.scratch",
+        "core.version",
+        "kernels.cache_folders",
+    },
     "core": {"core", "kernels"},
     "kernels": {"kernels", "core.version"},
     "benchmarks": {

@@ -11,6 +11,7 @@ from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import free_host_bytes
+from mgpu_ngram.kernels.cache_folders import cupy_folder
 
 FIRST_USER = 500 if sys.platform == "darwin" else 1000
 NOBODY = 65534
@@ -45,6 +46,7 @@ def resolve_device(wanted: str) -> str:
         return "cpu"
     gpus, cupy = visible_gpus(), importlib.util.find_spec("cupy") is not None
     if gpus and cupy:
+        cupy_folder()  # before CuPy is imported
         return "gpu"
     if wanted == "auto":
         return "cpu"

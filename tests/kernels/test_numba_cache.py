@@ -194,23 +194,36 @@ def test_a_call_replaces_the_lazy_functions_that_it_needs(monkeypatch, tmp_path)
 
 
 def test_the_kernel_cache_of_cupy_moves_where_its_own_cannot_be_written(tmp_path):
+    """As soon as a GPU is chosen: CuPy makes the folder when it is imported."""
     script = (
-        "import os; from mgpu_ngram.kernels.launch import open_cache\n"
-        "open_cache(); print(os.environ.get('CUPY_CACHE_DIR'))"
+        "import importlib.util, os; from mgpu_ngram.cluster import devices\n"
+        "devices.visible_gpus, devices.importlib.util.find_spec = lambda: 1, lambda name: name\n"
+        "print(devices.resolve_device('auto'), os.environ.get('CUPY_CACHE_DIR'))"
     )
-    assert run(script, tmp_path, CUPY_CACHE_DIR="/dev/null/x").stdout == f"{tmp_path}/home/.cache/mgpu_ngram/cupy\n"
-    assert run(script, tmp_path, CUPY_CACHE_DIR=str(tmp_path / "mine")).stdout == f"{tmp_path}/mine\n"
+    moved = f"{tmp_path}/home/.cache/mgpu_ngram/cupy"
+    assert run(script, tmp_path, CUPY_CACHE_DIR="/dev/null/x").stdout == f"gpu {moved}\n"
+    assert run(script, tmp_path, CUPY_CACHE_DIR=str(tmp_path / "mine")).stdout == f"gpu {tmp_path}/mine\n"
     assert (tmp_path / "mine").is_dir()
+
+
+@pytest.mark.gpu
+def test_cupy_compiles_where_its_own_cache_cannot_be_written(tmp_path):
+    script = (
+        "from mgpu_ngram.cluster.devices import resolve_device; resolve_device('gpu')\n"
+        "import cupy; print(int(cupy.arange(3).sum()))"
+    )
+    assert run(script, tmp_path, CUPY_CACHE_DIR="/dev/null/x").stdout == "3\n"
+    assert any((tmp_path / "home/.cache/mgpu_ngram/cupy").iterdir())
 
 
 def test_cuda_kernels_are_announced_when_their_cache_is_empty(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(launch, "announce", said.append)
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    launch.open_cache.__wrapped__()
+    monkeypatch.setattr(launch, "cupy_folder", lambda: tmp_path)
+    launch.announce_compilation.__wrapped__()
     assert said == [launch.COMPILING_CUDA]
     (tmp_path / "a.cubin").touch()
-    launch.open_cache.__wrapped__()
+    launch.announce_compilation.__wrapped__()
     assert said == [launch.COMPILING_CUDA]
 
 
