@@ -168,6 +168,29 @@ def test_wrong_json_lines(line, message, rescore):
     assert err.startswith(f"mgpu-ngram: 'nbest' at byte {len(GOOD) + 1}: ")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1", '"1"'), ("1", "1.0"), ('"1"', "1e0"), ("-0", "0"), ('"\u00e9"', '"\\u00e9"'), ("0.5", "5e-1")],
+)
+def test_ids_that_are_written_in_two_ways(one, other, rescore):
+    """Also as neighbours."""
+    ids = [GOOD.replace('"id": 0', f'"id": {written}') + "\n" for written in (one, other, "7")]
+    for lines in ids, [ids[0], ids[2], ids[1]]:
+        Path("nbest").write_text("".join(lines))
+        status, _, err = rescore("nbest", *WEIGHTS)
+        assert status == 2 and f" has the ids {one} and {other}; write each id in one way\n" in err, err
+    Path("nbest").write_text(ids[0] + ids[2] + ids[0])
+    assert "occurs again after other lists" in rescore("nbest", *WEIGHTS)[2]
+
+
+def test_ids_that_differ(rescore):
+    ids = ["1", '"01"', "10", "-1", "1.5", '"a"', '"A"', '"1 "', "9007199254740993", "9007199254740992"]
+    Path("nbest").write_text("".join(GOOD.replace('"id": 0', f'"id": {name}') + "\n" for name in ids))
+    status, out, err = rescore("nbest", *WEIGHTS)
+    assert (status, err) == (0, "")
+    assert [line.partition(",")[0] for line in out.splitlines()] == [f'{{"id": {name}' for name in ids], "unchanged"
+
+
 @pytest.mark.parametrize("line", ["{", " {", "{'id': 0}", GOOD[:-1], f"{GOOD} x", f"{GOOD[:-1]}, }}", f" {GOOD[:-1]}"])
 def test_a_file_whose_first_line_is_no_json_object(line, rescore):
     """The message is about JSON; a list of Moses may have an id in braces."""

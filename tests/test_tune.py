@@ -67,6 +67,23 @@ def test_references_follow_the_numbers_of_lists(tune):
     ]
 
 
+@pytest.mark.parametrize("written", ["{}", '"{}"', "{}.0"])
+def test_ids_of_json_lists(written, tune):
+    """A table with a missing value writes its ids as 1.0."""
+    pytest.importorskip("rapidfuzz")
+    flags = ["--lm", "model.arpa", "--references", "right", "--metric", "wer", *WEIGHTS, "--restarts", 0, "--json"]
+    wanted = json.loads(tune(*flags)[1])["after"]
+    lines = []
+    for line in NBEST.splitlines():
+        name, text, features, total = line.split(" ||| ")
+        values = dict(zip(["F0", "F1"], map(float, features.split()[1::2]), strict=True))
+        rest = json.dumps({"text": text, "features": values, "total": float(total)})
+        lines.append(f'{{"id": {written.format(name)}, {rest[1:]}\n')
+    Path("nbest").write_text("".join(lines))
+    status, out, err = tune(*flags)
+    assert status == 0 and json.loads(out)["after"] == wanted, err
+
+
 def test_bleu_and_several_references(tune):
     """With a reference of four words for each list, as BLEU needs; the second file is right for list 1."""
     pytest.importorskip("sacrebleu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
@@ -29,6 +30,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.common.words import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
+EXACT_FLOATS = 2.0**53  # smaller whole numbers are exact
 REASONS = {
     FIELDS: "is not a line of an n-best list; give id ||| text ||| features ||| total",
     NO_ID: "has no id before its text; give id ||| text ||| features ||| total",
@@ -83,20 +85,21 @@ class WrongLine(InputError):
         self.at, self.reason = at, reason
 
 
-def parse_nbest(data: np.ndarray, names: Names, json: bool = False) -> NbestLines:
+def parse_nbest(data: np.ndarray, names: Names, is_json: bool = False) -> NbestLines:
     """Return the lines of n-best lists. Raises WrongLine.
 
-    data  (B,) uint8, whole lines, each with a newline
-    json  a line is a JSON object with the keys id, text, features (an object of numbers and lists of them) and total.
-          Else it is "id ||| text ||| features ||| total", as Moses and Amun write it: features are "NAME= value" with
-          one value or several, further fields may follow the total, and an alignment may precede the features
+    data     (B,) uint8, whole lines, each with a newline
+    is_json  a line is a JSON object with the keys id, text, features (an object of numbers and lists of them) and
+             total. Else it is "id ||| text ||| features ||| total", as Moses and Amun write it: features are
+             "NAME= value" with one value or several, further fields may follow the total, and an alignment may precede
+             the features
     """
     N, W = int(count_newlines(read_only(data), 0, len(data))), len(names.words)
     spans_N9 = np.empty((N, 9), np.int64)
     values_NC = np.zeros((N, int(names.columns[-1])), np.float32)
     found_W, text_B = np.zeros(W, bool), np.empty(len(data), np.uint8)
     table = tuple(map(read_only, (names.columns, names.words.offsets_V, names.words.data, names.words.slots_C)))
-    parse = parse_json if json else parse_moses
+    parse = parse_json if is_json else parse_moses
     code, at, word, size = parse(read_only(data), table, spans_N9, values_NC, found_W, text_B)  # type: ignore[call-arg]
     if code != FINE:
         _refuse(code, at, names, word)
@@ -132,6 +135,18 @@ def list_numbers(lines: NbestLines) -> np.ndarray:
 def list_ids(lines: NbestLines, firsts: np.ndarray) -> list[bytes]:
     """Return the ids of lines, as they are written."""
     return [lines.data[a:b].tobytes() for a, b in lines.spans_N9[firsts, ID : ID_END + 1].tolist()]
+
+
+def json_id(name: bytes) -> bytes:
+    """Return the id of a JSON list as text: a string without its quotes and escapes, a whole number as digits."""
+    try:
+        value = json.loads(name)
+    except (ValueError, RecursionError):
+        return name
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOATS
+    return str(int(value) if is_whole else value).encode()
 
 
 @njit(nogil=True, cache=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, write_float32
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.nbest import NbestLines, list_ids, list_numbers
+from mgpu_ngram.core.nbest import NbestLines, json_id, list_ids, list_numbers
 from mgpu_ngram.core.nbest_moses import FEATURES_END, LINE, LINE_END, NUMBER, NUMBER_END, copy_bytes
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.compile import njit, read_only
@@ -99,11 +99,11 @@ def sort_part(
 class ListJoiner:
     """Joins the parts of a text, in order. A list that continues in the next parts is sorted again."""
 
-    def __init__(self, best: bool):
-        self.best = best
+    def __init__(self, best: bool, is_json: bool):
+        self.best, self.is_json = best, is_json
         self._open: list[SortedLines] = []  # of the list that may continue
         self._id = b""
-        self._seen: set[bytes] = set()
+        self._seen: dict[bytes, bytes] = {}
 
     @property
     def lists(self) -> int:
@@ -116,7 +116,7 @@ class ListJoiner:
         Raises InputError if an id occurs again after other lists.
         """
         continues = bool(self._open) and part.ids[0] == self._id
-        check_once(part.ids[continues:], self._seen)
+        check_once(part.ids[continues:], self.is_json, self._seen)
         if not continues:
             yield from self.close()
         self._open.append(part.first)
@@ -141,14 +141,21 @@ class ListJoiner:
         self._open = []
 
 
-def check_once(ids: Sequence[bytes], seen: set[bytes] | None = None) -> None:
-    """Raise InputError for an id that occurs twice or is in `seen`; add all ids to `seen`."""
-    seen = set() if seen is None else seen
+def check_once(ids: Sequence[bytes], is_json: bool, seen: dict[bytes, bytes] | None = None) -> None:
+    """Raise InputError for an id that occurs twice or is in `seen`; add all ids to `seen`.
+
+    is_json  ids are those of JSON lines, which may be written in several ways: 1, 1.0, "1"
+    seen     ids as text -> as they are written
+    """
+    seen = {} if seen is None else seen
     for name in ids:
-        if name in seen:
-            shown = name.decode("utf-8", "replace")
+        text = json_id(name) if is_json else name
+        if text in seen:
+            shown, first, again = (some.decode("utf-8", "replace") for some in (text, seen[text], name))
+            if first != again:
+                raise InputError(f"list {shown!r} has the ids {first} and {again}; write each id in one way")
             raise InputError(f"list {shown!r} occurs again after other lists; put the lines of each id together")
-        seen.add(name)
+        seen[text] = name
 
 
 def gather_lines(data: np.ndarray, ends_N: np.ndarray, order_L: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

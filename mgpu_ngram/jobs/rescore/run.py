@@ -271,7 +271,8 @@ def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Ta
     """
     start = time.perf_counter()
     work = prepare(config, context, corpus, config.best)
-    joiner, counts, progress = ListJoiner(config.best), RescoreCounts.none(len(config.lm)), context.progress
+    joiner = ListJoiner(config.best, work.options.format.json)
+    counts, progress = RescoreCounts.none(len(config.lm)), context.progress
     seconds: dict[str, float] = {}
     waiting: list[np.ndarray] = []
     progress.start("rescore", len(work.corpus.chunks(work.chunk_bytes)), "chunks", "hypotheses")

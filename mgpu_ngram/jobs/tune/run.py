@@ -17,6 +17,7 @@ from mgpu_ngram.cluster.executor import Handle, in_order
 from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.nbest import json_id
 from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
@@ -164,8 +165,9 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     if not texts:
         raise InputError("the n-best lists are empty; give lists to tune on")
     check_found(config, counts)
-    check_once(ids)
-    references = references_of(config, ids)
+    is_json = work.options.format.json
+    check_once(ids, is_json)
+    references = references_of(config, list(map(json_id, ids)) if is_json else ids)
     first_L = np.cumsum([0, *lengths[:-1]])
     begun = time.perf_counter()
     stats_NK = _measure(config, context, texts, references, lengths)
