@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.count.suffix_texts import suffix_texts
+from mgpu_ngram.kernels.count import suffix_texts as suffix_texts_module
+from mgpu_ngram.kernels.count.suffix_texts import join_texts, suffix_texts, word_texts
 from mgpu_ngram.kernels.dispatch import to_host
 
 
@@ -46,6 +47,35 @@ def test_hundreds_of_shared_words(to_device):
     prefixes, suffixes = texts_of(rows, [b"of", b"the", b"a"], 2, [0, 3], to_device)
     assert prefixes == [0, 897, 897]
     assert suffixes == [b" ".join([b"of"] * 300), b"the", b"a"]
+
+
+@pytest.mark.parametrize("slots", [0, 2, 100])
+@pytest.mark.parametrize("word_bytes", [0, 1, 12])
+def test_words_with_and_without_a_slot_and_room_that_grows(slots, word_bytes, monkeypatch):
+    """The CPU twin: words of all lengths about 16, and texts far longer than the room for them."""
+    monkeypatch.setattr(suffix_texts_module, "MAX_SLOTS", slots)
+    monkeypatch.setattr(suffix_texts_module, "WORD_BYTES", word_bytes)
+    rng = np.random.default_rng(slots)
+    words = [bytes(rng.integers(97, 123, n, np.uint8)) for n in (0, 1, 8, 15, 16, 17, 5000)]
+    rows = sorted(tuple(int(c) for c in rng.integers(1, len(words) + 1, 3)) for _ in range(200))
+    prefixes, suffixes = texts_of(rows, words, 3, [0, 150, 200], np.asarray)
+    before = b""
+    for r, row in enumerate(rows):
+        before = before[: prefixes[r]] + suffixes[r]
+        assert before == b" ".join(words[c - 1] for c in row)
+    assert sum(map(bool, prefixes)) > 100
+
+
+def test_texts_up_to_a_limit():
+    words = word_texts(np.array([0, 2, 20]), np.frombuffer(b"ab" + b"x" * 18, np.uint8))
+    ids = np.array([[0, 0, 1, 1], [0, 1, 0, 1]], np.uint32)  # texts of 5, 21, 21 and 37 bytes
+    for limit, rows in (0, 1), (5, 1), (25, 1), (26, 2), (46, 2), (47, 3), (83, 3), (84, 4):
+        texts = join_texts(ids, words, limit)
+        assert (texts.prefix_R.tolist(), texts.suffix_R.tolist()) == ([0, 3, 0, 19][:rows], [5, 18, 21, 18][:rows])
+        whole = join_texts(ids, words, limit, share=False)
+        assert whole.suffix_R.tolist() == [5, 21, 21, 37][:rows] and not whole.prefix_R.any()
+        spelled = [b"ab", b"x" * 18]
+        assert whole.data.tobytes() == b"".join(b" ".join(spelled[v] for v in row) for row in ids.T[:rows])
 
 
 @settings(max_examples=40, deadline=None)
