@@ -1,5 +1,6 @@
 """`mgpu-ngram tune`: weights that make the right hypotheses the best, in files that rescore takes; and refusals."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -82,6 +83,32 @@ def test_ids_of_json_lists(written, tune):
     Path("nbest").write_text("".join(lines))
     status, out, err = tune(*flags)
     assert status == 0 and json.loads(out)["after"] == wanted, err
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(99), "is a KenLM binary model, not text"),
+        (gzip.compress(b"\x7fELF" + bytes(99)), "is a program, not text"),
+        (RIGHT.encode("UTF-16"), "is UTF-16 text, but text must be UTF-8; convert it: iconv"),
+        (b"\x01\x02\n\x93\0\xfe\n", "line 2, has NUL bytes, so it is not text; give lines of text"),
+    ],
+)
+def test_references_that_are_not_text(data, why, tune, monkeypatch):
+    """Before the lists are scored."""
+    pytest.importorskip("rapidfuzz")
+    monkeypatch.setattr("mgpu_ngram.jobs.tune.run.prepare", lambda *_: pytest.fail("too late"))
+    Path("wrong").write_bytes(data)
+    flags = ["--lm", "model.arpa", "--references", "right", "wrong", "--metric", "wer", *WEIGHTS]
+    status, out, err = tune(*flags)
+    assert (status, out) == (2, "") and "'wrong'" in err and why in err and err.count("\n") == 1, err
+
+
+def test_compressed_references_have_any_name(tune):
+    pytest.importorskip("rapidfuzz")
+    Path("packed").write_bytes(gzip.compress(RIGHT.encode()))
+    flags = ["--lm", "model.arpa", "--metric", "wer", *WEIGHTS, "--references"]
+    assert tune(*flags, "packed") == tune(*flags, "right")
 
 
 def test_bleu_and_several_references(tune):

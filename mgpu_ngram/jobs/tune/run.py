@@ -151,6 +151,7 @@ def weights_text(weights: dict[str, float | list[float]]) -> str:
 def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     """Search the weights. The driver holds the texts of all lists and the values of their features."""
     start, executor, progress = time.perf_counter(), context.executor, context.progress
+    reference_lines = read_references(config.references)  # first: a wrong file must not cost the scores
     work = prepare(config, context, corpus)
     counts, seconds = RescoreCounts.none(len(config.lm)), dict[str, float]()
     ids, lengths, texts = list[bytes](), list[int](), list[str]()
@@ -167,7 +168,7 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     check_found(config, counts)
     is_json = work.options.format.json
     check_once(ids, is_json)
-    references = references_of(config, list(map(json_id, ids)) if is_json else ids)
+    references = references_of(config, reference_lines, list(map(json_id, ids)) if is_json else ids)
     first_L = np.cumsum([0, *lengths[:-1]])
     begun = time.perf_counter()
     stats_NK = _measure(config, context, texts, references, lengths)
@@ -182,11 +183,22 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     )  # fmt: skip
 
 
-def references_of(config: TuneConfig, ids: Sequence[bytes]) -> list[list[str]]:
-    """Return the references of each list, one from each file."""
+def read_references(paths: Sequence[str]) -> list[list[bytes]]:
+    """Return the lines of each file. Raises InputError for a file that is not text."""
+    files = [list(lines_of(open_corpus([path]))) for path in paths]
+    for path, lines in zip(paths, files, strict=True):
+        number = next((number for number, line in enumerate(lines, 1) if b"\0" in line), 0)
+        if number:
+            raise InputError(
+                f"references {path!r}, line {number:,}, has NUL bytes, so it is not text; give lines of text"
+            )
+    return files
+
+
+def references_of(config: TuneConfig, files: Sequence[list[bytes]], ids: Sequence[bytes]) -> list[list[str]]:
+    """Return the references of each list, one from the lines of each file."""
     columns = []
-    for path in config.references:
-        lines = list(lines_of(open_corpus([path])))
+    for path, lines in zip(config.references, files, strict=True):
         texts = _by_key(lines, path, ids) if config.of_utterances else _by_number(lines, path, ids)
         columns.append([text.decode("utf-8", "replace") for text in texts])
     return [list(several) for several in zip(*columns, strict=True)]
