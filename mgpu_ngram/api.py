@@ -14,7 +14,7 @@ from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.output import check_not_input
+from mgpu_ngram.core.output import check_not_input, no_empty_folders
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.context import RunContext
@@ -143,7 +143,8 @@ def count(
             memory=limits,
             checkpoint_seconds=checkpoint_seconds,
         )
-        result = count_job.run(config, context, inputs)
+        with no_empty_folders([context.target]):
+            result = count_job.run(config, context, inputs)
         return Counts(result.path, owned_folder=owned)
     except BaseException:
         if owned:
@@ -298,7 +299,8 @@ def filter(
     executor = executor_of(device, client)
     try:
         context = RunContext(executor, output, overwrite=overwrite, resume=resume, progress=progress or Progress())
-        return filter_job.run(config, context)
+        with no_empty_folders([output]):
+            return filter_job.run(config, context)
     finally:
         executor.close()
 

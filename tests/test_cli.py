@@ -632,6 +632,42 @@ def test_an_output_folder_that_is_an_input_or_holds_one(folder, mgpu_ngram):
     assert (folder / "out" / "words").exists()
 
 
+FAILING = {  # settings of jobs that fail while they run
+    "count": "corpus: cut.gz", "estimate": "corpus: text, order: 2", "adapt": "earlier: counts, corpus: cut.gz",
+    "lda": "corpus: cut.gz", "filter": "text: cut.gz, model: cut.arpa", "trie": "model: cut.arpa",
+    "prune": "model: cut.arpa, entropy: 1e-8", "mix": "models: [cut.arpa, cut.arpa], weights: [0.5, 0.5]",
+    "score": "model: cut.arpa, text: text", "distribution": "model: cut.arpa, text: text, top_k: 2",
+    "compare": "models: [cut.arpa, cut.arpa], text: text", "rescore": "text: text, weights: {F0: 1}",
+    "tune": "text: text, weights: {F0: 1}, references: text, metric: wer, lm: cut.arpa",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", FAILING)
+def test_a_failed_run_leaves_no_folder(folder, mgpu_ngram, arpa, stage):
+    Path("cut.arpa").write_bytes(arpa.read_bytes()[:150])
+    Path("cut.gz").write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
+    if stage == "adapt":
+        assert mgpu_ngram("count", "text", "-o", "counts", "--sentence-markers", "--order", "2", *HERE)[0] == 0
+    before = sorted(folder.iterdir())
+    text = f"output: made/runs\ncluster: {{workers: 0, device: cpu}}\njobs:\n- {stage}: {{{FAILING[stage]}}}\n"
+    Path("run.yaml").write_text(text)
+    status, _, err = mgpu_ngram("run", "run.yaml")
+    assert status in (1, 2) and err.count("\n") == 1, err
+    Path("run.yaml").unlink()
+    assert sorted(folder.iterdir()) == before, err
+
+
+def test_a_failed_command_leaves_no_folder(folder, mgpu_ngram, monkeypatch):
+    Path("cut.gz").write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
+    for words in ["count", "cut.gz", "-o", "made/it/out"], ["estimate", "cut.gz", "-o", "made/it/out.arpa"]:
+        check_refused(folder, mgpu_ngram(*words, *HERE), "'cut.gz' is truncated gzip", left=["cut.gz"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
+    check_refused(folder, mgpu_ngram("estimate", "-", "-o", "made/out.arpa", *HERE), "the discount of", left=["cut.gz"])
+    (folder / "made").mkdir()
+    assert mgpu_ngram("count", "cut.gz", "-o", "made/it/out", *HERE)[0] == 2
+    assert (folder / "made").exists() and not any((folder / "made").iterdir()), "it was there"
+
+
 def test_a_yaml_job_that_would_replace_its_input(folder, mgpu_ngram):
     """A run that is repeated or resumed replaces or keeps its own outputs, which later jobs read."""
     jobs = "- count: {corpus: CORPUS, order: 2, sentence_markers: true}\n- estimate: {counts: count, FALLBACK}\n"

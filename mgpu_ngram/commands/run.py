@@ -15,7 +15,7 @@ from mgpu_ngram.api import open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.config import RunConfig
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.output import check_not_input, find_manifest
+from mgpu_ngram.core.output import check_not_input, find_manifest, no_empty_folders
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.report import Bars
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Result, Settings, Target
@@ -87,7 +87,8 @@ def _run(arguments: argparse.Namespace) -> None:
     jobs = [Job(STAGES[stage], settings, Target(config.output / settings.name)) for stage, settings in config.jobs]
     resume = arguments.resume or arguments.resume_or_start
     options = RunOptions(arguments.overwrite, resume, arguments.resume_or_start)
-    results = run_jobs(jobs, config, options, quiet=arguments.json)
+    with no_empty_folders(job.path for job in jobs):
+        results = run_jobs(jobs, config, options, quiet=arguments.json)
     if arguments.json:
         with stdout():
             print(json.dumps([result.as_json() for result in results], indent=2))

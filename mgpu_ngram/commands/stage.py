@@ -25,6 +25,7 @@ from mgpu_ngram.commands.shared import (
 )
 from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.output import no_empty_folders
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Target
 from mgpu_ngram.stages.registry import ENTRIES, STAGES
@@ -77,6 +78,7 @@ def run_one(job: Job, config: RunConfig, options: RunOptions, quiet: bool = Fals
     if not options.resume:
         stage.check_target(settings, target, options.overwrite)
     with ExitStack() as stack:
+        stack.enter_context(no_empty_folders([job.path]))
         corpus = None
         if stage.stdin_setting:
             corpus = stack.enter_context(stdin_as_file(stage, settings, _folder(target, stack)))

@@ -159,6 +159,19 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
             os.unlink(temporary)
 
 
+@contextmanager
+def no_empty_folders(outputs: Iterable[str | Path]) -> Iterator[None]:
+    """When the block ends, remove the folders above the outputs that it made and left empty."""
+    above = {folder for path in outputs for folder in Path(os.path.abspath(path)).parents}
+    made = [folder for folder in above if not folder.exists()]
+    try:
+        yield
+    finally:
+        for folder in sorted(made, key=lambda folder: len(folder.parts), reverse=True):
+            with suppress(OSError):  # it is not empty, or not there
+                folder.rmdir()
+
+
 def clear_temporaries(path: Path) -> None:
     """Remove temporary files of this path that killed processes left.
 
