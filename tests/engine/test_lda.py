@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from mgpu_ngram.core.bags import join_bags, make_bags
 from mgpu_ngram.core.checkpoint_entries import read_entry
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import lda, lda_blocks, lda_metrics
+from mgpu_ngram.engine import lda, lda_blocks, lda_metrics, lda_train
 from mgpu_ngram.engine.coherence import coherence
 from mgpu_ngram.engine.held_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda import document_counts, make_sampler, numbers_of_counts, start_topics, sweep
@@ -430,6 +431,17 @@ def test_an_older_snapshot_stays_until_all_devices_have_written(tmp_path):
     new, old = [(5, (0,)), (5, (1,))], [(3, (0,)), (3, (1,))]
     assert seen == [old, old + new], "both are there when the devices wait for each other"
     assert sorted((e.generation, e.items) for e in map(read_entry, map(str, folder.iterdir()))) == new
+
+
+def test_snapshots_are_written_every_so_many_seconds(monkeypatch):
+    bags, _ = bars(np.random.default_rng(3), 9)
+    sampler, nothing = trained(bags, 4, 0)[0], HeldOut(bags.slice(0, 0), bags.slice(0, 0))
+    rank, saved = Rank(sampler, nothing, Snapshot(0, Priors(np.ones(4), 0.1)), snapshot_time=100.0), []
+    monkeypatch.setattr(lda_train, "save_snapshot", lambda *_: saved.append(now))
+    for now in (104.9, 105.0, 105.1, 109.9, 110.5, 115.4, 116.0):
+        monkeypatch.setattr(lda_train, "time", SimpleNamespace(monotonic=lambda: now))
+        lda_train._save_in_time(rank, ALONE, SimpleNamespace(snapshot_seconds=5.0, folder="entries"))
+    assert saved == [105.0, 110.5, 116.0]
 
 
 def test_blocks_are_cut_so_that_their_layout_fits():

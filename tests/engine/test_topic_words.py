@@ -102,6 +102,14 @@ def test_frex_is_that_of_plain_python(counts_VZ, weight):
         assert np.allclose(found.scores_Zn[z], -np.sort(-expected[z]))
 
 
+def test_frex_of_many_words_is_that_of_plain_python():
+    """Their ranks change with small changes of the exclusivity, unlike those of few words."""
+    counts_VZ = np.random.default_rng(0).poisson(2, (30, 6)).astype(np.uint32)
+    words_Zn, scores_Zn = most_frequent_and_exclusive(TopicRows.of_dense(counts_VZ, 0.1), 30)
+    expected_ZV = plain_frex(counts_VZ, 0.1, FREX_WEIGHT)
+    assert np.allclose(scores_Zn, np.take_along_axis(expected_ZV, words_Zn, axis=1))
+
+
 @settings(max_examples=40)
 @given(counts_of(least_words=2), st.randoms())
 def test_swapped_words_give_swapped_results(counts_VZ, random):

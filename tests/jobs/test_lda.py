@@ -12,9 +12,10 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
+from mgpu_ngram.cluster.gang import GangError
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.bags import make_bags
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model
 from mgpu_ngram.engine import lda_train
@@ -175,6 +176,35 @@ def test_a_killed_worker_changes_nothing(start, documents, tmp_path, monkeypatch
     assert_same(model, trained(LocalExecutor(workers=2), documents, tmp_path / "again", 400)[1])
     assert starts[0] == starts[-1] == 0 < starts[1], "it goes on, it does not start again"
     assert waits[0] == 0 and {*waits[1:]} == {WAIT_SECONDS}, "the lost worker may come back"
+
+
+def test_a_run_ends_at_the_fourth_loss_of_workers(monkeypatch):
+    monkeypatch.setattr(job, "WAIT_SECONDS", 0)
+    config, bags = LdaConfig(["given"], topics=2, sweeps=3), bags_of([["a", "b"], ["b", "c"]] * 9)
+    corpus = corpus_of(bags.blocks(), bags.num_words)
+
+    def run_with(losses):
+        executor, left = LocalExecutor(workers=1), list(range(losses))
+        gang = executor.gang
+
+        def losing(*arguments, **how):
+            if left:
+                raise GangError("a worker was lost", [f"worker-{left.pop(0)}"])
+            return gang(*arguments, **how)
+
+        monkeypatch.setattr(executor, "gang", losing)
+        try:
+            return train(config, corpus, executor).model
+        finally:
+            executor.close()
+
+    with pytest.warns(UserWarning, match="^the training lost worker worker-2; it starts again$"):
+        assert run_with(3).counts_VZ().tolist() == run_with(0).counts_VZ().tolist()
+    with (
+        pytest.warns(UserWarning, match="worker-2"),
+        pytest.raises(RunError, match="^the training lost workers 4 times, the last time worker-3; look at their logs"),
+    ):
+        run_with(5)
 
 
 def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path, starts):

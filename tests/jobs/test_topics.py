@@ -14,7 +14,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.topic_model import Priors, TopicModel, save_topic_model
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.topics import infer
+from mgpu_ngram.jobs.topics import files, infer
 from mgpu_ngram.jobs.topics.config import TopicsConfig
 from mgpu_ngram.jobs.topics.run import Wanted, changed_since, run
 
@@ -94,6 +94,17 @@ def test_dense_rows(suffix, model, parquet, here, tmp_path):
     rows = [json.loads(line) for line in lines] or pq.read_table(path).to_pylist()
     assert np.array([row["weights"] for row in rows]) == pytest.approx(np.load(tmp_path / "all.npy"), rel=1e-5)
     assert "topics" not in rows[0]
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_rows_of_several_row_groups(dense, model, parquet, here, tmp_path, monkeypatch):
+    """Chunks are gathered until they have GROUP_BYTES; each is written once."""
+    run_topics(here, model, parquet, tmp_path / "one.parquet", dense=dense)
+    monkeypatch.setattr(files, "GROUP_BYTES", 4000)
+    run_topics(here, model, parquet, tmp_path / "several.parquet", dense=dense)
+    one, several = (pq.ParquetFile(tmp_path / f"{name}.parquet") for name in ("one", "several"))
+    assert one.num_row_groups == 1 < several.num_row_groups < 50, "a group has more than one chunk"
+    assert several.read().equals(one.read())
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz", "jsonl", "parquet"])
