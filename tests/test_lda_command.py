@@ -75,7 +75,7 @@ def test_text_options_are_those_of_scikit_learn(flags, options, lda):
 
 
 def test_priors_are_those_of_python(lda, mgpu_ngram):
-    seeds = "2: [word00, word45]\n0: {word21: 7.5}\n3: word45\n"
+    seeds = "2: [word00, word45]\n0: {word21: 75e-1}\n3: word45\n"  # of YAML, 75e-1 is a text
     Path("seeds.yaml").write_text(seeds)
     status, _, err = lda("docs.txt -o out --topics 4 --sweeps 3 --alpha 0.1,0.2,0.3,0.4 --seeds seeds.yaml")
     assert (status, err) == (0, "")
@@ -166,6 +166,7 @@ def awkward(lda, tmp_path):
         "unknown.yaml": b"0: [word00, wrod01]\n",
         "outside.yaml": b"2: word00\n",
         "negative.yaml": b"1: {word00: -1}\n",
+        "true.yaml": b"1: {word00: true}\n",
         "nan.yaml": b"1: {word00: .nan}\n",
         "number.yaml": b"1: [[word00], 1]\n",
         "words.yaml": b"word00: 1\n",
@@ -225,6 +226,8 @@ REFUSED = [
     ("docs.txt --seeds unknown.yaml", "the seed word 'wrod01' is not in the vocabulary; leave it out"),
     ("docs.txt --topics 2 --seeds outside.yaml", "'word00' has the topic 2 with the weight 100.0; topics are 0 to 1"),
     ("docs.txt --seeds negative.yaml", "the weight -1; topics are 0 to 99, weights are above 0, 1,000,000 at most"),
+    ("docs.txt --seeds true.yaml", "the weight True; topics are 0 to 99, weights are above 0, 1,000,000 at most"),
+    ("docs.txt --stop-words german", "stop_words is 'german', but the only list here is english, and no file has this"),
     ("docs.txt --seeds nan.yaml", "the weight nan; topics are 0 to 99, weights are above 0, 1,000,000 at most"),
     ("docs.txt --seeds number.yaml", "seeds has the word ['word00'] of topic 1, which is not a str; put it in quotes"),
     ("docs.txt --seeds words.yaml", "seeds has the topic 'word00'; give topics and their words, such as 3: [decimal,"),
@@ -243,11 +246,25 @@ def test_wrong_input_gets_one_line(awkward, lda):
         assert {path.name for path in awkward.iterdir()} == before, words
 
 
+def test_files_of_words_are_looked_for_before_an_earlier_job_trains(lda, mgpu_ngram):
+    train = "output: out\ncluster: {workers: 0}\njobs:\n- lda: {corpus: docs.txt, topics: 3, sweeps: 1}\n"
+    for setting in "vocabulary", "stop_words":
+        Path("run.yaml").write_text(train + f"- lda: {{corpus: docs.txt, {setting}: none.txt, name: other}}\n")
+        for verb in "plan", "run":
+            status, out, err = mgpu_ngram(verb, "run.yaml")
+            assert (status, out) == (2, "") and "input 'none.txt' does not exist or holds no file" in err, err
+            assert err.count("\n") == 1 and not Path("out").exists()
+
+
 def test_outputs_that_are_not_replaced(awkward, lda):
+    Path("counts").mkdir()
+    Path("counts/manifest.json").write_text('{"format": "mgpu_ngram counts"}')
     for words, message in [
         ("-o folder", "folder exists; add --overwrite"),
         ("-o folder --overwrite", "folder exists and is not an output of mgpu_ngram"),
-        ("-o docs.txt --overwrite", "docs.txt exists and is not an output of mgpu_ngram"),
+        ("-o two.txt --overwrite", "two.txt exists and is not an output of mgpu_ngram"),
+        ("-o docs.txt --overwrite", "output docs.txt is an input of this run"),
+        ("-o counts --overwrite", "counts holds mgpu_ngram counts, not mgpu_ngram topics; delete it yourself or give"),
     ]:
         status, _, err = lda(f"docs.txt --sweeps 2 {words}")
         assert status == 2 and err.count("\n") == 1 and message in err, err

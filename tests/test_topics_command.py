@@ -27,6 +27,7 @@ HERE = ["--workers", "0"]
 def folder(planted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "topics.lda").mkdir()
+    (tmp_path / "topics.lda" / "manifest.json").write_text('{"format": "mgpu_ngram topics"}')
     planted.save_planted("topics.lda/model.safetensors")
     planted.write_parquet("docs.parquet", planted.documents(60))
     return tmp_path
@@ -259,6 +260,19 @@ def test_settings_of_yaml_are_checked(folder):
             load("run.yaml")
 
 
+def test_columns_are_looked_for_before_an_earlier_job_trains(folder, mgpu_ngram):
+    Path("docs.jsonl").write_text('{"text": "apple oak", "day": "2020"}\n')
+    train = "output: out\ncluster: {workers: 0}\njobs:\n- lda: {corpus: docs.parquet, topics: 3, sweeps: 1}\n"
+    for settings, message in [
+        ("documents: docs.parquet, group_by: kid", "'docs.parquet' lacks the column 'kid'; name one of text, kind"),
+        ("documents: docs.jsonl, time: date", "'docs.jsonl' lacks the column 'date'; name one of text, day"),
+    ]:
+        Path("run.yaml").write_text(train + f"- topics: {{model: lda, {settings}}}\n")
+        status, out, err = mgpu_ngram("run", "run.yaml")
+        assert (status, out, err.count("\n")) == (2, "", 1) and message in err, err
+        assert not Path("out").exists()
+
+
 @pytest.fixture
 def awkward(folder):
     """Files that a new user may name."""
@@ -317,6 +331,10 @@ REFUSED = [
     ("M --html taken.html --overwrite", "taken.html exists and is not an HTML page; delete it"),
     ("M --export folder", "folder exists; add --overwrite"),
     ("M --export folder --overwrite", "folder exists and is not an output of mgpu_ngram"),
+    ("M --export counts --overwrite", "counts holds mgpu_ngram counts, not mgpu_ngram exported topics; delete it"),
+    ("M docs.parquet -o new --html new", "-o and --html are both new; give each output a path of its own"),
+    ("M docs.parquet -o new --export folder/../new", "-o and --export are both folder/../new; give each output"),
+    ("M --html new --export ./new", "--html and --export are both ./new; give each output"),
 ]
 
 

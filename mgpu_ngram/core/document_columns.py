@@ -15,7 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import json_keys
 from mgpu_ngram.core.lines import is_text
 from mgpu_ngram.core.read_text import read_blocks
-from mgpu_ngram.core.sources import parquet_file
+from mgpu_ngram.core.sources import Source, parquet_file
 from mgpu_ngram.core.streams import place_in
 
 Period = Literal["year", "month", "week", "day"]
@@ -32,15 +32,20 @@ def check_column(corpus: Corpus, column: str) -> None:
     Reads only the beginnings of the files.
     """
     for source in corpus.sources:
-        if source.format == "parquet":
-            with parquet_file(source) as file:
-                names = file.schema_arrow.names
-        elif source.column:
-            names = json_keys(head_text(source)) or [column]  # the first line is too long to parse
-        else:
+        if source.format != "parquet" and not source.column:
             raise InputError(f"{source.name!r} is plain text, without a column {column!r}; give Parquet or JSON lines")
-        if column not in names:
-            raise InputError(f"{source.name!r} lacks the column {column!r}; name one of {', '.join(names)}")
+        check_column_of(source, column)
+
+
+def check_column_of(source: Source, column: str) -> None:
+    """Raise InputError for Parquet and for JSON lines without this column; a long first line is not looked at."""
+    if source.format == "parquet":
+        with parquet_file(source) as file:
+            names = file.schema_arrow.names
+    else:
+        names = json_keys(head_text(source)) or [column]
+    if column not in names:
+        raise InputError(f"{source.name!r} lacks the column {column!r}; name one of {', '.join(names)}")
 
 
 def column_values(chunk: Chunk, column: str) -> list[Any]:

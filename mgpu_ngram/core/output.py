@@ -271,6 +271,16 @@ def _is_output(path: str | Path) -> bool:
         return False
 
 
+def check_kind(path: str | Path, format: str) -> None:
+    """Raise InputError if an output of another format is at `path`; `overwrite` does not replace it."""
+    try:
+        found = json.loads((Path(path) / MANIFEST).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if found != format:
+        raise InputError(f"{path} holds {found}, not {format}; delete it yourself or give another path")
+
+
 def check_free(
     path: str | Path,
     overwrite: bool,

@@ -84,6 +84,11 @@ def _stop_words(value: Any) -> frozenset[str]:
     if isinstance(value, str) and value == "english":
         return ENGLISH
     if isinstance(value, (str, os.PathLike)):
+        if str(value).isalpha() and not os.path.exists(value):
+            raise InputError(
+                f"stop_words is {str(value)!r}, but the only list here is english, and no file has this name; give the "
+                "path of a file with a word a line"
+            )
         return frozenset(word.strip() for word in read_word_list(value)) - {""}
     words = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(word, str) for word in words):

@@ -111,7 +111,7 @@ class Stage(ABC, Generic[C, R]):
 
     def check_target(self, config: C, target: Target, overwrite: bool) -> None:
         """Raise InputError unless the target may be written. Called before any work."""
-        from mgpu_ngram.core.output import check_free, check_not_input
+        from mgpu_ngram.core.output import check_free, check_kind, check_not_input
 
         if target.path is not None:
             check_not_input(target.path, self.inputs(config))
@@ -119,6 +119,7 @@ class Stage(ABC, Generic[C, R]):
             self.check_file(config, target.path, overwrite)
         elif target.path is not None:
             check_free(target.path, overwrite)
+            check_kind(target.path, self.format)
 
     def check_file(self, config: C, path: str | Path, overwrite: bool) -> None:
         """Raise InputError unless the result may be written as a single file there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.jobs.lda.config import LdaConfig
@@ -101,6 +102,11 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
 
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output)
+
+    def check(self, config: LdaConfig, made: Collection[str] = ()) -> None:
+        from mgpu_ngram.jobs.lda.run import check
+
+        check(config)
 
     def work_bytes(self, config: LdaConfig, inputs: Corpus | None) -> int:
         from mgpu_ngram.jobs.lda.run import work_bytes

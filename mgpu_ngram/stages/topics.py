@@ -134,16 +134,24 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         return Target(arguments.output or None, single_file=True)
 
     def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
-        from mgpu_ngram.core.output import check_free, check_not_input
+        from mgpu_ngram.core.output import check_free, check_kind, check_not_input
+        from mgpu_ngram.jobs.topics.export import FORMAT
         from mgpu_ngram.jobs.topics.files import HTML, check_file
 
         super().check_target(config, target, overwrite)
-        if isinstance(config, TopicsCommand) and config.page:
+        if not isinstance(config, TopicsCommand):
+            return
+        named: dict[str, str] = {}
+        for flag, path in ("-o", target.path), ("--html", config.page), ("--export", config.export):
+            if path and (other := named.setdefault(os.path.realpath(path), flag)) != flag:
+                raise InputError(f"{other} and {flag} are both {path}; give each output a path of its own")
+        if config.page:
             check_not_input(config.page, self.inputs(config))
             check_file(config.page, overwrite, *HTML)
-        if isinstance(config, TopicsCommand) and config.export:
+        if config.export:
             check_not_input(config.export, self.inputs(config))
             check_free(config.export, overwrite)
+            check_kind(config.export, FORMAT)
 
     def check_file(self, config: TopicsConfig, path: str | Path, overwrite: bool) -> None:
         from mgpu_ngram.jobs.topics.files import TABLE_KINDS, check_file

@@ -51,7 +51,8 @@ def test_stop_words_are_those_of_scikit_learn():
         ({"token_pattern": None}, "token_pattern None is not a regular"),
         ({"stop_words": 3}, "stop_words is 3 but must be 'english'"),
         ({"stop_words": ["a", 3]}, "stop_words is .* but must be"),
-        ({"stop_words": "klingon"}, "'klingon' does not exist"),
+        ({"stop_words": "klingon"}, "stop_words is 'klingon', but the only list here is english, and no file has"),
+        ({"stop_words": "klingon.txt"}, "'klingon.txt' does not exist"),
     ],
 )
 def test_refusals(changes, said):

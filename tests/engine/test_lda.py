@@ -437,9 +437,9 @@ def test_snapshots_are_written_every_so_many_seconds(monkeypatch):
     bags, _ = bars(np.random.default_rng(3), 9)
     sampler, nothing = trained(bags, 4, 0)[0], HeldOut(bags.slice(0, 0), bags.slice(0, 0))
     rank, saved = Rank(sampler, nothing, Snapshot(0, Priors(np.ones(4), 0.1)), snapshot_time=100.0), []
-    monkeypatch.setattr(lda_train, "save_snapshot", lambda *_: saved.append(now))
+    monkeypatch.setattr(lda_train, "save_snapshot", lambda *_: saved.append(lda_train.time.monotonic()))
     for now in (104.9, 105.0, 105.1, 109.9, 110.5, 115.4, 116.0):
-        monkeypatch.setattr(lda_train, "time", SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr(lda_train, "time", SimpleNamespace(monotonic=lambda now=now: now))
         lda_train._save_in_time(rank, ALONE, SimpleNamespace(snapshot_seconds=5.0, folder="entries"))
     assert saved == [105.0, 110.5, 116.0]
 

@@ -85,6 +85,13 @@ def text_options(config: LdaConfig) -> TextOptions:
     )
 
 
+def check(config: LdaConfig) -> None:
+    """Raise InputError for a file of words that does not exist, and for options of text that cannot be used."""
+    text_options(config)
+    if config.vocabulary:
+        find_files([config.vocabulary])
+
+
 def _number_or_share(value: float) -> int | float:
     return int(value) if value >= 1 else float(value)
 

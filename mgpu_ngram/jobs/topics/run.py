@@ -12,8 +12,10 @@ from typing import Any
 
 from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Corpus
-from mgpu_ngram.core.document_columns import check_column
+from mgpu_ngram.core.document_columns import check_column, check_column_of
+from mgpu_ngram.core.documents import stored_source
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, identify_topic_model, load_topic_model
 from mgpu_ngram.core.version import VERSION
@@ -117,12 +119,15 @@ def open_inputs(config: TopicsConfig) -> Corpus | None:
     """Return the documents that a config names, if they are text. Raises InputError if they cannot be used."""
     if not config.documents:
         return None
+    grouping = config.group_by or config.time
     if config.text_column is None and not os.path.exists(config.model):  # an earlier job makes it
         states_of_inputs(config.documents)
+        if grouping:
+            for name, location in find_files(config.documents):
+                check_column_of(stored_source(name, location), grouping)
         return None
     column = config.text_column or _settings(config).get("text_column") or "text"
     corpus = open_texts(config.documents, str(column))
-    grouping = config.group_by or config.time
     if corpus is None:
         refuse_column(config.text_column, config.documents[0])
     else:
