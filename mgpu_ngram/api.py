@@ -18,7 +18,7 @@ from mgpu_ngram.core.output import check_not_input, no_empty_folders
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.progress import Progress, given_progress
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ def count(
     check_checkpoint_seconds(checkpoint_seconds)
     if resume and output is None:
         raise InputError("resume=True needs the output of the run that ended early; give output=FOLDER")
+    if output is not None:
+        check_path(output, "output")
     executor = executor_of(device, client)
     owned = scratch_folder() if output is None else None
     try:
@@ -139,7 +141,7 @@ def count(
             Path(owned) / "counts" if owned else output,
             overwrite=overwrite,
             resume=resume,
-            progress=progress or Progress(),
+            progress=given_progress(progress),
             memory=limits,
             checkpoint_seconds=checkpoint_seconds,
         )
@@ -185,7 +187,7 @@ def estimate_arrays(
         inputs = None
         if not is_counted:
             inputs = open_corpus(source, config.unit, config.dtype, config.text_column)
-        context = RunContext(executor, folder, progress=progress or Progress(), memory=limits)
+        context = RunContext(executor, folder, progress=given_progress(progress), memory=limits)
         return estimate_job.run_to_model(config, context, inputs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -229,6 +231,7 @@ def score(
     check_path(model, "model")
     config = fill(score_job.ScoreConfig, {"model": str(model), "text": [], "verify": verify, **options}, "score")
     if output is not None:
+        check_path(output, "output")
         score_job.check_file(output, overwrite)
     score_job.identify(config.model)
     executor = executor_of(device, client)
@@ -236,7 +239,7 @@ def score(
         inputs = open_corpus(text, text_column=config.text_column)
         if output is not None:
             check_not_input(output, [config.model, *inputs.local_files])
-        context = RunContext(executor, output, single_file=True, overwrite=overwrite, progress=progress or Progress())
+        context = RunContext(executor, output, single_file=True, overwrite=overwrite, progress=given_progress(progress))
         return score_job.run(config, context, inputs)
     finally:
         executor.close()
@@ -291,6 +294,7 @@ def filter(
         )
     if output is None:
         raise InputError("documents are files but output is not given; give output=FOLDER")
+    check_path(output, "output")
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FOLDER")
     check_path(model, "model")
@@ -298,7 +302,7 @@ def filter(
     config = fill(FilterConfig, settings, "filter")
     executor = executor_of(device, client)
     try:
-        context = RunContext(executor, output, overwrite=overwrite, resume=resume, progress=progress or Progress())
+        context = RunContext(executor, output, overwrite=overwrite, resume=resume, progress=given_progress(progress))
         with no_empty_folders([output]):
             return filter_job.run(config, context)
     finally:

@@ -78,8 +78,8 @@ class _Document:
 
 def check_checkpoint_seconds(seconds: float) -> None:
     """Raise InputError unless a setting is 0 or more seconds."""
-    if not seconds >= 0:
-        raise InputError(f"checkpoint_seconds is {seconds} but must be 0 (after every chunk) or more")
+    if not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise InputError(f"checkpoint_seconds is {seconds!r} but must be 0 (after every chunk) or more")
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:

@@ -24,6 +24,7 @@ from mgpu_ngram.core.estimator import (
     TransformerMixin,
     check_columns,
 )
+from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, load_topic_model, save_topic_model
@@ -246,7 +247,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         measure  u_mass, c_npmi, c_uci or c_v; pairs of words are counted in whole documents. A document without a
                  word counts as one, as in gensim; in the metrics of a training it does not
         """
-        if measure not in COHERENCE_MEASURES:
+        if not isinstance(measure, str) or measure not in COHERENCE_MEASURES:
             raise InputError(f"measure is {measure!r} but must be one of {', '.join(COHERENCE_MEASURES)}")
         best = most_probable(self._rows, n_words, cpu_cores())
         pairs = WordPairs.of(best.words_Zn, self.n_features_in_)
@@ -260,6 +261,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         `overwrite` replaces a page.
         """
+        check_path(path, "path")
+        if not isinstance(title, str):
+            raise InputError(f"title is {title!r} but must be text")
         check_file(path, overwrite, *HTML)
         page = topic_page(self._rows, self._word, options=PageOptions(title, threads=cpu_cores()))
         with new_file(path) as sink:
@@ -267,6 +271,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write the model to a safetensors file, which holds no code. `overwrite` replaces a topic model."""
+        check_path(path, "path")
         save_topic_model(path, self._model, overwrite)
 
     @classmethod
@@ -278,6 +283,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The settings are those of the training, without callback, seeds and the options that chose the vocabulary: the
         model has its words. Raises InputError if no valid topic model is there.
         """
+        check_path(path, "path")
         model = load_topic_model(find_topic_model(path))
         found = {ours: model.settings[name] for ours, name in CONFIG_NAMES.items() if name in model.settings}
         found |= {name: model.settings[name] for name in ("lowercase", "token_pattern") if name in model.settings}

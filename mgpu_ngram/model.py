@@ -14,6 +14,7 @@ import numpy as np
 
 from mgpu_ngram.api import estimate_arrays
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.model_file import BackoffModel, identify, is_probing_file
 from mgpu_ngram.core.words import Words, line_of
@@ -46,6 +47,8 @@ class Model(ModelStates):
     ):
         check_index(index)
         self._model, self.device, self.path = model, resolve_device(device), None
+        if path is not None:
+            check_path(path, "path")
         local = None if path is None else Path(path).expanduser().absolute()
         if local and local.is_file():  # other processes load the same model from this file
             self.path, self.identity = local, identify(local)
@@ -163,6 +166,8 @@ def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytear
 
     Writable, as text of files is: for other arrays Numba would compile the kernels again.
     """
+    if not isinstance(sentences, Iterable):
+        raise InputError(f"sentences is {sentences!r} but must be a string of words, or several in a list")
     lines: list[bytes] = []
     size = 0
     for i, sentence in enumerate(sentences):

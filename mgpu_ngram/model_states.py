@@ -127,6 +127,8 @@ class ModelStates(NextWords):
 
     def advance_tokens(self, states: Any, tokens: TokenStates) -> tuple[Any, Any]:
         """Return ln P of every token after each state, (B, V) float32, and the states after them, (B, V) int32."""
+        if not isinstance(tokens, TokenStates):
+            raise InputError(f"tokens is {tokens!r} but must be the TokenStates of a vocabulary of tokens")
         with on_stream_of(states), memory_guard("making rows of tokens", self.device, "give fewer states at once"):
             rows, after = tokens.advance(self._numbers("states", states, np.int32))
             return _like(states, rows)[0], _like(states, after)[0]

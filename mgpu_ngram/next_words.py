@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
@@ -272,7 +273,7 @@ class NextWords:
             raise InputError(f"temperature is {temperature!r:.60} but must be a finite number, 0 or more")
         if not (isinstance(top_p, (int, float, np.floating)) and 0 < top_p <= 1):
             raise InputError(f"top_p is {top_p!r} but must be above 0 and at most 1")
-        if top_k is not None and not (isinstance(top_k, (int, np.integer)) and top_k >= 1):
+        if top_k is not None and not (isinstance(top_k, (int, np.integer)) and top_k >= 1 and top_k is not True):
             raise InputError(f"top_k is {top_k!r} but must be 1 or more; leave it out for all words")
         if not (isinstance(seed, (int, np.integer)) and 0 <= seed <= MAX_SEED):
             raise InputError(f"seed is {seed!r} but must be 0 to 2^64 - 1")
@@ -347,5 +348,5 @@ def _is_finite(value: Any) -> bool:
 
 
 def _check_rows(rows: Any) -> None:
-    if rows is not None and not (isinstance(rows, (int, np.integer)) and rows >= 1):
+    if rows is not None and not (isinstance(rows, (int, np.integer)) and 1 <= rows <= sys.maxsize):
         raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out to fill the memory")

@@ -21,6 +21,7 @@ from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import FORMAT_VERSION, MANIFEST, Output
 from mgpu_ngram.core.parquet import count_columns, join_ngrams, ngram_type, open_parquet, read_vocabulary, reading
 from mgpu_ngram.core.shards import deal_words
+from mgpu_ngram.core.typed_config import check_whole
 from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Counts:
 
     def order(self, n: int) -> OrderCounts:
         """Return the n-grams of order n. Raises InputError if that order was not counted."""
-        if n not in self.totals:
+        if not isinstance(n, (int, np.integer)) or n not in self.totals:
             raise InputError(
                 f"order {n!r} was not counted; {self.path} has orders {self._orders()}: "
                 "give one of them, or count again"
@@ -201,10 +202,11 @@ class Counts:
 
     def part_path(self, n: int, shard: int) -> Path:
         """Return the file of one order and shard."""
-        return self.path / f"order={n}" / f"part-{shard:05d}.parquet"
+        return self.path / f"order={n}" / f"part-{check_whole(shard, 'shard'):05d}.parquet"
 
     def part_paths(self, n: int) -> list[Path]:
         """Return the files of one order: one for order 1, else one per shard."""
+        n = check_whole(n, "order", 1)
         return [self.part_path(n, shard) for shard in range(self._num_shards if n > 1 else 1)]
 
     def to_parquet(self, path: str | Path, overwrite: bool = False) -> Path:
@@ -246,6 +248,7 @@ class OrderCounts:
 
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Yield record batches with columns ngram and count, file by file; rows of a file are sorted by word ids."""
+        batch_rows = min(check_whole(batch_rows, "batch_rows", 1), len(self) or 1)
         for path in self.counts.part_paths(self.n):
             with reading(path):
                 file = open_parquet(path, self.counts.names(self.n))
@@ -284,8 +287,7 @@ class OrderCounts:
 
         Raises InputError for a negative k.
         """
-        if k < 0:
-            raise InputError(f"k is {k} but must be at least 0")
+        k = min(check_whole(k, "k"), len(self))
         held: list[pa.Table] = []
         floor = 0  # rows below it are not among the top k
         for batch in self.batches(BATCH_ROWS) if k > 0 else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import operator
 import re
 import types
 import typing
@@ -31,6 +32,17 @@ def parse_bytes(text: Any, where: str) -> int:
         return int(float(number) * BYTE_UNITS[unit.strip().lower()])
     except (ValueError, KeyError, OverflowError):
         raise InputError(f"{where} is {text!r} but must be a size such as 67108864, '64 MiB' or '2 GB'") from None
+
+
+def check_whole(value: Any, name: str, least: int = 0) -> int:
+    """Return a whole number. Raises InputError, which says `name`, for other values and numbers below `least`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InputError(f"{name} is {value!r} but must be a whole number from {least} on")
+    return number
 
 
 def check_at_least(settings: Any, least: int, *names: str) -> None:

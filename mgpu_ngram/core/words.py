@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -65,7 +66,11 @@ class Words:
         return self.symbol(v).decode("utf-8", "surrogateescape")
 
     def symbol(self, v: int) -> bytes:
-        """Return the bytes of word v. Raises IndexError unless 0 <= v < V."""
+        """Return the bytes of word v. Raises IndexError unless 0 <= v < V, InputError unless v is a whole number."""
+        try:
+            v = operator.index(v)
+        except TypeError:
+            raise InputError(f"word id is {v!r} but must be a whole number") from None
         if not 0 <= v < len(self):
             raise IndexError(f"word id {v} is not one of the {len(self):,} ids from 0 on")
         return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()

@@ -20,7 +20,7 @@ from mgpu_ngram.engine.replicas import held_object, held_replica
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
 from mgpu_ngram.engine.trie import edges_of, index_of, values_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
 from mgpu_ngram.kernels.score.ids_to_codes import BAD_IDS, BAD_OFFSETS, ID_TYPES, ids_to_codes
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
@@ -173,12 +173,9 @@ class Replica:
 
         Raises InputError for ids or offsets that are out of range.
         """
-        ids_T, offsets_S = move_to(ids_T, self.device), move_to(offsets_S, self.device).astype(np.int64, copy=False)
         V = len(self.words)
-        if ids_T.ndim != 1 or offsets_S.ndim != 1 or (len(ids_T) and ids_T.dtype.kind not in "iu"):
-            raise InputError(
-                f"ids are {ids_T.dtype} of shape {ids_T.shape} but ids and offsets must be integers in one dimension"
-            )
+        ids_T, offsets_S = self._integers("ids", ids_T), self._integers("offsets", offsets_S)
+        offsets_S = offsets_S.astype(np.int64, copy=False)
         T, status = len(ids_T), BAD_OFFSETS
         if len(offsets_S):
             if ids_T.dtype not in ID_TYPES:
@@ -191,6 +188,15 @@ class Replica:
         if status & BAD_IDS:
             raise InputError(f"ids are {int(ids_T.min())} to {int(ids_T.max())} but must be 0 to {V - 1}")
         return scores
+
+    def _integers(self, name: str, values: Any) -> Any:
+        """Return ids or offsets on the device. Raises InputError unless they are integers in one dimension."""
+        array = values if on_gpu(values) else np.asarray(values)
+        if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+            raise InputError(
+                f"{name} are {array.dtype} of shape {array.shape} but ids and offsets must be integers in one dimension"
+            )
+        return move_to(array, self.device)
 
     def score_text(
         self, text_B: Any, bos: bool = True, eos: bool = True, positions_T: Any = None

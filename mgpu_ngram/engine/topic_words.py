@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import check_whole
 from mgpu_ngram.engine.topic_rows import TopicRows
 
 LAMBDA = 0.6  # the optimum of the user study of Sievert and Shirley 2014, section 3.2
@@ -114,9 +115,7 @@ def _best(
     topics: Iterable[int] | None = None,
 ) -> TopWords:
     """Return the n best words of each topic, or of some topics, by score(topic) (V,)."""
-    if n < 0:
-        raise InputError(f"{n} words a topic were requested but the number must be 0 or more")
-    n = min(n, rows.num_words)
+    n = min(check_whole(n, "the number of words of a topic"), rows.num_words)
     missing_V = rows.word_totals_V <= 0
     best = TopWords(np.zeros((rows.num_topics, n), np.int64), np.full((rows.num_topics, n), -np.inf))
 

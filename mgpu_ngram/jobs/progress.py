@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+
 
 class Progress:
     """Receives the progress of a job's phases. This base class does nothing; the command line shows bars."""
@@ -20,3 +24,12 @@ class Progress:
 
     def finish(self) -> None:
         """End the phase."""
+
+
+def given_progress(progress: Any) -> Progress:
+    """Return the object that a caller gave; for None, one that does nothing. Raises InputError for other objects."""
+    if progress is None:
+        return Progress()
+    if not all(hasattr(progress, method) for method in ("start", "advance", "finish")):
+        raise InputError(f"progress is {progress!r} but must have the methods start, advance and finish")
+    return progress

@@ -130,7 +130,7 @@ def test_top(corpus, monkeypatch, batch_rows):
         ranked = sorted(expected[n].items(), key=lambda e: (-e[1], e[0].encode() if isinstance(e[0], str) else e[0]))
         for k in (0, 1, 10, 10**6):
             assert counts.order(n).top(k) == ranked[:k]
-        with pytest.raises(InputError, match="k is -1 but must be at least 0"):
+        with pytest.raises(InputError, match="k is -1 but must be a whole number from 0 on"):
             counts.order(n).top(-1)
 
 
