@@ -553,6 +553,9 @@ def test_documents_that_are_refused(X, message):
 def test_other_errors(fitted, planted, texts, tmp_path):
     with pytest.raises(ValueError, match="X has 39 features, but LDA is expecting 40 features as input"):
         fitted.transform(planted[:, 1:])
+    for call in (fitted.transform, fitted.score, pickle.loads(pickle.dumps(fitted)).partial_fit):
+        with pytest.raises(ng.InputError, match="X has 2 features, but the model has 40"):
+            call([[1, 2]])
     with pytest.raises(ng.InputError, match="does not know its words"):
         fitted.transform(texts)
     with pytest.raises(NotFittedError, match="call fit"):

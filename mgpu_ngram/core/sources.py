@@ -105,8 +105,9 @@ def parquet_source(source: Source, text_column: str, fits: Callable[[Any], bool]
             what = f"the column {text_column!r}" if column is None else f"text in the column {text_column!r}"
             way_out = f"name one with text_column: {', '.join(texts)}" if texts else "no column of it is text"
             raise InputError(f"{source.name!r} lacks {what}; {way_out}; its columns: {columns}")
-        paths = [leaf.path for leaf in metadata.schema]  # of a list: COLUMN.list.element
-        leaf = next(i for i, path in enumerate(paths) if path == column or path.startswith(f"{column}.list."))
+        paths = [leaf.path for leaf in metadata.schema]  # of a list: COLUMN.list.element, or other names after COLUMN
+        inside = (i for i, path in enumerate(paths) if path.startswith(f"{column}."))
+        leaf = paths.index(column) if column in paths else next(inside)
         groups = (metadata.row_group(g) for g in range(metadata.num_row_groups))
         return replace(source, column=column, row_groups=tuple(g.column(leaf).total_uncompressed_size for g in groups))
 

@@ -58,6 +58,14 @@ def test_parquet_token_lists(tmp_path, kind):
     assert read(tmp_path / "x.parquet", chunk_bytes=1, as_strings=True) == LISTS_AS_READ
 
 
+def test_parquet_lists_whose_levels_have_other_names(tmp_path):
+    """Programs name the levels of a list in their own ways; pyarrow says `list` and `element`."""
+    pq.write_table(pa.table({"words": LISTS}), tmp_path / "x.parquet", row_group_size=2, store_schema=False)
+    content = (tmp_path / "x.parquet").read_bytes()
+    (tmp_path / "x.parquet").write_bytes(content.replace(b"list", b"bags"))
+    assert read(tmp_path / "x.parquet", "words") == LISTS_AS_READ
+
+
 def test_json_lines(tmp_path):
     assert read(write_json(tmp_path / "a", TEXTS)) == AS_READ
     assert (
