@@ -14,6 +14,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 import mgpu_ngram as ng
 from mgpu_ngram.core.topic_model import describe_topic_model, load_topic_model
 from mgpu_ngram.jobs.lda import run as job
+from mgpu_ngram.jobs.lda import train
 
 TEXT = "".join(f"word{20 * (d % 4) + d % 20:02} Word{20 * (d % 4) + d % 7:02} x\n" for d in range(200))
 UCI = "3\n4\n4\n1 1 2\n1 2 1\n2 3 1\n3 4 5\n"
@@ -149,6 +150,7 @@ def awkward(lda, tmp_path):
         "docword.cut.txt": UCI[:-6].encode(),
         "docword.one.txt": b"3\n",
         "docword.none.txt": b"",
+        "docword.many.txt": b"3\n4000000000\n1\n1 1 1\n",
         "docword.two.txt.gz": gzip.compress(b"3\n4"),
         "docword.headless.txt": b"10 61 20\n11 62 30\n12 63 40\n",
         "docword.minus.txt": f"-{UCI}".encode(),
@@ -196,6 +198,10 @@ REFUSED = [
     ("docs.txt counts.npz", "'docs.txt' is a file of documents but 'counts.npz' is a sparse matrix"),
     ("docword.cut.txt", "'docword.cut.txt' ends after line 6 with 3 of the 4 pairs that line 3 gives"),
     ("docword.one.txt", "'docword.one.txt' line 2 is missing, but a docword file starts with the numbers of"),
+    (
+        "docword.many.txt",
+        "the totals of 4,000,000,000 words take 96,000,000,000 bytes but 1,000,000,000 are free; give",
+    ),
     ("docword.none.txt", "'docword.none.txt' line 1 is missing, but a docword file starts with the numbers of"),
     ("docword.two.txt.gz", "'docword.two.txt.gz' line 3 is missing, but a docword file starts with the numbers of"),
     ("docword.headless.txt", "'docword.headless.txt' line 1 is '10 61 20', but a docword file starts with the numbers"),
@@ -237,7 +243,8 @@ REFUSED = [
 ]
 
 
-def test_wrong_input_gets_one_line(awkward, lda):
+def test_wrong_input_gets_one_line(awkward, lda, monkeypatch):
+    monkeypatch.setattr(train, "free_host_bytes", lambda: 10**9)
     before = {path.name for path in awkward.iterdir()}
     for words, message in REFUSED:
         status, out, err = lda(f"-o out --sweeps 2 {words}")

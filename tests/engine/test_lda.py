@@ -239,7 +239,7 @@ def test_digamma_and_bins():
     known = {1.0: -0.5772156649015329, 0.25: -4.227453533376265, 10.0: 2.251752589066721}
     for x, value in known.items():
         assert _digamma(np.array([x]))[0] == pytest.approx(value, abs=1e-12)
-    counts = np.array([1, 2, 255, 256, 257, 258, 1000, 2**20, 2**31])
+    counts = np.array([1, 2, 255, 256, 257, 258, 1000, 2**20, 2**20 + 2**13 - 1, 2**31])
     bins = _bins(counts)
     assert bins[:4].tolist() == [1, 2, 255, 256] and bins[4] == 256 and bins[5] == 257
     values = _bin_values(int(bins.max()) + 1)[bins]

@@ -250,6 +250,16 @@ def test_shares_of_groups_are_means_of_the_documents_with_a_known_word():
     assert found.shares_GZ == pytest.approx(np.array([[0, 0], [1 / 3, 2 / 3], [0.25, 0.75]]))
 
 
+def test_snippets_are_kept_of_the_representative_documents_alone(model, planted, here, tmp_path, monkeypatch):
+    """Each chunk has examples of its own, so memory would grow with the documents."""
+    (tmp_path / "docs.txt").write_text("".join(f"{text}\n" for text, *_ in planted.documents(700)))
+    sizes, add = [], infer.Summary.add
+    monkeypatch.setattr(infer.Summary, "add", lambda self, found: (add(self, found), sizes.append(len(self.snippets))))
+    result = run_topics(here, model, tmp_path / "docs.txt", tmp_path / "rows.npy", wanted=Wanted(topic=1), examples=2)
+    assert len(sizes) > 5 and sizes[-1] == max(sizes) == 3 * 2
+    assert {number for number, _ in result.table.topics[0].examples} <= result.snippets.keys()
+
+
 def test_an_export_of_seed_words_has_their_tokens_alone_as_counts(here, tmp_path):
     """Their priors are part of the probabilities."""
     counts_VZ, seed_Z = np.array([[3, 0], [0, 2]], np.uint32), np.array([9.5, 0.5], np.float32)

@@ -19,7 +19,7 @@ from mgpu_ngram.core.bag_files import save_bags
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.checkpoint_entries import Entry
 from mgpu_ngram.core.errors import InputError, RunError, warn
-from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
@@ -32,6 +32,7 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS
 
 WAIT_SECONDS = 60.0  # for lost workers to come back
+WORD_BYTES = 24  # for each word: its total, its tokens in a part, and their sum
 POLL_SECONDS = 0.2  # between looks at the progress of the workers
 Callback = Callable[[int, dict[str, float]], object]
 
@@ -66,8 +67,10 @@ def corpus_of(
     earlier     model of earlier documents, whose counts are added to the new model
     held_out    share of the documents that are held out, and the seed that selects them
 
-    Raises InputError for a document with over MAX_DOCUMENT_TOKENS tokens, and a word with over MAX_WORD_TOKENS tokens.
+    Raises InputError for a document with over MAX_DOCUMENT_TOKENS tokens, a word with over MAX_WORD_TOKENS tokens, and
+    more words than fit memory.
     """
+    _refuse_many_words(num_words)
     parts, documents, tokens, held, kept = list[CorpusPart](), 0, 0, 0, 0
     totals_V = np.zeros(num_words, np.int64) if earlier is None else earlier.word_totals_V()
     for number, bags in enumerate(blocks):
@@ -92,6 +95,16 @@ def corpus_of(
             "leave it out"
         )
     return TrainingCorpus(parts, num_words, documents, tokens, held, earlier)
+
+
+def _refuse_many_words(num_words: int) -> None:
+    """Raise InputError if the totals of words cannot be in memory: a damaged header may give any number of words."""
+    need, free = WORD_BYTES * num_words, free_host_bytes()
+    if need > free:
+        raise InputError(
+            f"the totals of {num_words:,} words take {need:,} bytes but {free:,} are free; give documents with fewer "
+            "words, or correct the number of columns"
+        )
 
 
 def _refuse_long(bags: Bags, first: int) -> None:
