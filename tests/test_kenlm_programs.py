@@ -1,5 +1,6 @@
 """kenlm-lmplz, kenlm-query, kenlm-build_binary and kenlm-filter: KenLM's options, and its outputs on the goldens."""
 
+import base64
 import io
 import lzma
 import os
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -270,6 +272,26 @@ def test_build_binary_makes_models_that_score_the_same(run, arpa, tmp_path):
     assert sizes["dense"] < sizes["probing"]
     assert sizes["trie"] - sizes["hashes"] == len("<unk> <s> </s> a b ")
     assert {path.name for path in tmp_path.iterdir()} == {"m.arpa", *sizes}
+
+
+KENLM_FILES = {  # zlib, base 85: by build_binary -u -1.5 of KenLM 0.3.0, of ARPA without <unk>
+    "probing": "c-qU&O)OBz$yLZGDJihh*U!#KO-##7%}LQq&d=3P&QD2INXswEO)OC;OD!tS%+FIW<zhg9274f}pAks>2Lg}?BUFY7OdhaD7Gr_Z"
+    "%nYc26^IM!6!%)TmBQ6x1A^JvmoJHnvxD?=<$V8GTl^p!WRJO))}-1$-LD|#AJ`95KWpa9eY0jtg51zxY;0_Q_RN{RXV3TmX`g)@pO`XQHW~|q*"
+    "o{SRKh##&w1VU{+srTQIn=BGWbZ?^+om)x+m6Ae7>M<OL?S~H0{}G|PUr",
+    "trie": "c-qU&O)OBz$yLZGDJihh*U!#KO-##7%}LQq&d=3P&QD2INXswEO)OC;OD!tS%+FIW<zhg9274f}pAks>2Lg}?BUFY7Odhajf{KAKD^!jd"
+    "$pjWCT~MdE*RrjYK`=Y}@+EO`cCMW7A8U&rWSeVgO{)FV{R*Muz<vfaFl*+_eK5AMvGM-1XU^<J$Vr0KH^AI=_KXiu-e(^Zni<Rt*g<Am+PjT2XWm"
+    "?%mZm0;EMZfcmu<&jQ*6hO$Y7%nq>>l_&OJhx",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KENLM_FILES)
+def test_files_of_kenlm_for_a_model_without_unk(run, tmp_path, kind):
+    """KenLM does not count an added <unk> in a probing file, and gives it the backoff 0 without a sign."""
+    (tmp_path / "m.arpa").write_text(ARPA.replace("ngram 1=5", "ngram 1=4").replace("-1\t<unk>\n", ""))
+    assert run("kenlm-build_binary", "-u", "-1.5", kind, tmp_path / "m.arpa", tmp_path / "made").status == 0
+    made = (tmp_path / "made").read_bytes()
+    assert made == zlib.decompress(base64.b85decode(KENLM_FILES[kind]))
+    assert run("kenlm-query", "-v", "word", tmp_path / "made", stdin=b"z a\n").out.startswith(b"z=0 1 -1.8\ta=")
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,10 @@ BLOCK_ROWS = 1 << 14  # rows that a thread formats at once
 class Arpa:
     """A model in an ARPA file whose 1-grams have been read.
 
-    order   the highest order
-    counts  number of n-grams of each order, from the file's header
-    words   <unk> has id 0; the other words have ids from 1 on, in file order
+    order      the highest order
+    counts     number of n-grams of each order, from the file's header
+    unk_added  whether the file lacks <unk>
+    words      <unk> has id 0; the other words have ids from 1 on, in file order
     """
 
     def __init__(self, text: ArpaText, threads: int, unk_log10: float, need_markers: bool, positive_to_zero: bool):
@@ -59,7 +60,7 @@ class Arpa:
 
     def line_of(self, order: int, row: int) -> int:
         """Return the line number of a row of an order that has been read."""
-        row = max(0, row - (order == 1 and self._unk_added))
+        row = max(0, row - (order == 1 and self.unk_added))
         return self._text.line_number(lines.find_row(self._text.data, self._sections[order].starts[0], row))
 
     def _read_unigrams(self, unk_log10: float) -> None:
@@ -67,8 +68,8 @@ class Arpa:
         level, spans_G, wrong = self._parse(1, np.empty(0, np.uint64))
         prob, backoff = level.prob, level.backoff
         unk, second = lines.find_unknowns(text.data, spans_G)
-        self._unk_added = unk < 0
-        if self._unk_added:
+        self.unk_added = unk < 0
+        if self.unk_added:
             unk, spans_G = 0, np.concatenate([np.zeros((1, 2), np.int64), spans_G])
             prob = np.concatenate([np.array([unk_log10], np.float32), prob])
             backoff = None if backoff is None else np.concatenate([np.zeros(1, np.float32), backoff])
@@ -86,7 +87,7 @@ class Arpa:
             if self.words.id(marker) == 0:
                 why = f"stands after the 1-grams, and {marker} is none of them; a model needs it: add it"
                 raise text.wrong(self._sections[1].starts[-1], why)
-        if self._unk_added:
+        if self.unk_added:
             warn(f"{text.name!r} lacks <unk>; its log10 probability is taken to be {unk_log10:g}")
         ids = np.empty((len(prob), 1), np.uint32)
         ids[rows_V, 0] = np.arange(len(prob))

@@ -68,6 +68,7 @@ def write_kenlm(
     with_words: bool = True,
     packing: Packing = NOT_PACKED,
     lower: Sequence[BackoffModel] = (),
+    unk_added: bool | None = None,
 ) -> int:
     """Write a KenLM binary model; return its size in bytes.
 
@@ -75,6 +76,7 @@ def write_kenlm(
     with_words  False: store only the hashes of the words
     packing     packing of a trie
     lower       models of orders 1 to N - 1, whose probabilities become the rest costs of a probing model
+    unk_added   whether the ARPA file lacks <unk>, which KenLM then does not count in a probing model; None: unknown
 
     Raises InputError for a model of order 1 or without backoffs and for `lower` models of other orders or words, and
     RunError when the disk is full. KenLM reads orders up to 6 unless it was compiled for more.
@@ -88,20 +90,23 @@ def write_kenlm(
     counts = tuple(int(count) for count in np.diff(trie.starts))
     probing, costs = format == "kenlm-probing", RestCosts(model, lower) if lower else None
     kind = packing.kind if not probing else REST if costs else PROBING
+    if probing and unk_added:
+        counts = (counts[0] - 1, *counts[1:])
+    orders = _orders(trie, unk_added)
     with new_file(path) as sink:
         sink.append(Header(kind, counts, multiplier, with_words).pack())
         if probing:
-            word_of = _write_probing(sink, trie, counts, model.words, multiplier, costs)
+            word_of = _write_probing(sink, orders, counts, model.words, multiplier, costs)
         else:
-            word_of = _write_trie(sink, trie, counts, model.words, packing)
+            word_of = _write_trie(sink, trie, orders, counts, model.words, packing)
         if with_words:
             sink.append(_strings(model.words, word_of))
         return sink.size_bytes
 
 
-def _orders(trie: Trie) -> Iterator[TrieOrder]:
+def _orders(trie: Trie, unk_added: bool | None) -> Iterator[TrieOrder]:
     """Yield the orders 1 to N of a trie in host memory."""
-    backoff_M, prob_G = signed_backoffs(trie), negative(trie.prob_G)
+    backoff_M, prob_G = signed_backoffs(trie, unk_added), negative(trie.prob_G)
     words = np.arange(trie.symbols)
     first_G, suffix_G = words.astype(np.uint32), np.zeros(len(words), np.int64)
     index = index_of(trie)
@@ -125,18 +130,22 @@ def _orders(trie: Trie) -> Iterator[TrieOrder]:
 
 
 def _write_probing(
-    sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, multiplier: float, costs: RestCosts | None
+    sink: Sink,
+    orders: Iterator[TrieOrder],
+    counts: tuple[int, ...],
+    words: Words,
+    multiplier: float,
+    costs: RestCosts | None,
 ) -> np.ndarray:
     """Return the word of each id, here and below."""
-    V = counts[0]
+    V = len(words)
     hash_V = murmur_hashes(words.offsets_V, words.data)
-    table = np.zeros(slots_of(V, multiplier), SLOT_V)
+    table = np.zeros(slots_of(counts[0], multiplier), SLOT_V)
     slots = place_keys(hash_V[1:], len(table))
     table["hash"][slots], table["id"][slots] = hash_V[1:], np.arange(1, V)
     sink.append(struct.pack("<2I", 0, V))
     sink.append(table.view(np.uint8))
     key_G = np.arange(V, dtype=np.uint64)
-    orders = _orders(trie)
     order = next(orders)
     for n in range(1, len(counts) + 1):
         after = next(orders, None)
@@ -145,7 +154,7 @@ def _write_probing(
             prob_G[after.suffix_G] = np.abs(prob_G[after.suffix_G])
         dtype = table_dtype(n, len(counts), rest=bool(costs))
         if n == 1:
-            table, slots = np.zeros(V + 1, dtype), np.arange(V)
+            table, slots = np.zeros(counts[0] + 1, dtype), np.arange(V)
         else:
             key_G = combine(key_G[order.suffix_G], order.first_G)
             table = np.zeros(slots_of(counts[n - 1], multiplier), dtype)
@@ -197,7 +206,9 @@ class RestCosts:
         return cost_G + np.float32(0) if n == 1 else cost_G  # KenLM keeps the 0 of <s>, as in `_orders`
 
 
-def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, packing: Packing) -> np.ndarray:
+def _write_trie(
+    sink: Sink, trie: Trie, orders: Iterator[TrieOrder], counts: tuple[int, ...], words: Words, packing: Packing
+) -> np.ndarray:
     """KenLM's ids are ranks of the words' hashes. Its n-grams are sorted by their last word, then the one before."""
     V = counts[0]
     hash_V = murmur_hashes(words.offsets_V, words.data)
@@ -210,7 +221,7 @@ def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, p
     centers = _write_centers(sink, trie, packing) if packing.prob_bits else [None] * len(counts)
     rank_G = id_of  # of the n-grams of an order among KenLM's
     before: Sorted | None = None  # an order waits for the next one, which has its children
-    for order, order_centers in zip(_orders(trie), centers, strict=True):
+    for order, order_centers in zip(orders, centers, strict=True):
         if before is None:
             row_G = word_of
         else:

@@ -20,14 +20,18 @@ __all__ = ["EMPTY", "MAX_STATE", "signed_backoffs"]
 MAX_STATE = np.iinfo(np.int32).max
 
 
-def signed_backoffs(trie: Trie) -> Any:
+def signed_backoffs(trie: Trie, unk_added: bool | None = None) -> Any:
     """Return (M,) float32: backoffs whose zeros have KenLM's signs, so that sums have the same bits.
 
     A history that cannot be extended has -0; a state need not remember it (lm/blank.hh).
+
+    unk_added  whether the ARPA file lacks <unk>; None: by its probability
     """
     xp = array_module(trie.backoff_M)
     zero_M = xp.where(xp.diff(trie.first_child_M) > 0, np.float32(0), np.float32(-0.0))
     backoff_M = xp.where(trie.backoff_M == 0, zero_M, trie.backoff_M)
-    if trie.prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
+    if unk_added is None:
+        unk_added = trie.prob_G[0] == UNK_LOG10
+    if unk_added:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
         backoff_M[:1] += np.float32(0)
     return backoff_M

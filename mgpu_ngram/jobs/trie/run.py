@@ -69,17 +69,25 @@ def build(
     """
     output = open_target(output, overwrite, config.format)
     watch = Stopwatch(device)
+    unk_added = None  # of an ARPA file
+
+    def read(path: str | Path, threads: int) -> Arpa:
+        nonlocal unk_added
+        arpa = _reader(config)(path, threads)
+        unk_added = arpa.unk_added
+        return arpa
+
     with memory_guard("building a trie", device, "build it where there is more, such as with --device cpu"):
-        model = open_model(config.model, device, threads, config.fanout or FANOUT, watch=watch, read=_reader(config))
+        model = open_model(config.model, device, threads, config.fanout or FANOUT, watch=watch, read=read)
         if config.format == "safetensors":
             model = _changed(model, config, device, watch)
-    size_bytes = _save(model, config, output, threads)
+    size_bytes = _save(model, config, output, threads, unk_added)
     watch.lap("write")
     counts = [end - begin for begin, end in pairwise(model.trie.starts)]
     return ModelResult(output, counts, model.fingerprint, size_bytes, watch.seconds)
 
 
-def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int) -> int:
+def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int, unk_added: bool | None) -> int:
     """Write a model in the format of the settings; return its size in bytes."""
     if config.format == "safetensors":
         return save_model(output, model)
@@ -89,7 +97,7 @@ def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int) -
         return output.stat().st_size
     packing = Packing(config.quantize or 0, config.backoff_bits, config.pointer_bits)
     lower = [open_model(path, threads=threads, read=_reader(config)) for path in config.rest]
-    return write_kenlm(output, model, config.format, config.multiplier, config.words, packing, lower)
+    return write_kenlm(output, model, config.format, config.multiplier, config.words, packing, lower, unk_added)
 
 
 def _reader(config: TrieConfig) -> Callable[[str | Path, int], Arpa]:
