@@ -158,6 +158,9 @@ def test_shares_over_time_and_by_class(topics, folder, planted):
 def test_a_page(topics, folder):
     assert lines_of(topics("--html", "page.html"))[-1] == "page.html: a page of 3 topics"
     alone = Path("page.html").read_text("utf-8")
+    assert '"lambda":0.6,' in alone
+    assert lines_of(topics("--html", "quarter.html", "--lambda", 0.25))
+    assert '"lambda":0.25,' in Path("quarter.html").read_text("utf-8")
     assert lines_of(topics("docs.parquet", "--html", "page.html", "--overwrite", "--time", "day", "--by", "year"))
     page = Path("page.html").read_text("utf-8")
     assert "<title>topics.lda</title>" in page and '"2019"' in page and '"2019"' not in alone

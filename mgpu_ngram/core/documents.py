@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
+JSON_NAME = re.compile(r"\.(json|jsonl|ndjson)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 BATCH_ROWS = 1 << 14  # rows of a Parquet file that are read at once, at most
 
 
@@ -112,9 +114,14 @@ def _source(name: str, location: str, text_column: str) -> Source:
         return parquet_source(source, text_column, lambda kind: is_text(kind) or _is_text_list(kind))
     head = head_text(source)
     if what_begins(head) != JSON_LINES:
-        if name.removesuffix(".gz").endswith(".json"):  # else a text that begins with a bracket
+        suffix = JSON_NAME.search(name)
+        if suffix:  # else a text that begins with a bracket
             refuse_array(name, head, source.format)
         refuse_as_text(name, head[:HEAD_BYTES], text_column)
+        if suffix and suffix[1] != "json" and head.strip():
+            raise InputError(
+                f"{name!r} at byte 0 is not a JSON object; correct the line, or rename the file if it is plain text"
+            )
         return source
     keys = json_keys(head)
     if keys and text_column not in keys:
