@@ -186,8 +186,9 @@ def test_the_perplexities_of_score(here, mgpu_ngram, shared_data):
         (["model.arpa", "other.arpa", "text", "--shown", "-1"], "shown is -1 but must be at least 0"),
         (["model.arpa", "other.arpa", "text", "--chunk-bytes", "0"], "chunk_bytes is 0 but must be at least 1"),
         (["model.arpa", "other.arpa", "text", "-o", "s3://a/b"], "is not a local path"),
-        (["model.arpa", "other.arpa", "text", "-o", "text"], "output text exists; add --overwrite"),
-        (["model.arpa", "other.arpa", "text", "-o", "text", "--overwrite"], "is not an output of mgpu_ngram"),
+        (["model.arpa", "model.arpa", "text", "-o", "other.arpa"], "output other.arpa exists; add --overwrite"),
+        (["model.arpa", "model.arpa", "text", "-o", "other.arpa", "--overwrite"], "is not an output of mgpu_ngram"),
+        (["model.arpa", "other.arpa", "text", "-o", "text"], "output text is an input of this run"),
         (["model.arpa", "other.arpa", "text", "--resume"], "unrecognized arguments: --resume"),
     ],
 )

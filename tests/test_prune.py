@@ -138,7 +138,10 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
         (["--vocabulary", "words", "--format", "arpa"], "format arpa is for mode multiple"),
         (["--entropy", "1", "--vocabulary-mode", "multiple"], "vocabulary_mode is multiple but no vocabulary is given"),
         (["--vocabulary", "words", "--vocabulary-mode", "multiple", "-o", "-"], "-o - is standard output"),
-        (["--vocabulary", "words", "--vocabulary-mode", "multiple", "-o", "words"], "words exists and is not "),
+        (
+            ["--vocabulary", "words", "--vocabulary-mode", "multiple", "-o", "words.arpa"],
+            "exists and is not ",
+        ),
         (
             ["--min-count", "2"],
             "min_count and counts need each other: give both, counts as a folder that mgpu-ngram count",

@@ -207,7 +207,7 @@ def test_a_pipe_that_closes(arpa, tmp_path):
     [
         (["-o", "x.parquet", "-v", "summary"], "rows of -o cannot be summary; give -v word or -v sentence"),
         (["-o", "x.parquet", "-v", "word", "-v", "sentence"], "rows of -o cannot be word and sentence"),
-        (["-o", "text"], "output text exists; add --overwrite (in Python"),
+        (["-o", "."], "output . would replace "),
         (["-o", "nowhere/x.parquet"], "output nowhere/x.parquet is not a file in an existing folder"),
         (["--json", "-v", "word"], "--json prints the summary alone; leave -v out"),
         (["-v", "line"], "argument -v: invalid choice: 'line'"),
@@ -260,10 +260,15 @@ def test_perplexities_are_printed_like_kenlms(log10, shown, score, tmp_path):
 
 def test_only_tables_are_replaced(score, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name in "model.arpa", "text", "pipe":
+    (tmp_path / "other").write_text("a b")
+    assert "output other exists; add --overwrite (in Python" in score("-o", "other")[2]
+    for name in "model.arpa", "text":
+        status, _, err = score("-o", name, "--overwrite")
+        assert status == 2 and f"output {name} is " in err and "an input of this run; give another" in err
+    for name in "other", "pipe":
         status, _, err = score("-o", name, "--overwrite")
         assert status == 2 and f"{name} exists and is not a Parquet file; delete it" in err
-    assert (tmp_path / "text").read_bytes().startswith(b"a b") and (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "other").read_text() == "a b" and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_broken_link_is_not_replaced(score, tmp_path):
