@@ -307,6 +307,9 @@ def test_callbacks_and_priors(planted, capsys):
     assert [sweep for sweep, _ in seen] == [5, 10] == [m["sweep"] for m in lda.history_] and lda.n_iter_ == 10
     assert capsys.readouterr().out.startswith(f"sweep 5 of 50: perplexity {seen[0][1]:,.1f}\nsweep 10")
     assert lda.doc_topic_prior_.tolist() == [0.1, 0.2, 0.3]
+    [metrics] = ng.LDA(**FEW, held_out=0.2, verbose=1).fit(planted).history_
+    held_out = f"held-out perplexity {metrics['held_out_perplexity']:,.1f}"
+    assert capsys.readouterr().out == f"sweep 8 of 8: perplexity {metrics['perplexity']:,.1f}, {held_out}\n"
     lda.set_params(callback=None, verbose=0, evaluate_every=-1, optimise_every=5).fit(planted)
     assert lda.n_iter_ == 50 and len(lda.history_) == 1
     assert not {0.1, 0.2, 0.3} & {*lda.doc_topic_prior_} and lda.topic_word_prior_ != 0.01

@@ -25,7 +25,8 @@
   /** The best words of a topic: [place in topic.words, ...], by lambda ln p(w|k) + (1 - lambda) ln (p(w|k) / p(w)). */
   function bestWords(topic, n) {
     const scores = topic.words.map((word, i) => {
-      const logProb = Math.log((topic.counts[i] + beta(word)) * topic.scale);
+      const excess = topic.excess ? topic.excess[i] : 0;  // of the prior of a seed word
+      const logProb = Math.log((topic.counts[i] + excess + beta(word)) * topic.scale);
       return lambda * logProb + (1 - lambda) * (logProb - Math.log(totals[word] / tokens));
     });
     return scores.map((_, i) => i).sort((a, b) => scores[b] - scores[a] || topic.words[a] - topic.words[b]).slice(0, n);

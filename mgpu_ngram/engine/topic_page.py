@@ -80,7 +80,9 @@ def page_data(rows: TopicRows, word: Callable[[int], str], facts: TopicFacts, op
     beta = float(rows.beta_V[0]) if same and rows.num_words else rows.beta_V[ids_U].tolist()
     topics = []
     for k, z in enumerate(topics_K.tolist()):
-        ids, counts = chosen[k]
+        ids, places = chosen[k]
+        entries = rows.entries(z)
+        counts = rows.tokens_N[entries][places]
         topics.append(
             {
                 "id": z,
@@ -90,6 +92,7 @@ def page_data(rows: TopicRows, word: Callable[[int], str], facts: TopicFacts, op
                 "y": _short(points_K2[k, 1]),
                 "words": np.searchsorted(ids_U, ids).tolist(),
                 "counts": [_whole(value) for value in counts.tolist()],
+                **({} if rows.excess_N is None else {"excess": rows.excess_N[entries][places].tolist()}),
                 "near": _near(nearest, k),
                 **_known(facts, z),
             }
@@ -114,13 +117,18 @@ def page_data(rows: TopicRows, word: Callable[[int], str], facts: TopicFacts, op
 
 
 def _candidates(rows: TopicRows, z: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the words of a topic that are among its n most relevant ones for some lambda, and their counts."""
+    """Return the words of a topic that are among its n most relevant ones for some lambda, and their places in its row.
+
+    Words without a token are left out.
+    """
     ids, counts = rows.row(z)
+    places = np.flatnonzero(rows.word_totals_V[ids])
+    ids, counts = ids[places], counts[places]
     log_prob = np.log((counts + rows.beta_V[ids]) * rows.scales_Z[z])
     log_share = np.log(rows.word_totals_V[ids] / max(rows.totals_Z.sum(), 1.0))
     best = [largest(log_prob - (1 - lambda_) * log_share, n) for lambda_ in np.linspace(0, 1, LAMBDA_STEPS)]
     chosen = np.unique(np.concatenate(best))
-    return ids[chosen].astype(np.int64), counts[chosen]
+    return ids[chosen].astype(np.int64), places[chosen]
 
 
 def _known(facts: TopicFacts, z: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,12 +21,14 @@ class TopicRows:
     words_N    (N,) uint32, word ids, ascending within a topic
     counts_N   (N,) uint32, above 0; or float64, to add the pseudo-counts of seed words
     beta_V     (V,) float64, above 0, the Dirichlet prior of each word
+    excess_N   (N,) float64, the part of counts_N that is no tokens, but the prior of a seed word above beta_V; None: 0
     """
 
     starts_Z1: np.ndarray
     words_N: np.ndarray
     counts_N: np.ndarray
     beta_V: np.ndarray
+    excess_N: np.ndarray | None = None
 
     @classmethod
     def of_dense(cls, counts_VZ: np.ndarray, beta: float | np.ndarray) -> TopicRows:
@@ -71,19 +73,27 @@ class TopicRows:
         words_N = np.repeat(np.arange(model.num_words), np.diff(model.word_starts_V1))
         kept_N = ~np.isin(words_N, [*seeds])
         words, topics, counts = [words_N[kept_N]], [model.topics_N[kept_N]], [model.counts_N[kept_N].astype(np.float64)]
+        excesses = [np.zeros(len(words[0]))]
         for word, prior_Z in seeds.items():
             entries = slice(*model.word_starts_V1[word : word + 2].tolist())
             beta_V[word] = prior_Z.min()
-            count_Z = prior_Z.astype(np.float64) - beta_V[word]
+            excess_Z = prior_Z.astype(np.float64) - beta_V[word]
+            count_Z = excess_Z.copy()
             count_Z[model.topics_N[entries]] += model.counts_N[entries]
             own = np.flatnonzero(count_Z)
             words.append(np.full(len(own), word))
             topics.append(own.astype(np.uint16))
             counts.append(count_Z[own])
+            excesses.append(excess_Z[own])
         order = np.argsort(np.concatenate(words), kind="stable")
         starts_V1 = np.searchsorted(np.concatenate(words)[order], np.arange(model.num_words + 1))
-        by_word = (np.concatenate(topics)[order], np.concatenate(counts)[order])
-        return cls.of_words(starts_V1, *by_word, model.num_topics, beta_V)
+        rows, excess = (
+            cls.of_words(
+                starts_V1, np.concatenate(topics)[order], np.concatenate(values)[order], model.num_topics, beta_V
+            )
+            for values in (counts, excesses)
+        )
+        return replace(rows, excess_N=excess.counts_N)
 
     @property
     def num_topics(self) -> int:
@@ -96,10 +106,14 @@ class TopicRows:
         return len(self.beta_V)
 
     @cached_property
+    def tokens_N(self) -> np.ndarray:
+        """Return (N,) the tokens of each entry: counts_N without the priors of seed words."""
+        return self.counts_N if self.excess_N is None else np.rint(self.counts_N - self.excess_N)
+
+    @cached_property
     def totals_Z(self) -> np.ndarray:
         """Return (Z,) float64, the tokens of each topic."""
-        sums_N1 = np.concatenate([[0], np.cumsum(self.counts_N, dtype=np.float64)])
-        return np.diff(sums_N1[self.starts_Z1])
+        return self._sums_Z(self.tokens_N)
 
     @cached_property
     def shares_Z(self) -> np.ndarray:
@@ -110,23 +124,36 @@ class TopicRows:
     @cached_property
     def scales_Z(self) -> np.ndarray:
         """Return (Z,) float64, 1 / (n_k + sum of beta): the factor from counts to probabilities."""
-        return 1 / (self.totals_Z + (self.beta_V.sum() or 1.0))  # without words, anything
+        return 1 / (self._sums_Z(self.counts_N) + (self.beta_V.sum() or 1.0))  # without words, anything
 
     @cached_property
     def word_totals_V(self) -> np.ndarray:
         """Return (V,) float64, the tokens of each word in all topics."""
-        return self.word_sums(np.ones(self.num_topics))
+        return self._word_sums(self.tokens_N, np.ones(self.num_topics))
 
     def word_sums(self, weight_Z: np.ndarray, squared: bool = False) -> np.ndarray:
         """Return (V,) float64, the sum over topics of weight_Z times the word's counts, or times their squares."""
+        return self._word_sums(self.counts_N, weight_Z, squared)
+
+    def _sums_Z(self, values_N: np.ndarray) -> np.ndarray:
+        """Return (Z,) float64, the sum of a value of each entry over the entries of each topic."""
+        sums_N1 = np.concatenate([[0], np.cumsum(values_N, dtype=np.float64)])
+        return np.diff(sums_N1[self.starts_Z1])
+
+    def _word_sums(self, values_N: np.ndarray, weight_Z: np.ndarray, squared: bool = False) -> np.ndarray:
+        """Return the same as `word_sums`, of any value of each entry."""
         sums_V = np.zeros(self.num_words)
-        inputs = self.starts_Z1, self.words_N, self.counts_N, np.asarray(weight_Z, np.float64)
+        inputs = self.starts_Z1, self.words_N, values_N, np.asarray(weight_Z, np.float64)
         _add_rows(*map(read_only, inputs), squared, sums_V)
         return sums_V
 
+    def entries(self, z: int) -> slice:
+        """Return the entries of topic z."""
+        return slice(int(self.starts_Z1[z]), int(self.starts_Z1[z + 1]))
+
     def row(self, z: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of topic z and their counts, as views."""
-        entries = slice(int(self.starts_Z1[z]), int(self.starts_Z1[z + 1]))
+        entries = self.entries(z)
         return self.words_N[entries], self.counts_N[entries]
 
     def probabilities(self, z: int) -> np.ndarray:
@@ -142,7 +169,8 @@ class TopicRows:
         entries = [np.arange(self.starts_Z1[z], self.starts_Z1[z + 1]) for z in np.asarray(topics_K).tolist()]
         entries_N = np.concatenate([np.empty(0, np.int64), *entries])
         starts_K1 = np.concatenate([[0], np.cumsum(sizes_K)])
-        return TopicRows(starts_K1, self.words_N[entries_N], self.counts_N[entries_N], self.beta_V)
+        excess_N = None if self.excess_N is None else self.excess_N[entries_N]
+        return TopicRows(starts_K1, self.words_N[entries_N], self.counts_N[entries_N], self.beta_V, excess_N)
 
 
 def _priors(beta: float | np.ndarray, num_words: int) -> np.ndarray:

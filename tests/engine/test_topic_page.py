@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.doc_topics import DocTopics, GroupShares, representative_documents
-from mgpu_ngram.engine.topic_page import PageOptions, topic_page
+from mgpu_ngram.engine.topic_page import PageOptions, page_data, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
-from mgpu_ngram.engine.topic_table import TopicFacts
+from mgpu_ngram.engine.topic_table import TopicFacts, topic_table
 from mgpu_ngram.engine.topic_words import largest, most_relevant
 
 ATTACKS = [
@@ -118,6 +119,26 @@ def test_the_data_give_the_most_relevant_words(lambda_):
         score = lambda_ * log_prob + (1 - lambda_) * (log_prob - np.log(share))
         best = largest(score, data["shown"])
         assert np.allclose(score[best][:20], expected.scores_Zn[topic["id"]][:20])
+
+
+def test_priors_of_seed_words_are_no_tokens():
+    """They count for the probabilities alone; a seed word without a token is not among the words of a topic."""
+    counts_VZ = np.array([[3, 0], [0, 2], [0, 0]], np.uint32)
+    seeds = {1: np.array([900.5, 0.5], np.float32), 2: np.array([0.5, 70.5], np.float32)}
+    rows = TopicRows.of_model(TopicModel.of_counts(counts_VZ, Priors(np.ones(2), 0.5, seeds)))
+    for part in rows, rows.take(np.array([0, 1])):
+        assert part.totals_Z.tolist() == [3, 2] and part.shares_Z.tolist() == [0.6, 0.4]
+        assert part.word_totals_V.tolist() == [3, 2, 0]
+        assert part.probabilities(0) == pytest.approx(np.array([3.5, 900.5, 0.5]) / 904.5)
+        assert part.probabilities(1) == pytest.approx(np.array([0.5, 2.5, 70.5]) / 73.5)
+    table = topic_table(rows, "abc".__getitem__, 3).topics
+    assert [(row.topic, row.tokens, row.words) for row in table] == [(0, 3, ["b", "a"]), (1, 2, ["b", "a"])]
+    data = page_data(rows, "abc".__getitem__, TopicFacts(), PageOptions())
+    assert (data["tokens"], data["words"], data["totals"]) == (5, ["a", "b"], [3, 2])
+    for topic, words, counts in zip(data["topics"], ([0, 1], [1]), ([3, 0], [2]), strict=True):
+        assert (topic["words"], topic["counts"]) == (words, counts)
+        weights = np.array(counts) + topic["excess"] + data["beta"]
+        assert weights * topic["scale"] == pytest.approx(rows.probabilities(topic["id"])[words])
 
 
 def test_topics_by_hand():
