@@ -32,6 +32,7 @@ from mgpu_ngram.engine.fold_documents import row_sums, to_csr
 from mgpu_ngram.engine.held_out import hold_out, keep_training
 from mgpu_ngram.engine.open_bags import open_bags
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.lda_inputs import seed_of
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 FEW = {"n_components": 4, "max_iter": 8, "random_state": 1}
@@ -130,6 +131,9 @@ def test_output_as_pandas(planted):
     assert isinstance(lda.set_output(transform="default").transform(table), np.ndarray)
     with pytest.raises(ValueError, match="feature names should match"):
         lda.transform(table.rename(columns={"word3": "other"}))
+    lda.fit([["a", "b"], ["c"]])
+    assert not hasattr(lda, "feature_names_in_") and lda.n_features_in_ == 3
+    assert {word for words in lda.top_words() for word in words} == {*"abc"}
 
 
 def test_without_scikit_learn(tmp_path):
@@ -233,6 +237,8 @@ def test_random_states(planted):
     fits = [ng.LDA(3, max_iter=2, random_state=state()).fit(planted).model_ for state in _STATES]
     assert same_model(fits[0], fits[1]) and same_model(fits[2], fits[3]) and same_model(fits[4], fits[5])
     assert not same_model(fits[0], fits[2]) and not same_model(fits[6], fits[7]), "None draws a new seed"
+    for kind in np.random.RandomState, np.random.default_rng:
+        assert len({seed_of(kind(number)) >> 50 for number in range(50)}) > 40, "they draw from many seeds"
 
 
 _STATES = [lambda: 5, lambda: np.int64(5)] + 2 * [lambda: np.random.RandomState(5)]
