@@ -11,7 +11,7 @@ from mgpu_ngram.kernels.lda.count_topics import count_topics
 from mgpu_ngram.kernels.lda.examples import corpus
 from mgpu_ngram.kernels.lda.layout import lay_out
 from mgpu_ngram.kernels.lda.sample_topics import SHORT, Draw, sample_topics
-from mgpu_ngram.kernels.lda.weights import BLOCK, PRIOR_BITS, WordTopics, weigh_word
+from mgpu_ngram.kernels.lda.weights import BLOCK, PRIOR_BITS, WordTopics, prior_weight, weigh_word, word_weight
 
 CHI_SQUARE = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47}  # 0.1 % quantiles by degrees of freedom
 
@@ -104,6 +104,13 @@ def test_the_smallest_probabilities_do_not_vanish(count, alpha_Z, to_device):
     words = words_of([[0, count]], [10**9, 10**9], alpha_Z, 0.01, 1)
     expected = [0.25, 0.75] if count == 1 else [0.5, 0.5]
     assert_fits(drawn(documents, pairs, words, to_device, 3000), expected)
+
+
+def test_every_weight_is_at_least_one():
+    """Or a topic without tokens of a word, and with a small prior, could never be drawn."""
+    assert word_weight(np.float32(1e-30), np.float32(1)) == 1
+    assert prior_weight(np.int32(1), np.float32(1e-6 * (1 << PRIOR_BITS))) == 1
+    assert prior_weight(np.int32(3), np.float32(1 << PRIOR_BITS)) == 3 << PRIOR_BITS
 
 
 def test_a_topic_of_one_word_keeps_its_weight_without_the_token(to_device):
