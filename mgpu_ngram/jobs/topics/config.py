@@ -40,14 +40,16 @@ class TopicsConfig:
         check_at_least(self, 0, "examples", "nearest")
         check_files(self.documents)
         if not 0 <= self.threshold <= 1:
-            raise InputError(f"threshold is {self.threshold:g} but must be a share from 0 to 1")
+            raise InputError(f"threshold is {self.threshold} but must be a share from 0 to 1")
         if not 0 <= self.relevance_lambda <= 1:
-            raise InputError(f"relevance_lambda is {self.relevance_lambda:g} but must be 0 to 1")
+            raise InputError(f"relevance_lambda is {self.relevance_lambda} but must be 0 to 1")
         if self.dense and self.format == "npz":
             raise InputError("format npz is a sparse matrix but dense is true; give format npy, or leave dense out")
         if self.group_by and self.time:
             raise InputError(f"group_by is {self.group_by!r} and time is {self.time!r}; give one of them")
         for name in ("group_by", "time", "text_column", "vocabulary"):
+            if getattr(self, name) == "":
+                raise InputError(f"{name} is empty; give a name, or leave it out")
             if getattr(self, name) and not self.documents:
                 raise InputError(f"{name} is {getattr(self, name)!r} but documents are not given; give documents")
 
