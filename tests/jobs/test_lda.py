@@ -207,6 +207,21 @@ def test_a_run_ends_at_the_fourth_loss_of_workers(monkeypatch):
         run_with(5)
 
 
+def test_a_gang_that_ends_without_a_lost_worker_ends_the_run(monkeypatch):
+    bags, executor, starts = bags_of([["a", "b"], ["b", "c"]]), LocalExecutor(workers=1), []
+
+    def failing(*arguments, **how):
+        starts.append(arguments)
+        raise GangError("the gang could not start")
+
+    monkeypatch.setattr(executor, "gang", failing)
+    corpus = corpus_of(bags.blocks(), bags.num_words)
+    with pytest.raises(GangError, match="^the gang could not start$"):
+        train(LdaConfig(["given"], topics=2, sweeps=3), corpus, executor)
+    assert len(starts) == 1
+    executor.close()
+
+
 def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path, starts):
     def interrupt():
         time.sleep(0.2)
