@@ -66,7 +66,10 @@ def test_words_with_and_without_a_slot_and_room_that_grows(slots, word_bytes, mo
     assert sum(map(bool, prefixes)) > 100
 
 
-def test_texts_up_to_a_limit():
+@pytest.mark.parametrize("word_bytes", [0, 12])
+def test_texts_up_to_a_limit(word_bytes, monkeypatch):
+    """Also where the room for them grows between two rows."""
+    monkeypatch.setattr(suffix_texts_module, "WORD_BYTES", word_bytes)
     words = word_texts(np.array([0, 2, 20]), np.frombuffer(b"ab" + b"x" * 18, np.uint8))
     ids = np.array([[0, 0, 1, 1], [0, 1, 0, 1]], np.uint32)  # texts of 5, 21, 21 and 37 bytes
     for limit, rows in (0, 1), (5, 1), (25, 1), (26, 2), (46, 2), (47, 3), (83, 3), (84, 4):
