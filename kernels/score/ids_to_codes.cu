@@ -1,14 +1,14 @@
 #include "common.cuh"
-// ids_T (T,) ID, offsets_S1 (S + 1,) i64  ->  codes_C (C,) u32, C = T + S; ends_S (S,) i64; status (1,) int, 0 before:
-// see ids_to_codes.py. A block takes tiles of TILE codes. A warp finds the sentence of the tile's first code, another one
+// ids_T (T,) ID, offsets_S1 (S + 1,) i64  ->  codes_C (C,) u32, C = T + S; ends_S (S,) i64; wrong_2 (2,) int, 0 before,
+// perhaps in host memory: see ids_to_codes.py. A block takes tiles of TILE codes. A warp finds the sentence of the tile's first code, another one
 // that of the last; then a mask tells where sentences end in the tile. Each code is written once, from ids within bounds,
 // so wrong offsets leave no code unwritten.
 
 #define TILE 4096
 #define WORDS (TILE / 32)
 #define LOADS 4  // of a thread, before it writes
-#define BAD_IDS 1
-#define BAD_OFFSETS 2
+#define IDS 0  // places in wrong_2
+#define OFFSETS 1
 
 // The last sentence that begins at or before position c, found by a warp. Sentence s begins at offsets_S1[s] + s.
 __device__ __forceinline__ i64 sentence_at(const i64* offsets_S1, i64 S, i64 c) {
@@ -24,12 +24,12 @@ __device__ __forceinline__ i64 sentence_at(const i64* offsets_S1, i64 S, i64 c) 
 }
 
 extern "C" __global__ void ids_to_codes(const ID* ids_T, i64 T, const i64* offsets_S1, i64 S, i64 num_words,
-                                        u32* codes_C, i64* ends_S, int* status) {
+                                        u32* codes_C, i64* ends_S, int* wrong_2) {
   __shared__ i64 sentences[2];
   __shared__ u32 ends[WORDS], ends_before[WORDS];
   const int tid = threadIdx.x, warps = blockDim.x / 32;
   i64 C = T + S;
-  int wrong = 0;
+  bool bad_ids = false, bad_offsets = false;
   for (i64 base = blockIdx.x * (i64)TILE; base < C && S > 0; base += gridDim.x * (i64)TILE) {
     const i64 last = min(base + TILE, C) - 1;
     for (int w = tid / 32; w < 2; w += warps) {
@@ -70,7 +70,7 @@ extern "C" __global__ void ids_to_codes(const ID* ids_T, i64 T, const i64* offse
         const i64 id = is_word ? (i64)ids_T[t] : 0;
         const bool known = id >= 0 && id < num_words;
         made[k] = !is_word ? 0 : known ? (u32)id + 1 : 1;
-        if (is_word && !known) wrong |= BAD_IDS;
+        bad_ids |= is_word && !known;
       }
 #pragma unroll
       for (int k = 0; k < LOADS; ++k)
@@ -81,8 +81,9 @@ extern "C" __global__ void ids_to_codes(const ID* ids_T, i64 T, const i64* offse
   GRID_STRIDE_LOOP(s, S) {
     i64 end = offsets_S1[s + 1];
     ends_S[s] = min(max(end, 0LL), T) + s + 1;
-    if (end < offsets_S1[s]) wrong |= BAD_OFFSETS;
+    bad_offsets |= end < offsets_S1[s];
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0 && (offsets_S1[0] != 0 || offsets_S1[S] != T)) wrong |= BAD_OFFSETS;
-  if (wrong) atomicOr(status, wrong);
+  bad_offsets |= blockIdx.x == 0 && threadIdx.x == 0 && (offsets_S1[0] != 0 || offsets_S1[S] != T);
+  if (bad_ids) wrong_2[IDS] = 1;
+  if (bad_offsets) wrong_2[OFFSETS] = 1;
 }

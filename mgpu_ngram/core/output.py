@@ -78,7 +78,11 @@ class Sink:
         self._count(len(data))
 
     def write_with_crc(self, parts: Sequence[Any], crc: int) -> None:
-        """Write parts whose CRC-32, one after the other, is known.
+        """Write parts whose CRC-32, one after the other, is known."""
+        self.add_crc(crc, self.append_together(parts))
+
+    def append_together(self, parts: Sequence[Any]) -> int:
+        """Write parts that have their own checksums; return their bytes.
 
         All in one call of the system if it takes them: after each call, a thread waits for the interpreter.
         """
@@ -92,6 +96,10 @@ class Sink:
             if written:
                 views[0] = views[0][written:]
         self._count(nbytes)
+        return nbytes
+
+    def add_crc(self, crc: int, nbytes: int) -> None:
+        """Add the CRC-32 of the last bytes, `nbytes` of them, which were appended."""
         self.crc32 = append_crc32(self.crc32, crc, nbytes)
 
     def sync(self) -> None:

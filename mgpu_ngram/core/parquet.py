@@ -14,7 +14,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Sink, new_file
-from mgpu_ngram.core.parquet_deltas import DeltaWriter, Page, RowGroup
+from mgpu_ngram.core.parquet_deltas import Copied, DeltaWriter, Page, RowGroup
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 from mgpu_ngram.kernels.count.pack_deltas import numbers_of_word, whole_numbers
@@ -111,9 +111,12 @@ class PartWriter:
         if len(table):
             self._rest.append(_copy(table))
 
-    def add_groups(self, groups: Sequence[RowGroup]) -> None:
-        """Append row groups that were encoded before. `add` must not be called for the same file."""
-        self._writer.write_together((rows, self._checked(pages)) for rows, pages in groups)
+    def add_groups(self, groups: Sequence[RowGroup], copied: Copied) -> None:
+        """Append row groups that were encoded on a device. `add` must not be called for the same file.
+
+        copied  ranges of the device's bytes -> a context with these in host memory
+        """
+        self._writer.write_copied(((rows, self._checked(pages)) for rows, pages in groups), copied)
         self._rows += sum(rows for rows, _ in groups)
 
     def _write_rest(self, kind: type[BaseException] | None, *_: Any) -> None:

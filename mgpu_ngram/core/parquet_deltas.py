@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -30,15 +31,16 @@ DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, RLE = 5, 7, 3  # encodings
 KINDS = {"int32": 1, "int64": 2, "string": 6, "binary": 6}  # of columns: types of Parquet
 ITEM_BYTES = {"int32": 4, "int64": 8}
 MAX_PAGE_BYTES = 2**31 - 1
+WRITTEN_BYTES = 16 << 20  # of pages that are copied and written at once
 BYTES = [bytes([value]) for value in range(256)]
 Field = tuple[int, int, bytes]  # number, type, value
-Range = tuple[int, int]  # the least and the greatest integer
+Range = tuple[int, int]  # the least and the greatest integer; or begin and end
 
 
 class Page(NamedTuple):
     """A column of a row group.
 
-    parts      of its bytes, as buffers
+    parts      of its bytes, as buffers; or of a page on a device, as (begin, end) in an array there
     nbytes     of all parts
     crc32      of all parts
     encoding   DELTA_BINARY_PACKED or DELTA_BYTE_ARRAY
@@ -53,6 +55,7 @@ class Page(NamedTuple):
 
 
 RowGroup = tuple[int, Sequence[Page]]  # rows, and a page for each column
+Copied = Callable[[Sequence[Range]], AbstractContextManager[Sequence[memoryview]]]  # ranges of bytes -> in host memory
 
 
 class _Piece(NamedTuple):
@@ -99,16 +102,18 @@ class DeltaWriter:
         for piece in self._group(rows, pages):
             self._sink.write_with_crc(piece.parts, piece.crc32)
 
-    def write_together(self, groups: Iterable[RowGroup]) -> None:
-        """Append row groups whose pages are all in memory: in one call of the system, after which a thread waits for
-        the interpreter.
-        """
+    def write_copied(self, groups: Iterable[RowGroup], copied: Copied) -> None:
+        """Append row groups whose pages are on a device; `copied` brings some of their parts to the host."""
         parts: list[Any] = []
-        crc = 0
+        crc, start = 0, self._end
         for piece in (piece for rows, pages in groups for piece in self._group(rows, pages)):
             parts += piece.parts
             crc = append_crc32(crc, piece.crc32, piece.nbytes)
-        self._sink.write_with_crc(parts, crc)
+        for some in _batches(parts, WRITTEN_BYTES):
+            with copied([part for part in some if isinstance(part, tuple)]) as views:
+                view = iter(views)
+                self._sink.append_together([next(view) if isinstance(part, tuple) else part for part in some])
+        self._sink.add_crc(crc, self._end - start)
 
     def _group(self, rows: int, pages: Iterable[Page]) -> Iterator[_Piece]:
         """Yield the pages of a row group with their headers; describe the group for the footer."""
@@ -158,6 +163,21 @@ class DeltaWriter:
             (4, LIST, _list(STRUCT, self._groups)), (6, BINARY, _text(f"mgpu_ngram version {VERSION}")),
             (7, LIST, _list(STRUCT, [ordered] * len(self._columns))),
         )  # fmt: skip
+
+
+def _batches(parts: Iterable[Any], nbytes: int) -> Iterator[list[Any]]:
+    """Yield parts in order, ranges of `nbytes` bytes at a time and what lies between; a range may be divided."""
+    some: list[Any] = []
+    room = nbytes
+    for part in parts:
+        while isinstance(part, tuple) and part[1] - part[0] > room:
+            cut = part[0] + room
+            yield [*some, (part[0], cut)]
+            some, room, part = [], nbytes, (cut, part[1])
+        some.append(part)
+        room -= part[1] - part[0] if isinstance(part, tuple) else 0
+    if some:
+        yield some
 
 
 def page_of(parts: Sequence[Any], encoding: int, found: Range | None) -> Page:

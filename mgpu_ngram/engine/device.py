@@ -212,6 +212,23 @@ def pinned_buffer(nbytes: int) -> np.ndarray:
     return np.ndarray(nbytes, np.uint8, cupy.cuda.alloc_pinned_memory(nbytes))
 
 
+def host_flags(size: int, device: str) -> np.ndarray:
+    """Return zeros in host memory which kernels of the device can set, (size,) int32."""
+    flags = pinned_buffer(4 * size).view(np.int32) if device == "gpu" else np.empty(size, np.int32)
+    flags[:] = 0
+    return flags
+
+
+def work_so_far(device: str) -> Callable[[], None]:
+    """Return a function that waits until the device has done all work that its current stream has now."""
+    if device == "cpu":
+        return lambda: None
+    import cupy
+
+    wait: Callable[[], None] = cupy.cuda.get_current_stream().record().synchronize
+    return wait
+
+
 class _Way:
     """Pinned buffers for copies in one direction, to the device or to the host, one copy at a time."""
 

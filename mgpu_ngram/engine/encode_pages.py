@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mgpu_ngram.core.crc import append_crc32
-from mgpu_ngram.core.parquet import GROUP_BYTES, group_rows
-from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page, Range, RowGroup
+from mgpu_ngram.core.parquet import GROUP_BYTES, PartWriter, group_rows
+from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, Page
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.device import on_device_or_host, to_device
 from mgpu_ngram.engine.heaviest import Summary, sums_before
 from mgpu_ngram.engine.host_copies import SliceCopies
 from mgpu_ngram.kernels.count.crc32 import crc32
+from mgpu_ngram.kernels.count.join_ranges import join_ranges
 from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_deltas, whole_numbers
 from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 MOST_ROWS = 1 << 25  # that are encoded at once; more would take memory and save no time
-COPIED_BYTES = 16 << 20  # of row groups that a thread copies to the host at once, or of one that is larger
-WRITING_THREADS = 8  # that copy pages to the host and write them at once: more would mostly wait for the interpreter
-
-
-class _EncodedPage(NamedTuple):
-    """A page on the device: the ranges of its parts in the bytes of its group, and the fields of `Page`."""
-
-    ranges: list[tuple[int, int]]
-    crc32: int
-    encoding: int
-    found: Range | None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(end - begin for begin, end in self.ranges)
+WRITING_THREADS = 16  # that copy pages to the host and write them at once
 
 
 class _EncodedGroup(NamedTuple):
-    """A row group on the device; the groups that were encoded with it share `data`."""
+    """A row group on the device: the parts of its pages are ranges of `data`, which neighbouring groups share."""
 
     rows: int
     data: Any
-    pages: list[_EncodedPage]
+    pages: list[Page]
 
     @property
     def nbytes(self) -> int:
@@ -68,37 +54,11 @@ class EncodedShard:
     def nbytes(self) -> int:
         return sum(group.nbytes for group in self.groups)
 
-    def slices(self) -> Generator[list[RowGroup], None, None]:
-        """Yield all row groups, some at a time, in host memory until the next ones are taken."""
-        first = 0
-        while first < len(self.groups):
-            data, nbytes, last = self.groups[first].data, self.groups[first].nbytes, first + 1
-            while last < len(self.groups) and self.groups[last].data is data:
-                nbytes += self.groups[last].nbytes
-                if nbytes > COPIED_BYTES:
-                    break
-                last += 1
-            with self._copied(self.groups[first:last]) as groups:
-                yield groups
-            first = last
-
-    @contextmanager
-    def _copied(self, groups: Sequence[_EncodedGroup]) -> Iterator[list[RowGroup]]:
-        """Yield groups of the same data. The parts of a column follow each other there, so they are copied together."""
-        first, last = ([r for page in group.pages for r in page.ranges] for group in (groups[0], groups[-1]))
-        ranges = [(begin, end) for (begin, _), (_, end) in zip(first, last, strict=True)]
-        with self.copies.copied(groups[0].data, ranges) as streams:
-            of_groups: list[RowGroup] = []
-            for group in groups:
-                copied, pages = zip(ranges, streams, strict=True), []
-                for page in group.pages:
-                    parts = []
-                    for begin, end in page.ranges:
-                        (start, _), part = next(copied)
-                        parts.append(part[begin - start : end - start])
-                    pages.append(Page(parts, page.nbytes, page.crc32, page.encoding, page.found))
-                of_groups.append((group.rows, pages))
-            yield of_groups
+    def write(self, writer: PartWriter) -> None:
+        """Append all row groups to a file."""
+        for _, same in groupby(self.groups, key=lambda group: id(group.data)):
+            groups = list(same)
+            writer.add_groups([(g.rows, g.pages) for g in groups], partial(self.copies.copied, groups[0].data))
 
 
 def row_bytes(columns: str, order: int) -> int:
@@ -212,33 +172,35 @@ def _at_least(table: ShardedTable, min_count: int) -> ShardedTable:
 
 def _encoded_pages(
     columns: Sequence[Numbers], starts_P1: list[int], suffixes: tuple[Any, list[int]] | None = None
-) -> tuple[Any, list[list[_EncodedPage]]]:
-    """Return the bytes of all pages on their device, column after column, and the pages of each row group.
+) -> tuple[Any, list[list[Page]]]:
+    """Return the bytes of all pages on their device, as files have them, and the pages of each row group.
 
     columns   integers that are packed
     suffixes  of texts: their bytes, and where those of each group begin. Their page begins with the first two columns
 
     Has few calls of the device: beside threads that write, each waits for the interpreter.
     """
-    packed, C, P = pack_deltas(columns, starts_P1), len(columns), len(starts_P1) - 1
-    data, cuts, xp = packed.data, packed.starts_CP1, array_module(packed.data)
+    packed, P = pack_deltas(columns, starts_P1), len(starts_P1) - 1
+    streams = [[cuts] for cuts in packed.starts_CP1]  # of each column
+    joined, xp = packed.data[:0], array_module(packed.data)
     if suffixes:
-        cuts = [*cuts, [len(data) + start for start in suffixes[1]]]
-        data = xp.concatenate([data, suffixes[0]])
-    sizes = np.diff(cuts).reshape(-1)
-    begin_N, size_N = xp.asarray(np.stack([np.array(cuts)[:, :-1].reshape(-1), sizes]))
+        joined, begins_P1 = suffixes
+        streams[:2] = [[*packed.starts_CP1[:2], [len(packed.data) + begin for begin in begins_P1]]]
+    ranges = [[(cuts[p], cuts[p + 1]) for cuts in column] for p in range(P) for column in streams]  # of each page
+    data = join_ranges(packed.data, joined, [part for page in ranges for part in page])
+    sizes_N = np.array([sum(end - begin for begin, end in page) for page in ranges])
+    ends_N = np.cumsum(sizes_N)
+    begin_N, size_N = xp.asarray(np.stack([ends_N - sizes_N, sizes_N]))
     arrays = crc32(data, begin_N, size_N), packed.least_CP.reshape(-1), packed.most_CP.reshape(-1)
-    numbers = to_host(xp.concatenate(arrays, dtype=np.int64)).reshape(-1, P).tolist()  # waits until `data` is complete
-    crcs, least, most = numbers[: len(cuts)], numbers[len(cuts) : len(cuts) + C], numbers[len(cuts) + C :]
+    numbers = to_host(xp.concatenate(arrays, dtype=np.int64)).reshape(-1, P)  # waits until `data` is complete
+    C, kinds = len(columns), len(streams)
+    crcs, found_CP = numbers[:kinds].reshape(-1).tolist(), numbers[kinds:].reshape(2, C, P).transpose(1, 2, 0).tolist()
 
-    def page(p: int, streams: Sequence[int], encoding: int) -> _EncodedPage:
-        ranges, crc = [(cuts[s][p], cuts[s][p + 1]) for s in streams], 0
-        for s, (begin, end) in zip(streams, ranges, strict=True):
-            crc = append_crc32(crc, crcs[s][p], end - begin)
-        found = (least[streams[0]][p], most[streams[0]][p]) if encoding == DELTA_BINARY_PACKED else None
-        return _EncodedPage(ranges, crc, encoding, found)
+    def page(n: int) -> Page:
+        p, column = divmod(n, kinds)
+        is_text, end, size = suffixes is not None and column == 0, int(ends_N[n]), int(sizes_N[n])
+        encoding = DELTA_BYTE_ARRAY if is_text else DELTA_BINARY_PACKED
+        found = None if is_text else tuple(found_CP[column - kinds][p])
+        return Page([(end - size, end)], size, crcs[n], encoding, found)
 
-    layout = [([c], DELTA_BINARY_PACKED) for c in range(2 if suffixes else 0, C)]
-    if suffixes:
-        layout = [([0, 1, C], DELTA_BYTE_ARRAY), *layout]
-    return data, [[page(p, *column) for column in layout] for p in range(P)]
+    return data, [[page(n) for n in range(p * kinds, (p + 1) * kinds)] for p in range(P)]

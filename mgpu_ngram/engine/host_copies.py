@@ -44,6 +44,15 @@ class HostCopies:
         return self._arrays
 
 
+def _united(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield ranges in order, with neighbours as one: a thread gives the interpreter away at each call of CUDA."""
+    first = 0
+    for n in range(1, len(ranges) + 1):
+        if n == len(ranges) or ranges[n][0] != ranges[n - 1][1]:
+            yield ranges[first][0], ranges[n - 1][1]
+            first = n
+
+
 class SliceCopies:
     """Copies of parts of a device's arrays through pinned buffers, one for each thread that copies.
 
@@ -75,14 +84,17 @@ class SliceCopies:
             stream, buffer = kept or (Stream(non_blocking=True), np.empty(0, np.uint8))
             if len(buffer) < nbytes:
                 buffer = pinned_buffer(rounded_up(nbytes, SIZES_PER_OCTAVE))
-            kept, start, parts = (stream, buffer), 0, []
-            for begin, end in ranges:
-                target = buffer[start : start + end - begin]
-                source, kind = array.data.ptr + begin, runtime.memcpyDeviceToHost
-                runtime.memcpyAsync(target.ctypes.data, source, end - begin, kind, stream.ptr)
-                parts.append(target.data)
+            kept, start = (stream, buffer), 0
+            parts: list[memoryview] = []
+            for begin, end in _united(ranges):
+                target, source = buffer[start:].ctypes.data, array.data.ptr + begin
+                runtime.memcpyAsync(target, source, end - begin, runtime.memcpyDeviceToHost, stream.ptr)
                 start += end - begin
             stream.synchronize()
+            start = 0
+            for begin, end in ranges:
+                parts.append(buffer[start : start + end - begin].data)
+                start += end - begin
             yield parts
         finally:
             self._buffers.put(kept)

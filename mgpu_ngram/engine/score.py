@@ -14,7 +14,15 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.blocks import device_blocks
-from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, move_to, to_device_fast
+from mgpu_ngram.engine.device import (
+    Stopwatch,
+    free_bytes,
+    host_flags,
+    memory_guard,
+    move_to,
+    to_device_fast,
+    work_so_far,
+)
 from mgpu_ngram.engine.open_model import KeyedModel, open_keyed
 from mgpu_ngram.engine.replicas import held_object, held_replica
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
@@ -22,7 +30,7 @@ from mgpu_ngram.engine.trie import edges_of, index_of, values_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
-from mgpu_ngram.kernels.score.ids_to_codes import BAD_IDS, BAD_OFFSETS, ID_TYPES, ids_to_codes
+from mgpu_ngram.kernels.score.ids_to_codes import ID_TYPES, ids_to_codes
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_by_keys import KeyTables, score_by_keys
 from mgpu_ngram.kernels.score.score_tokens import MAX_SCORED_ORDER, score_tokens
@@ -171,21 +179,25 @@ class Replica:
     def score_ids(self, ids_T: Any, offsets_S: Any, bos: bool = True, eos: bool = True) -> BlockScores:
         """Score sentences of word ids: sentence s is ids_T[offsets_S[s]:offsets_S[s + 1]]; integers, on any device.
 
-        Raises InputError for ids or offsets that are out of range.
+        Raises InputError for ids or offsets that are out of range. Once these are checked, the host does not wait.
         """
         V = len(self.words)
         ids_T, offsets_S = self._integers("ids", ids_T), self._integers("offsets", offsets_S)
         offsets_S = offsets_S.astype(np.int64, copy=False)
-        T, status = len(ids_T), BAD_OFFSETS
-        if len(offsets_S):
-            if ids_T.dtype not in ID_TYPES:
-                ids_T = ids_T.astype(np.int64)
-            codes_T, ends_S, status_1 = ids_to_codes(ids_T, offsets_S, V)
+        T = len(ids_T)
+        if not len(offsets_S):
+            raise _wrong_offsets(offsets_S, T)
+        if ids_T.dtype not in ID_TYPES:
+            ids_T = ids_T.astype(np.int64)
+        codes_T, ends_S, wrong_2 = ids_to_codes(ids_T, offsets_S, V, host_flags(2, self.device))
+        wait = work_so_far(self.device)
+        try:
             scores = self.score_codes(codes_T, bos, eos, ends_S)
-            status = int(to_host(status_1)[0])  # last, because the host waits here
-        if status & BAD_OFFSETS:
-            raise InputError(f"offsets are {offsets_S} but must rise from 0 to the number of ids, {T:,}")
-        if status & BAD_IDS:
+        finally:
+            wait()  # for the codes and the flags, not for the scores
+        if wrong_2[1]:
+            raise _wrong_offsets(offsets_S, T)
+        if wrong_2[0]:
             raise InputError(f"ids are {int(ids_T.min())} to {int(ids_T.max())} but must be 0 to {V - 1}")
         return scores
 
@@ -210,6 +222,10 @@ class Replica:
         if positions_T is None:
             positions_T = find_tokens(text_B, isspace=True)
         return self.score_codes(find_codes(text_B, positions_T, *self._words), bos, eos), positions_T
+
+
+def _wrong_offsets(offsets_S: Any, T: int) -> InputError:
+    return InputError(f"offsets are {offsets_S} but must rise from 0 to the number of ids, {T:,}")
 
 
 def score_chunk(chunk: Chunk, options: ScoreOptions) -> ChunkScores:

@@ -6,7 +6,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -230,9 +229,7 @@ def _write_shard(
         for piece in pieces:
             if isinstance(piece, EncodedShard):
                 rows, counted, head = piece.summary
-                with closing(piece.slices()) as slices:  # or the traceback of an error would keep a buffer for copies
-                    for groups in slices:
-                        writer.add_groups(groups)
+                piece.write(writer)
             else:
                 rows, counted, head = len(piece), int(piece.counts.sum()), piece
                 writer.add(_at_least(piece, options.min_count) if options.min_count > 1 else piece)

@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from mgpu_ngram.core import output
+from mgpu_ngram.core import output, parquet_deltas
 from mgpu_ngram.core import parquet as parquet_module
 from mgpu_ngram.core.output import write_together
 from mgpu_ngram.core.parquet import PartWriter
@@ -53,11 +53,6 @@ def on_device(table, to_device):
     return ShardedTable(to_device(table.keys), to_device(table.counts), table.ends_S, table.order, table.bits)
 
 
-def add_slices(writer, slices):
-    for groups in slices:
-        writer.add_groups(groups)
-
-
 def file_of(path, order, vocabulary, columns, add):
     with PartWriter(path, order, vocabulary, vocabulary.as_text, columns) as writer:
         add(writer)
@@ -80,9 +75,7 @@ def test_files_are_those_of_a_writer(order, min_count, columns, vocabulary, to_d
         rows = table.shard(s)
         kept = rows.counts >= min_count
         expected = Table(rows.keys[:, kept], rows.counts[kept], order, BITS)
-        found = file_of(
-            tmp_path / "encoded", order, vocabulary, columns, lambda w, shard=shard: add_slices(w, shard.slices())
-        )
+        found = file_of(tmp_path / "encoded", order, vocabulary, columns, shard.write)
         assert found == file_of(tmp_path / "rows", order, vocabulary, columns, lambda w, rows=expected: w.add(rows))
         assert (shard.summary.distinct, shard.summary.total) == (len(rows), rows.counts.sum())
         assert sum(group.rows for group in shard.groups) == len(expected)
@@ -148,9 +141,7 @@ class CountedCopies:
 
 @pytest.mark.parametrize("columns", ["text", "ids"])
 @pytest.mark.parametrize(("rows", "together"), [(499, [4, 4, 2]), (200, [2] * 5), (100, [1] * 10)])
-def test_row_groups_are_copied_together_up_to_a_limit(
-    columns, rows, together, vocabulary, to_device, tmp_path, monkeypatch
-):
+def test_pages_are_copied_together_up_to_a_limit(columns, rows, together, vocabulary, to_device, tmp_path, monkeypatch):
     """A large shard is encoded some row groups at once, and only these can be copied together."""
     for name in "GROUP_ROWS", "IDS_GROUP_ROWS":
         monkeypatch.setattr(parquet_module, name, 100)
@@ -160,22 +151,18 @@ def test_row_groups_are_copied_together_up_to_a_limit(
     encoder = PageEncoder(vocabulary, columns, 1, words + rows * encode_pages.row_bytes(columns, 3))
     given = on_device(table, to_device)
     [shard] = encoder.encode(given, summaries(given, TOP))
-    sizes = [group.nbytes for group in shard.groups]
     encodings = [[group.nbytes for group in same] for _, same in groupby(shard.groups, lambda group: id(group.data))]
     assert [*map(len, encodings)] == together
-    for limit in 0, sum(sizes[:3]), 1 << 30:
-        monkeypatch.setattr(encode_pages, "COPIED_BYTES", limit)
-        copies, copied, calls = CountedCopies(), [], []
+    for limit in 7, 1_000, 1 << 30:
+        monkeypatch.setattr(parquet_deltas, "WRITTEN_BYTES", limit)
+        copies, calls = CountedCopies(), []
         monkeypatch.setattr(output, "write_together", lambda *a, c=calls: c.append(a) or write_together(*a))
-        slices = replace(shard, copies=copies).slices()
-        assert file_of(tmp_path / "encoded", 3, vocabulary, columns, lambda w, s=slices: add_slices(w, s)) == expected
-        for own in encodings:
-            for i, size in enumerate(own):
-                if i and copied[-1] + size <= limit:
-                    copied[-1] += size
-                else:
-                    copied.append(size)
-        assert copies.sizes == copied and len(calls) == len(copied)
+        shard = replace(shard, copies=copies)
+        assert file_of(tmp_path / "encoded", 3, vocabulary, columns, shard.write) == expected
+        whole, rests = zip(*(divmod(sum(own), limit) for own in encodings), strict=True)
+        sizes = [size for n, rest in zip(whole, rests, strict=True) for size in [*[limit] * n, *[rest] * (rest > 0)]]
+        assert [size for size in copies.sizes if size] == sizes
+        assert len(calls) == len(copies.sizes)
 
 
 @pytest.mark.parametrize("columns", ["text", "ids"])
@@ -190,6 +177,6 @@ def test_codes_outside_the_vocabulary_are_refused(columns, code, vocabulary, to_
             1,
             vocabulary,
             columns,
-            lambda w: add_slices(w, encoder.encode(table, summaries(table, TOP))[0].slices()),
+            encoder.encode(table, summaries(table, TOP))[0].write,
         )
     assert not list(tmp_path.iterdir())

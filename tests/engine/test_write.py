@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgpu_ngram.core import parquet as parquet_module
+from mgpu_ngram.core import parquet_deltas
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
@@ -252,7 +253,7 @@ def test_the_host_writes_the_shards_of_a_full_device(where, to_runs, write, gpu_
 def test_a_file_that_fails_keeps_no_buffer(gpu_budget, to_sharded, full_disk, tmp_path, monkeypatch):
     """Its error may wait long in its thread; other threads then wait for its buffer."""
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 1)
-    monkeypatch.setattr(encode_pages, "COPIED_BYTES", 0)
+    monkeypatch.setattr(parquet_deltas, "WRITTEN_BYTES", 1)
     vocabulary, taken = vocabulary_of(WORDS), []
 
     class Copies:
