@@ -27,8 +27,8 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-GROUP_ROWS = 1 << 18  # rows of a row group of text; a thread that writes holds one, 20 to 40 MB
-IDS_GROUP_ROWS = 1 << 20  # rows of a row group of ids; a thread holds 25 to 40 MB
+GROUP_ROWS = 1 << 19  # rows of a row group of text; a thread of a CPU that writes holds one, 40 to 80 MB
+IDS_GROUP_ROWS = 1 << 20  # rows of a row group of ids; such a thread holds 25 to 40 MB
 GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group
 BUFFER_BYTES = 4 << 20  # buffer of a file being written
 
