@@ -30,6 +30,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "bytes/python loop": (),
     "words/": ("jobs.count.run",),
     "words/codes to tables": ("engine.count",),
+    "words/join_ranges": ("kernels.count.join_ranges",),
     "words/ngram_keys": ("kernels.count.ngram_keys",),
     "words/peer": (),
     "words/prefix_runs": ("kernels.count.count_prefixes",),

@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.codes import count_codes
 from mgpu_ngram.benchmarks.corpora import zipf_ids
-from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.traffic import keys_bytes, radix_bytes, runs_bytes, sort_bytes, table_bytes
 from mgpu_ngram.benchmarks.units import TOKENS_PER_SECOND
 from mgpu_ngram.core.tables import Table
@@ -22,6 +22,7 @@ from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
+from mgpu_ngram.kernels.count.join_ranges import join_ranges
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -29,6 +30,7 @@ ORDER = 5
 VOCABULARY = 500_000
 ORACLE_WORDS = 50_000  # counted by collections.Counter, too
 TARGET = 2e9  # tokens/s on one H200
+PAGES, PAGES_BYTES = 64, {"gpu": 1 << 30, "cpu": 1 << 24}
 
 
 def run(suite: Suite, tokens: int) -> list[np.ndarray]:
@@ -38,6 +40,8 @@ def run(suite: Suite, tokens: int) -> list[np.ndarray]:
     _check_beginning(suite, codes_T[:ORACLE_WORDS])
     counts = _codes_to_tables(suite, codes_T, tokens)
     _kernels(suite, codes_T, tokens, [len(c) for c in counts])
+    suite.release()
+    _pages(suite)
     suite.release()
     suite.run(
         f"words/peer {suite.xp.__name__}.unique by ranks",
@@ -136,3 +140,24 @@ def _kernels(suite: Suite, codes_T: Any, tokens: int, distinct: list[int]) -> No
         bytes_moved=runs_bytes(T, ORDER, bits) + sum(table_bytes(n, bits, G) for n, G in enumerate(distinct, 1)),
         **row,
     )
+
+
+def _pages(suite: Suite) -> None:
+    """Bytes of packed columns and of suffixes, put into the order of pages: PAGES row groups of four parts."""
+    rng = np.random.default_rng(1)
+    total = PAGES_BYTES[suite.device]
+    bytes_B = to_device(rng.integers(0, 256, total, np.uint8), suite.device)
+    cuts = np.sort(rng.integers(0, total, 4 * PAGES - 1)).tolist()
+    parts = list(itertools.pairwise([0, *cuts, total]))
+    ranges = [parts[column * PAGES + page] for page in range(PAGES) for column in range(4)]
+    A = parts[3 * PAGES][0]
+    packed_A, suffixes_B = bytes_B[:A], bytes_B[A:]
+
+    def verify(data: Any) -> None:
+        if not suite.xp.array_equal(data, suite.xp.concatenate([bytes_B[begin:end] for begin, end in ranges])):
+            raise WrongResult("join_ranges gives other bytes than slices; not timed")
+
+    suite.run(
+        "words/join_ranges", f"bytes={total} ranges={len(ranges)}", lambda: join_ranges(packed_A, suffixes_B, ranges),
+        check=verify, items=total, unit="bytes/s", bytes_moved=2 * total, ceiling="copy",
+    )  # fmt: skip
