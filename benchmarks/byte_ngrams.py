@@ -27,8 +27,8 @@ STRATEGIES = (("global", 1), ("private", 1), ("private", 128), ("sort", 1), ("ha
 DENSE_ORDERS, SPARSE_ORDERS = range(1, 5), range(1, 9)
 EXPERIMENT_B_ORDER = 3
 PEER_ORDERS = (1, 3, 8)
-LOOP_BYTES = 1 << 20  # of text that the plain Python loop counts; every byte takes it as long
-ORACLE_BYTES = {"gpu": 1 << 30, "cpu": 1 << 25}  # of text that is counted by sorting all its windows, too
+LOOP_BYTES = 1 << 20  # bytes of text that the plain Python loop counts; every byte takes the same time
+ORACLE_BYTES = {"gpu": 1 << 30, "cpu": 1 << 25}  # bytes of text that are also counted by sorting all windows
 TARGETS = {1: 1e12, 2: 4e11, 3: 1e11} | dict.fromkeys(range(4, 9), 1e10)  # n-grams/s on one H200
 
 

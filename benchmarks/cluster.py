@@ -21,7 +21,7 @@ from mgpu_ngram.core.typed_config import parse_bytes
 PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill")
 WITH_TEXT = {"read", "speedup", "overhead", "spill"}
 TOKENS = {"gpu": 1_000_000_000, "cpu": 2_000_000}
-TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # of each worker, in the shuffle
+TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # bytes of tables of each worker in the shuffle
 MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {

@@ -36,7 +36,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 ROUNDS, ENOUGH_SECONDS = 3, 45.0  # of one measurement
 TARGET_SPEEDUP = {2: 1.9, 4: 3.7}  # over one H200
 TARGET_OVERHEAD = 0.03
-FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}  # of a generated corpus
+FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}  # tokens of a generated corpus
 OVERHEAD_TOKENS = 1_000_000_000  # at most
 SPILL_TOKENS = 1_000_000_000  # at most
 BUDGETS_PER_TABLE = 10

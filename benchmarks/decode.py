@@ -23,7 +23,7 @@ from mgpu_ngram.benchmarks.decode_workers import workers as several_workers
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import open_suite
 
-WORDS = {"gpu": 75_000, "cpu": 1_500}  # of the whole decode: on a GPU 3,000 sentences
+WORDS = {"gpu": 75_000, "cpu": 1_500}  # words of the whole decode: on a GPU 3,000 sentences
 MIN_WORDS = 100
 FLAGS = {"tokens", "workers", "only", "folder"}
 SEARCH = "engine.decode_batch", "engine.open_translation"

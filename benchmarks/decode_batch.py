@@ -32,7 +32,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 BATCHES = {"gpu": (1, 4, 16, 64, 256, 1024), "cpu": (1, 8, 64)}
 BATCH_TARGET = 40  # times the rate of one sentence at once, on one H200
-MIN_SENTENCES = 16  # of a measurement
+MIN_SENTENCES = 16  # sentences of a measurement
 DRAINED = {"gpu": 1280, "cpu": 48}  # sentences of a batch, as in the paper's Figure 2
 DRAIN_BEAM, REFILL_BEAM = 5, 5
 REFILLED = {"gpu": 10_000, "cpu": 96}

@@ -33,8 +33,8 @@ LM_ORDER, LM_WEIGHT, LM_BEAM = 5, 0.2, 6
 LM_TOKENS = {"gpu": 7_700_000, "cpu": 20_000}  # 20 M n-grams
 LM_WORDS = {"gpu": 30_000, "cpu": 2_000}
 ROWS, PASS_K = {"gpu": 1_280, "cpu": 64}, 4
-TEXT_CODES = 1_000_000  # of the text, whose histories are taken
-LM_COST = 0.10  # of the whole decode, at most, on one H200
+TEXT_CODES = 1_000_000  # codes of the text whose histories are taken
+LM_COST = 0.10  # most time of the n-gram model, as a share of the whole decode, on one H200
 
 
 @dataclass(frozen=True)

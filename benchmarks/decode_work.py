@@ -25,8 +25,8 @@ SOURCE_WORDS_PER_SECOND = "source words/s"
 SENTENCE_WORDS = 25  # without the end of the sentence
 SPREAD = 3.0  # standard deviation of the logits, about
 FORCE = 1e4  # added to or taken from the logit of the end of a sentence; float16 holds it
-DTYPES = {"gpu": ("float32", "float16"), "cpu": ("float32",)}  # of products; a CPU has no others
-TOLERANCES = {"float32": 1e-4, "float16": 1e-2}  # of the cost of given words, relative
+DTYPES = {"gpu": ("float32", "float16"), "cpu": ("float32",)}  # dtypes of products; a CPU has no others
+TOLERANCES = {"float32": 1e-4, "float16": 1e-2}  # relative tolerance of the cost of given words
 SEARCH_TOLERANCE = 1e-4  # of the best cost, in float32; rounding to float16 leads to other words of other costs
 CHECKED = 2  # sentences that plain NumPy translates, too
 

@@ -26,7 +26,7 @@ from mgpu_ngram.jobs.decode.config import DecodeConfig
 
 BEAM = 6
 SENTENCES = {"gpu": 80_000, "cpu": 400}
-TASKS = 40  # of a run, the same for any number of workers
+TASKS = 40  # tasks of a run, the same for any number of workers
 ROUNDS = 3
 KERNEL = "decode/workers"
 

@@ -24,7 +24,7 @@ from mgpu_ngram.core.typed_config import parse_bytes
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
 
 TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the large models: on a GPU as many n-grams as the peers' model has
-SIZE = {"gpu": "20 GiB", "cpu": "256 MiB"}  # of rows at once
+SIZE = {"gpu": "20 GiB", "cpu": "256 MiB"}  # bytes of rows that are made together
 MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {

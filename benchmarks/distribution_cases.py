@@ -20,11 +20,11 @@ from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES, ROW_DTYPES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
-FOUND_HISTORIES = {"gpu": 1_000_000, "cpu": 20_000}  # that are searched for at once
+FOUND_HISTORIES = {"gpu": 1_000_000, "cpu": 20_000}  # histories of one search
 LOOKED_AT = 10_000  # histories, for one that is long
 WRITES = {"gpu": "16-byte kernel writes", "cpu": "writes of all cores"}  # the ceiling
 UNTOUCHED = 0x7F
-TEXT_WORDS = {"gpu": 2_500_000, "cpu": 40_000}  # whose histories are looked up
+TEXT_WORDS = {"gpu": 2_500_000, "cpu": 40_000}  # words whose histories are looked up
 
 
 @dataclass(frozen=True)

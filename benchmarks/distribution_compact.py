@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.distribution.gather_children import gather_children
 TOP_K, TOP_SPEEDUP = 100, 3  # over the dense rows that are not written
 FIND_TARGET = 500e6  # histories a second
 COPY_SHARE = 0.5
-CHECK_BYTES = 64  # that looking at a child takes
+CHECK_BYTES = 64  # bytes of memory to check a child
 # Li (2018), histories and orders a second when giLM only searches: its large model.
 GILM_SEARCHES = "giLM on a K80", 200.24e6
 

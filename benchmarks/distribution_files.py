@@ -29,7 +29,7 @@ from mgpu_ngram.jobs.distribution.run import run as run_job
 from mgpu_ngram.kernels.dispatch import to_host
 
 ROUNDS = 2
-DISK_BYTES = {"gpu": 32 << 30, "cpu": 128 << 20}  # of an output
+DISK_BYTES = {"gpu": 32 << 30, "cpu": 128 << 20}  # bytes of an output
 FORMAT: Final = "zarr"
 
 

@@ -26,7 +26,7 @@ from mgpu_ngram.engine.row_options import RowOptions
 DENSE_SHARE, SMALL_SHARE = 0.95, 0.8  # of what it writes: the latter of small vocabularies,
 SMALL_HISTORIES = 10_000  # from so many histories on
 ONE_HISTORY_SECONDS = 10e-6  # on the device, for V = 10,000
-HALF_SPEEDUP = 1.8  # of float16, over float32
+HALF_SPEEDUP = 1.8  # speed-up of float16 over float32
 BATCHES = tuple(10**k for k in range(6))
 ON_DEVICE = {"gpu": "time on the device", "cpu": ""}
 

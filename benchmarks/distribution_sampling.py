@@ -23,7 +23,7 @@ BEST, SHARE, WARM = 50, 0.9, 0.7  # words, a share of the probability, a tempera
 TARGET = 10e6  # words a second on an H200, of all words and of the best
 NODE_BYTES = 12  # a sum and a word
 FEWEST = 10  # expected draws of a word that chi-square counts alone; others are pooled
-MAX_DEVIATIONS = 6  # of chi-square
+MAX_DEVIATIONS = 6  # standard deviations of chi-square
 
 
 def sampling(bench: DistributionBench) -> None:

@@ -20,7 +20,7 @@ from mgpu_ngram.model import Model
 
 STATES = {"gpu": 1_000_000, "cpu": 20_000}
 CHECKED = 8  # states whose probabilities are compared with those of array code
-TOLERANCE = 1e-5  # of a log10 probability
+TOLERANCE = 1e-5  # tolerance of a log10 probability
 # Targets of one H200.
 STEPS_PER_SECOND, ROWS_SHARE = 3e9, 0.8
 SHORT_WORDS, SHORT_SECONDS, GRAPH_SECONDS = 1_024, 15e-6, 6e-6  # of one state, from Python and by a CUDA graph

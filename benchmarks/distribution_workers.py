@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND
 from mgpu_ngram.engine.row_options import RowOptions
 
 PASSES = {"gpu": 200, "cpu": 3}  # over a worker's histories in one round
-HISTORIES = {"gpu": 2_500, "cpu": 20}  # of a worker
+HISTORIES = {"gpu": 2_500, "cpu": 20}  # histories of a worker
 KERNEL = "distribution/workers rows"
 
 

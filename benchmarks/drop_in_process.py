@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 REPEATS = 5
-LOOKED_UP_WORDS = 200_000  # that are looked up one by one
+LOOKED_UP_WORDS = 200_000  # words that are looked up one by one
 JOINED = 10  # sentences in a line of the long ones
 
 

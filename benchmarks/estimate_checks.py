@@ -15,8 +15,8 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie_levels import levels_of
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
-CHECKED_HISTORIES = 300  # whose probabilities are added up
-TOLERANCE = 1e-5  # of a sum; and of a log10 beside float64
+CHECKED_HISTORIES = 300  # histories whose probabilities are added up
+TOLERANCE = 1e-5  # tolerance of a sum, and of a log10 compared with float64
 NgramEntries = dict[tuple[bytes, ...], tuple[float, float]]
 
 

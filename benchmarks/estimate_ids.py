@@ -33,9 +33,9 @@ from mgpu_ngram.kernels.estimate.count_counts import count_counts
 ORDER = 5
 ROUNDS = 3
 STEPS = ("count", "adjust", "estimate", "assemble")
-ORACLE_TOKENS = 20_000  # whose model plain Python makes, too
+ORACLE_TOKENS = 20_000  # tokens of a text whose model plain Python makes, too
 TARGET = 1.3e9  # tokens/s on one H200
-MAX_BYTES = 70  # of the device for each token, the finished model apart
+MAX_BYTES = 70  # bytes of the device for each token, without the finished model
 
 
 @dataclass

@@ -31,7 +31,7 @@ TOKENS = 20_000_000  # at most: lmplz takes seconds for each million
 MEMORY = ("50%", "1G")  # lmplz's -S: with little text it is faster with less
 PEER, TEXT_TO_ARPA = "estimate/peer lmplz", "estimate/text to ARPA"
 AS_COMMAND = "estimate/text to ARPA as a command"
-TOLERANCE = 1e-6  # of a log10
+TOLERANCE = 1e-6  # tolerance of a log10
 
 
 def lmplz(bench: EstimateBench) -> None:

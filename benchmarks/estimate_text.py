@@ -31,7 +31,7 @@ from mgpu_ngram.jobs.estimate.run import EstimateConfig, EstimateResult
 TARGET = 750e6  # tokens/s on one H200
 TARGET_SPEEDUP = {2: 1.8, 4: 3.4}  # over one H200
 LARGE_TOKENS, LARGE_WORKERS, LARGE_SECONDS = 1_000_000_000, 4, 4.0  # a target by itself
-ENOUGH_SECONDS = 45.0  # after which no further round starts
+ENOUGH_SECONDS = 45.0  # no further round starts after this time
 TEXT_TO_MODEL, BY_WORKERS = "estimate/text to model", "estimate/text to model by workers"
 AS_LMPLZ = "estimate/text to model as lmplz"
 EXACT: dict[str, Any] = {"discount_fallback": [], "exact_discounts": True}  # settings of modified Kneser-Ney

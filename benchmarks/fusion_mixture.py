@@ -22,7 +22,7 @@ SLOWER = 1.15  # than the fastest cross entropy, at most
 CHECKED = 8  # rows that are compared
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 4e-3}  # stored numbers are rounded
-PEER_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}  # relative: PyTorch rounds losses as logits
+PEER_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}  # relative: PyTorch rounds losses, too
 PASSES = 3  # over the logits: two reads and a write
 
 

@@ -18,11 +18,11 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.rescore.run import RescoreResult, run
 
-LISTS = {"gpu": (1_000, 1_000), "cpu": (100, 1_000)}  # and hypotheses of each
+LISTS = {"gpu": (1_000, 1_000), "cpu": (100, 1_000)}  # lists, and hypotheses of each list
 WORDS = 25
 ORDER, VOCABULARY = 5, 100_000
 WEIGHTS = {"F0": 1.0, "lm": 0.2}
-TARGET_SECONDS = 2.0  # of all lists, on one H200
+TARGET_SECONDS = 2.0  # seconds for all lists, on one H200
 ROUNDS = 3
 CHECKED = 3  # hypotheses of the first list that plain Python scores, too
 TOLERANCE = 1e-4

@@ -17,7 +17,7 @@ from mgpu_ngram.engine.mixture import tensor_rows, tensor_top
 from mgpu_ngram.model import Model
 
 ROWS, WORDS = {"gpu": 512, "cpu": 8}, {"gpu": 131_072, "cpu": 1_000}
-ORDERS = 5, 3  # of the n-gram models
+ORDERS = 5, 3  # orders of the n-gram models
 K = 10
 DTYPES = "float32", "float16"
 TOLERANCE = 1e-4

@@ -18,7 +18,7 @@ from mgpu_ngram.kernels.lda.layout import repeat
 MAX_PLANTED, MAX_CORE = 256, 3000  # topics, and words that a topic prefers
 ZIPF, SHIFT = 1.05, 30.0  # Zipf-Mandelbrot law of words; the shift leaves stop words out
 BACKGROUND = 64  # of 256 tokens, those that no topic draws
-SPREAD = 0.7  # of the logarithm of lengths
+SPREAD = 0.7  # standard deviation of the logarithm of lengths
 SHORTEST, LONGEST = 8, 8192  # tokens of a document
 SLOTS = 8  # topics of a document, some of which may be the same
 PRIOR_QUANTILES = 1 << 16

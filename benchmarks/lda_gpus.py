@@ -32,7 +32,7 @@ SWEEPS = {"gpu": {"NYTimes": 100, "PubMed": 30}, "cpu": {"NYTimes": 3, "PubMed":
 TOPICS = {"gpu": 1024, "cpu": 64}
 TARGET_SPEEDUP = {"NYTimes": {2: 1.8}, "PubMed": {2: 1.9}}  # over one H200
 STREAMED_BLOCKS, STREAMED_SWEEPS = 4, 10
-STREAMED_TARGET = 0.7  # of the rate without streaming
+STREAMED_TARGET = 0.7  # share of the rate without streaming
 GPUS, STREAM = "lda/gpus", "lda/stream"
 
 

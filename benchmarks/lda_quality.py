@@ -27,8 +27,8 @@ TOPICS = (64, 256, 1024)
 SEEDS = (1, 2, 3, 4)
 SWEEPS = 100
 TARGET = 1.01  # times the perplexity of exact sampling, at most
-HELD_OUT_SHARE = 0.1  # of the documents, when no file has them
-TOLERANCE = 3e-3  # of a perplexity beside NumPy's, whose topics of documents are closer to the fixed point
+HELD_OUT_SHARE = 0.1  # share of the documents that are held out, when no file has them
+TOLERANCE = 3e-3  # tolerance of a perplexity beside NumPy's, whose topics are closer to the fixed point
 TRAIN, TEST = ".train.", ".test."
 EXACT, OURS, INCLUDED = "lda/quality exact", "lda/quality", "lda/quality own count included"
 

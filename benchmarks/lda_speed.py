@@ -32,9 +32,9 @@ from mgpu_ngram.kernels.lda.weights import count_bits
 
 TOPICS = {"gpu": (1024, 4096, 16384), "cpu": (64, 256)}
 TARGETS = {1024: 3.2e9, 4096: 1.5e9, 16384: 0.5e9}  # tokens/s on one H200
-MAX_BYTES, MEMORY_TOPICS = 20, 1024  # of the device for each token
+MAX_BYTES, MEMORY_TOPICS = 20, 1024  # bytes of the device for each token, with this number of topics
 SECTOR = 32
-CHECKED_TOKENS = 50_000  # of a corpus that a GPU and a CPU both sweep
+CHECKED_TOKENS = 50_000  # tokens of a corpus that a GPU and a CPU both sweep
 CHECKED_TOPICS, CHECKED_SWEEPS = 96, 3
 
 

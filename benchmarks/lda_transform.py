@@ -28,10 +28,10 @@ TOLERANCE = 0.1  # share of a document with other topics: it ends when an iterat
 LATE = 1000, 1e-6  # most iterations, and the tolerance of a late end
 LATE_TOLERANCE = 0.01  # share of a document with other topics then, because shares are rounded
 MAX_ITERATIONS = 100  # the default of `fold_in`
-ENTRY_BYTES = 12  # of shared memory for an entry: theta in, the topic's sum in and out
-TOPIC_BYTES = 16  # of shared memory for a topic of an iteration: theta and the sum, each in and out
+ENTRY_BYTES = 12  # bytes of shared memory for an entry: reads theta, reads and writes the topic's sum
+TOPIC_BYTES = 16  # bytes of shared memory for a topic in an iteration: reads and writes theta and the sum
 SHARED = "reads of shared memory"
-SHARED_READS, SHARED_THREADS = 1 << 14, 1024  # of a thread; of a block
+SHARED_READS, SHARED_THREADS = 1 << 14, 1024  # reads of a thread; threads of a block
 # Lanes read from different banks. The table holds zeros, and the compiler cannot know.
 SOURCE = """
 extern "C" __global__ void shared_reads(i64 reads, u32* out) {

@@ -30,9 +30,9 @@ HARDWARE = {
     "WarpLDA": "two Xeon E5-2690 v4, 28 cores",
 }  # fmt: skip
 MEAN_INTENSITY = 0.27  # operations a byte
-BALANCE = 67e12 / 4.8e12  # of an H200: float32 operations for each byte of its memory, by its data sheet
+BALANCE = 67e12 / 4.8e12  # float32 operations of an H200 for each byte of its memory traffic, from its data sheet
 PEER = "WarpLDA"
-SCALING = 0.75  # of a linear speed-up: the paper's with four GPUs
+SCALING = 0.75  # share of a linear speed-up: the paper's with four GPUs
 
 
 def _memory_bound(found: JudgedRows) -> Verdict:

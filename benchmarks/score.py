@@ -20,7 +20,7 @@ from mgpu_ngram.benchmarks.score_text import load, text
 from mgpu_ngram.benchmarks.score_workers import workers as several_workers
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
 
-TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the model: on a GPU as many n-grams as the peers' model has
+TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # tokens of the text; a GPU's model has as many n-grams as the peers'
 MIN_TOKENS = 1_000
 FLAGS = {"tokens", "workers", "only", "folder"}
 INDEXES = "kernels.score.score_by_edges", "kernels.score.score_tokens"

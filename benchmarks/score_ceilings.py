@@ -19,7 +19,7 @@ SECTORS, LINES = "random 32-byte sectors", "random 128-byte lines"
 READ_BYTES = {SECTORS: 32, LINES: 128}
 READS = 1 << 27
 THREADS = 256
-CACHED_BYTES = 32 << 20  # of a table that stays in the L2 cache
+CACHED_BYTES = 32 << 20  # bytes of a table that stays in the L2 cache
 # Tables hold zeros: nothing is written, and the compiler cannot know. A sector is read by a thread, a line by a warp.
 SOURCE = """
 extern "C" __global__ void random_sectors(const uint4* table, i64 sectors, i64 reads, u32* out) {

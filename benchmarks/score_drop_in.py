@@ -25,8 +25,8 @@ from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.dispatch import to_host
 
 OURS, PEER = "mgpu_ngram.kenlm", "kenlm"
-TOKENS = 400_000  # of the text
-ROUNDS = 3  # of the two modules in turn
+TOKENS = 400_000  # tokens of the text
+ROUNDS = 3  # rounds of both modules in turn
 CALLS = {
     "score": "sentences",
     "full_scores": "sentences",

@@ -23,7 +23,7 @@ from mgpu_ngram.model import Model
 SECONDS = {"gpu": 10.0, "cpu": 2.0}  # on end
 PASSES = {"gpu": 200, "cpu": 1}  # between two looks at the clock
 SHORT, ON_END, PYTHON = f"score/short runs of {EDGES}", f"score/on end {EDGES}", "score/score_ids from Python"
-KERNEL_SHARE = 0.85  # of the rate of short runs, for `Model.score_ids`
+KERNEL_SHARE = 0.85  # share of the rate of short runs, for `Model.score_ids`
 
 
 def sustained(suite: Suite, subject: Subject) -> None:

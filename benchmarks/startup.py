@@ -34,7 +34,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     **{f"startup/{name}": ("cli", f"stages.{name}") for name in ENTRIES},
 }
 RUNS = 5
-TOKENS = {"gpu": 8_000_000, "cpu": 1_000_000}  # of the text that a model is made of
+TOKENS = {"gpu": 8_000_000, "cpu": 1_000_000}  # tokens of the text that a model is made from
 MIN_TOKENS = 1_000
 SCORED_TOKENS = {"gpu": 1_000_000, "cpu": 1_000_000}
 VOCABULARY = 50_000
@@ -44,7 +44,7 @@ HELP_SECONDS, INFO_SECONDS = 0.2, 0.4  # CPU time at most
 STAGE_SECONDS = {"gpu": 1.3, "cpu": 0.8}  # at most
 SCORE_SECONDS, ESTIMATE_SECONDS = {"gpu": 1.5, "cpu": None}, {"gpu": 2.2, "cpu": None}
 PEER, PEER_PROGRAMS = "peer query", ("build_binary", "query")  # of KenLM
-PEER_TIMES = 1.5  # of query's wall time at most, on the CPU
+PEER_TIMES = 1.5  # most wall time on the CPU, as a multiple of query's
 FIRST_RUNS, FIRST_TOKENS = 3, 100_000
 FIRST_KERNEL_SECONDS = 2.0  # at most
 CACHES = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")  # folders of compiled kernels

@@ -29,10 +29,10 @@ from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.jobs.one_model import listed_counts
 from mgpu_ngram.kernels.dispatch import to_host
 
-NGRAMS = {"gpu": 100_000_000, "cpu": 500_000}  # of each model
+NGRAMS = {"gpu": 100_000_000, "cpu": 500_000}  # n-grams of each model
 MIN_NGRAMS = 2_000
 NGRAMS_PER_WORD = 100
-BINARY_NGRAMS = {"gpu": 51_000_000, "cpu": 500_000}  # of a KenLM probing file; 1 GB
+BINARY_NGRAMS = {"gpu": 51_000_000, "cpu": 500_000}  # n-grams of a KenLM probing file; 1 GB
 QUERIES = {"gpu": 9_000_000, "cpu": 100_000}  # words that the file scores
 TUNE_TOKENS = {"gpu": 20_000_000, "cpu": 200_000}
 FLAGS = {"tokens", "only", "folder"}
@@ -52,7 +52,7 @@ TARGET_SECONDS = 5.0  # to mix two models of 100 M n-grams
 OPEN_SECONDS = 2.0  # to a replica, of a probing file of 1 GB
 WORDS_PER_SENTENCE = 20
 SAMPLED = 20  # histories whose whole rows are checked
-ROUNDING = 1e-5  # of sums of rows: values are float32 logarithms
+ROUNDING = 1e-5  # tolerance of sums of rows: values are float32 logarithms
 
 
 class ToolsBench:

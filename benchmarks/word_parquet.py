@@ -24,7 +24,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 MOST_ROWS = 200_000_000  # enough to time; shards beyond are left out
 KERNELS = {"text": "words/tables to Parquet", "ids": "words/tables to Parquet of ids"}  # by the columns of the files
 TARGET = 2e7  # rows/s with 16 cores
-CHECKED_ROWS = 1000  # of each file
+CHECKED_ROWS = 1000  # rows of each file
 WARM_ROWS = 9
 
 

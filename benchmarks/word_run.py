@@ -29,7 +29,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 WORKERS, RUNS = 2, 3
 TARGET_SPEEDUP = 10  # over Counter, on 2 cores
 TARGET = 2.5e8  # tokens/s of one GPU and 16 cores
-COMPARED_ROWS = 100_000  # of each order
+COMPARED_ROWS = 100_000  # rows of each order
 TEXT, IDS = "words/run to Parquet", "words/run to Parquet of ids"
 PLAIN_WRITES = "plain writes to the page cache"
 

@@ -13,7 +13,7 @@ from .compile import announce
 
 COMPILING_CUDA = "compiling CUDA kernels, once per machine"
 FOLDER = Path(__file__).parent
-LANES = 32  # of a warp
+LANES = 32  # lanes of a warp
 OPTIONS = ("-std=c++17",)
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 

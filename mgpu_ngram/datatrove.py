@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.document_filter import DocumentFilter
 
 BATCH_DOCUMENTS = 1000
-REASON = "perplexity"  # of a dropped document, for the exclusion writer and the statistics
+REASON = "perplexity"  # reason of a dropped document, for the exclusion writer and the statistics
 
 
 class PerplexityFilter(BaseFilter):

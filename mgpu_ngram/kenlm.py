@@ -22,7 +22,7 @@ _states: Any = states()
 FullScoreReturn = _states.FullScoreReturn
 State = _states.State
 
-STRIP_BYTES = 1 << 20  # of an ARPA file that are read at once
+STRIP_BYTES = 1 << 20  # bytes of an ARPA file that are read at once
 
 
 class LoadMethod:

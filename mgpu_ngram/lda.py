@@ -45,7 +45,7 @@ from mgpu_ngram.lda_fitted import FittedModel, device_for
 from mgpu_ngram.lda_inputs import CONFIG_NAMES, config_of, is_counts, seed_of, text_bytes, updates_of
 
 TEXT_PARAMETERS = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
-BAG_BYTES_PER_SECOND = 8e6  # that 2 CPU cores turn into bags of words in a second, rounded down
+BAG_BYTES_PER_SECOND = 8e6  # bytes of text that 2 CPU cores turn into bags of words in a second, rounded down
 
 
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

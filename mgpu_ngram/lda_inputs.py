@@ -16,7 +16,7 @@ from mgpu_ngram.core.matrix_bags import is_matrix
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.lda.config import LdaConfig
 
-CONFIG_NAMES = {  # of an LdaConfig, by the name that they have here
+CONFIG_NAMES = {  # names of the settings of LdaConfig, by the names here
     "n_components": "topics",
     "max_iter": "sweeps",
     "doc_topic_prior": "alpha",

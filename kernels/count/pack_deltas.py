@@ -23,7 +23,7 @@ from ..launch import grid_for, kernel, launch
 VARIANTS = ({"WRITE": 0}, {"WRITE": 1})
 BLOCK, PART = 128, 32  # values of a block, and of one of its parts, a miniblock: each has its own width
 WIDTHS = BLOCK // PART
-WARPS = 8  # of a thread block, as in pack_deltas.cu
+WARPS = 8  # warps of a thread block, as in pack_deltas.cu
 
 
 class Numbers(NamedTuple):

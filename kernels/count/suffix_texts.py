@@ -18,7 +18,7 @@ from ..launch import grid_for, kernel, launch
 
 SLOT = 16  # bytes that hold a word of less than 16 bytes; the last byte is its length, 16 for a longer word
 MAX_SLOTS = 1 << 20  # for the first words, the most frequent ones of a vocabulary: 16 MB
-WORD_BYTES = 12  # of a usual word, with room to spare; a suffix has one or two
+WORD_BYTES = 12  # bytes of a usual word, with room to spare; a suffix has one or two words
 STRING_BYTES = 2**31 - 1  # limit of 32-bit offsets
 
 

@@ -21,7 +21,7 @@ MIN_LOG_PROB = float32(math.log(1e-15))
 MAX_LOG_PROB = float32(1e-3)
 USUAL_LENGTH = 6  # symbols; longer unknown words cost more
 UNIT = 2.0**52
-SMALLEST = -40.0  # of a logarithm; exp(SMALLEST) is 0 units
+SMALLEST = -40.0  # least logarithm; exp(SMALLEST) is 0 units
 CLOSED_HASH = uint64(0x632BE59BD9B4E019)
 
 

@@ -31,7 +31,7 @@ from .groups import (
     Utterances,
 )
 
-BASE = 0x9E3779B97F4A7C15  # of the polynomial that hashes strings
+BASE = 0x9E3779B97F4A7C15  # base of the polynomial that hashes strings
 THREADS, AT_ONCE, WAVES = 256, 512, 4
 BEAM_BYTES = 80
 VARIANTS = (POWERS,)

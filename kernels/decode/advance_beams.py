@@ -13,7 +13,7 @@ from ..dispatch import pick
 from ..launch import kernel, launch
 from .best_of_beams import Chosen
 
-THREADS = 1024  # of the one block
+THREADS = 1024  # threads of the only block
 MAX_PLACES = 1 << 12
 STOP_RULES = ("amun", "first", "bound")
 

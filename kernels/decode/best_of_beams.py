@@ -12,7 +12,7 @@ from ..dispatch import pick
 from ..launch import LANES, grid_for, kernel, launch
 from .best_words import MAX_K
 
-THREADS = 64  # of a block, one warp for each sentence
+THREADS = 64  # threads of a block, one warp for each sentence
 
 
 class Chosen(NamedTuple):

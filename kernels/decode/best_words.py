@@ -30,10 +30,10 @@ from .terms import LOADS, log_of_chunks
 
 MAX_K = 64
 # As in best_words.cu:
-MAX_WARPS = 16  # of a block
+MAX_WARPS = 16  # warps of a block
 HELD_BYTES, HELD_PARTS = 512, (10, 8)  # of a part of a row, 16 bytes a lane, and parts that a warp holds; of a mix
 QUEUE_BYTES, CANDIDATE_BYTES = 64 * 8, 16
-SENTENCES = 4  # of a block, if they have a warp each
+SENTENCES = 4  # sentences of a block, if each sentence has one warp
 
 
 def best_words(

@@ -23,9 +23,9 @@ ROWS = 1024
 REAL = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(np.uint16): 14}  # CUDA_R_32F, _16F, _16BF
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
 TRANSPOSE_FIRST, EPILOGUE, BIAS_POINTER, EPILOGUE_BIAS = 3, 7, 8, 4
-COLUMNS = 3  # of a layout
+COLUMNS = 3  # columns of a layout
 WORKSPACE_BYTES, REDUCTION_SCHEMES, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
-WORKSPACE_LIMIT = 32 << 20  # of all products of a stream; kernels of Hopper need some
+WORKSPACE_LIMIT = 32 << 20  # bytes for all products of a stream; kernels of Hopper need some
 NOT_SUPPORTED = 15  # a status
 ALIGNED = 16  # bytes; all arrays start at multiples of this
 

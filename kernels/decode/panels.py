@@ -16,7 +16,7 @@ import numpy as np
 from ..compile import intrinsic, njit
 
 PANEL = 64
-ROWS = 6  # of a tile: its sums fill the registers of AVX-512 or, with a quarter of a panel, those of AVX2
+ROWS = 6  # rows of a tile; its sums fill the registers of AVX-512, and with a quarter of a panel those of AVX2
 BLOCK = 96  # rows that stay in a core's cache while all panels are read
 
 

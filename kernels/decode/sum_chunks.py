@@ -31,10 +31,10 @@ from .logit_rows import (
 )
 from .terms import CHUNKS, FIRST_REFERENCE, LOADS, add_terms, greatest, load_group, sum_chunk
 
-THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor; as in sum_chunks.cu
-SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads
-PARTS = 16  # of a chunk, four of each group
-SLOTS = 3  # of a warp; as in sum_chunks.cu
+THREADS, BLOCKS = 128, 4  # threads of a block, and blocks of a multiprocessor; as in sum_chunks.cu
+SLOT_BYTES = LANES * LOADS * 16  # bytes of shared memory for a group that a warp reads
+PARTS = 16  # parts of a chunk, four of each group
+SLOTS = 3  # slots of a warp; as in sum_chunks.cu
 SCRATCH_BYTES = 32 << 20  # at most, unless a block needs more: L2 holds it
 VARIANTS = (*logit_rows.VARIANTS, {"VECTOR": 1, "MIX": 1, "BIAS": 0, "SCRATCH": 1} | FORMATS[FLOAT16])
 

@@ -10,7 +10,7 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-LOW_BITS = 13  # of float32, which TF32 does not have
+LOW_BITS = 13  # bits of a float32 mantissa that TF32 lacks
 
 
 def tf32_parts(x_RX: Any) -> Any:

@@ -16,7 +16,7 @@ from .find_histories import Children
 from .sum_children import sum_children
 from .top_words import contains, histories_and_children
 
-THREADS = 128  # with 33 float64 numbers each, they take 33 KiB of shared memory
+THREADS = 128  # threads of a block: with 33 float64 numbers each, they take 33 KiB of shared memory
 MAX_TRIES = 1000
 NO_WORD, NOT_DRAWN = -1, -2
 CONSTANTS = POWERS | {"NO_WORD": NO_WORD, "NOT_DRAWN": NOT_DRAWN}

@@ -17,7 +17,7 @@ from .rows import WordValues
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 MAX_TOP_K = 1024  # shared memory holds twice as many keys and TILE new ones
 THREADS, TILE = 256, 1024  # as in top_words.cu
-MAX_BLOCKS = 2**31 - 1  # of a grid: one block per row, since some rows take a thousand times longer than others
+MAX_BLOCKS = 2**31 - 1  # blocks of a grid: one for each row, because some rows take a thousand times longer than others
 
 
 def top_words(

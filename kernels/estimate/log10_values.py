@@ -14,7 +14,7 @@ from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS: tuple[dict[str, Any], ...] = ({},)
-TERMS = 11  # of the series of ln((1 + s) / (1 - s)), |s| < 0.172: the remainder is below 2**-56
+TERMS = 11  # terms of the series of ln((1 + s) / (1 - s)), |s| < 0.172; the remainder is below 2**-56
 LOG10_2 = math.log10(2)
 
 

@@ -12,7 +12,7 @@ from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS = tuple({"COUNT": name} for name in check.INTEGER.values())
-DISCOUNTS = 3  # of counts 1, 2, and 3 or more
+DISCOUNTS = 3  # discounts: of counts 1, 2, and 3 or more
 
 
 def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int, first: int = 0) -> tuple[Any, Any, Any]:

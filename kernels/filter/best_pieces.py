@@ -24,9 +24,9 @@ from .normalize_text import character_size
 ENDS = 256  # flag of a unit: a piece ends there
 MAX_UNITS = 1 << 23
 SPELT = 0  # in code_P: the piece is not a word, and is looked up in the text's own letters
-MAX_SUM = 100000.0  # of a sum; SentencePiece shifts greater ones
+MAX_SUM = 100000.0  # greatest sum; SentencePiece shifts greater ones
 OPEN_PAGES = 16  # pages of units that are searched for room
-PAIR_BITS = 23  # of the hash of two characters; 1 MB, mostly empty for 250,000 pieces
+PAIR_BITS = 23  # bits of the hash of two characters; 1 MB, mostly empty for 250,000 pieces
 
 
 class Pieces(NamedTuple):

@@ -17,15 +17,15 @@ from .spread_entries import LANES, spread_entries
 from .weights import PRIOR_BITS, WordTopics
 
 VARIANTS = ({"IN_SHARED": 0}, {"IN_SHARED": 1})
-THREADS = 128  # of a block
+THREADS = 128  # threads of a block
 FIRST, REFRESH = 2, 6  # iterations FIRST, REFRESH, 2 REFRESH, ... read all entries; as in fold_in.cu
 WORDS = 4  # partial sums over the words of a document; as in fold_in.cu
 GREATEST = float32(4)  # steps that a topic moves at once; as in fold_in.cu
-MOMENTUM = float32(0.5)  # of the last move, and of the change of its step; as in fold_in.cu
-GREATEST_CHANGE = float32(0.01)  # of the sum of a document that is done; as in fold_in.cu
-ENOUGH = float32(0.85)  # of both limits of change: with momentum, steps are smaller at a distance; as in fold_in.cu
+MOMENTUM = float32(0.5)  # share of the last move, and of the change of its step; as in fold_in.cu
+GREATEST_CHANGE = float32(0.01)  # greatest change of a finished document, as a share of its sum; as in fold_in.cu
+ENOUGH = float32(0.85)  # factor of both limits of change, because momentum makes steps smaller; as in fold_in.cu
 NEAR = float32(12)  # limits of change: once an iteration that reads all is below, any can be the last; as in fold_in.cu
-TOPIC_BITS = 16  # of an entry
+TOPIC_BITS = 16  # bits of the topic in an entry
 TOPIC_MASK = np.uint32((1 << TOPIC_BITS) - 1)
 HALF = np.uint32(1 << (TOPIC_BITS - 1))
 

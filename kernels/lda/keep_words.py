@@ -16,7 +16,7 @@ from ..launch import grid_for, kernel, launch
 
 PAGE = 256  # code points of a page; as in keep_words.cu
 NO_WORD, LONGER = 1 << 24, 1 << 25  # in place of a step to the lowercase letter; as in keep_words.cu
-SIGMA = 0x3A3  # whose lowercase depends on the letters around it
+SIGMA = 0x3A3  # a letter whose lowercase depends on the letters around it
 
 
 class Letters(NamedTuple):

@@ -27,7 +27,7 @@ from .weights import (
     weigh_word,
 )
 
-UNITS = 1 << 20  # of a natural logarithm, in sums
+UNITS = 1 << 20  # units of a natural logarithm in sums
 
 
 def plugin_likelihood(documents: Documents, pairs: Pairs, words: WordTopics) -> Any:

@@ -31,7 +31,7 @@ from .weights import (
     word_weight,
 )
 
-LANES = {"u16": 4, "u32": 8}  # of a warp that read one row together, by entry
+LANES = {"u16": 4, "u32": 8}  # lanes of a warp that read one row together, by type of entry
 PARTS = 8  # parts of a row whose sums a GPU keeps, as in sample_topics.cu
 VARIANTS = tuple(
     {"ENTRY": entry, "LANES": LANES[entry], "THREADS": threads, "WEIGHTS_IN_SHARED": shared}

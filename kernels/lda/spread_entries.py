@@ -12,7 +12,7 @@ from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 LANES = 32  # banks of shared memory, and entries that a warp reads at once; as in spread_entries.cu
-IN_BANK = 3  # of the first LANES entries, at most; as in spread_entries.cu
+IN_BANK = 3  # most of the first LANES entries in one bank; as in spread_entries.cu
 
 
 def spread_entries(starts_V1: Any, entries_N: Any) -> Any:

@@ -19,7 +19,7 @@ from .mixture_sums import Mixture, mixture_arrays, with_adjacent_columns
 
 VARIANTS = tuple({"VECTOR": vector} | form for vector in (0, 1) for form in FORMATS)
 THREADS, LOADS = 128, 4  # as in mixture_gradient.cu
-WAVES = 1 << 20  # of blocks: a tile each, which is faster than loops
+WAVES = 1 << 20  # waves of blocks, so that each block has one tile, which is faster than loops
 
 
 def mixture_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: Any) -> Any:

@@ -22,7 +22,7 @@ VARIANTS = (
     {"VECTOR": 0} | ROW_FORMATS[1],
     {"VECTOR": 0} | FORMATS[1],
 )
-THREADS, TILE = 256, 4096  # of a block, and its words; as in mixture_rows.cu
+THREADS, TILE = 256, 4096  # threads and words of a block; as in mixture_rows.cu
 
 
 def mixture_rows(logits_RX: Any, words: int, rows_RNV: Any) -> Any:

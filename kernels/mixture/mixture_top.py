@@ -24,7 +24,7 @@ from .mixture_sums import softmax_sums, with_adjacent_columns
 
 VARIANTS = tuple({"VECTOR": vector} | form for vector in (0, 1) for form in FORMATS)
 # As in mixture_top.cu:
-THREADS, TILE = 256, 2048  # of a block, and its words
+THREADS, TILE = 256, 2048  # threads and words of a block
 MAX_MODELS, MAX_RANGES = 16, 256  # count distributions, and histories of a row in all of them
 MERGE_THREADS = 128
 FIELDS = ("first_RK", "end_RK", "backoff_RK", "word_G", "value_G", "value_V", "histories", "is_wide", "range")

@@ -18,7 +18,7 @@ from ..intrinsics import multiply_high
 from .child_filters import child_filters
 from .edge_keys import edge_keys, scramble
 
-LINE_BYTES = 64  # of a cache line of a CPU
+LINE_BYTES = 64  # bytes of a cache line of a CPU
 
 
 class EdgeTable(NamedTuple):

@@ -16,13 +16,13 @@ from ..dispatch import pick
 from ..intrinsics import trailing_zeros
 from ..launch import grid_for, kernel, launch
 
-FILTER_BITS = 64  # of the CPU's filter per key
+FILTER_BITS = 64  # bits of the CPU's filter for each key
 BLOCK_BITS = 17  # of the filter that a core keeps in its cache: 16 KiB
 SLOT_BITS = 5  # 2**SLOT_BITS bits of the filter share a slot of the table beside it
 TAGS = 1 << 40  # a slot of the table: 24 bits of a key, times TAGS, and a slot of keys_C, plus 1
 PAIRS_PER_TILE = 1 << 14
 PAIRS_PER_TASK = 1 << 26
-GPU_FILTER_BITS = 16  # of a GPU's filter: 15 M keys have 30 MB, which the cache of a large GPU holds
+GPU_FILTER_BITS = 16  # bits of the GPU's filter for each key: 30 MB for 15 M keys fit the cache of a large GPU
 
 
 def find_key_pairs(base_S: Any, begin_S: Any, end_S: Any, term_H: Any, keys_C: Any, threads: int = 1) -> Any:

@@ -17,7 +17,7 @@ from mgpu_ngram.cluster.gang import LOST_SECONDS, Communicator, Pending, check_a
 from mgpu_ngram.cluster.gang_host import POLL_SECONDS, Abort, Channel, HostCommunicator
 from mgpu_ngram.core.errors import RunError
 
-UNIQUE_ID_BYTES = 128  # of NCCL
+UNIQUE_ID_BYTES = 128  # bytes of NCCL's id of a communicator
 CALL_SECONDS = 1.0  # an abort waits so long for a call of NCCL in another thread; a longer call hangs on a dead peer
 NCCL_ABORT_SECONDS = 10.0  # the process gives up its GPU if NCCL still occupies it so long after an abort
 SPINS = 100  # looks at an event without sleeping, about 0.1 ms

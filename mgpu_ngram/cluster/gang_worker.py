@@ -26,7 +26,7 @@ from mgpu_ngram.cluster.gang_host import NO_BYTES, POLL_SECONDS, Abort, HostComm
 from mgpu_ngram.cluster.gang_nccl import NcclCommunicator
 from mgpu_ngram.cluster.worker import die
 
-LONE_FACTOR = 10  # times `patience`: a rank that waits longer runs again, without the others, after a lost worker
+LONE_FACTOR = 10  # times `patience`: a rank that waits longer is alone, because Dask ran it again after a loss
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from mgpu_ngram.core.mapped import FileHandle, file_place_of
 from mgpu_ngram.core.scratch import is_running
 
 MESSAGES = 32  # messages that are read and written at once: more than a host has peers
-OFFER = "mgpu-ngram-ipc"  # key of what workers tell each other when they connect
-FILES = "mgpu-ngram-files"  # another one: that they can map each other's files
+OFFER = "mgpu-ngram-ipc"  # key in the handshake of workers: this worker can read its peers' GPU memory
+FILES = "mgpu-ngram-files"  # key in the handshake of workers: this worker can map its peers' files
 
 
 @dataclass(eq=False)

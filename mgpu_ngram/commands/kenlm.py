@@ -26,7 +26,7 @@ from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import Target
 from mgpu_ngram.stages.registry import STAGES
 
-SIZE_UNITS = "bKMGTPEZY"  # of sizes, powers of 1024; without a unit: K
+SIZE_UNITS = "bKMGTPEZY"  # units of sizes, powers of 1024; without a unit: K
 QUERY = "usage: kenlm-query [-b] [-n] [-v word|sentence|summary] [-l lazy|populate|read|parallel] MODEL < TEXT"
 BUILD_BINARY = (
     "usage: kenlm-build_binary [-u LOG10] [-s] [-i] [-v] [-w mmap|after] [-p MULTIPLIER] [-r MODELS] [-T PREFIX] "

@@ -26,8 +26,8 @@ USAGE = (
     "[vocab:|model:]INPUT OUTPUT < OTHER_INPUT"
 )
 FILTER_MODES = ("copy", "single", "union", "multiple")
-BLOCK_BYTES = 4 << 20  # of raw n-grams that are read at once
-HELD_BYTES = 64 << 20  # of raw n-grams that wait to be written to the files of lines
+BLOCK_BYTES = 4 << 20  # bytes of raw n-grams that are read at once
+HELD_BYTES = 64 << 20  # bytes of raw n-grams that wait to be written to the files of lines
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ INTEGER_OPTIONS = (
 PATHS = ("source-vocab", "target-vocab", "bpe", "input-file", "model", "load-weights")
 OTHERS = ("scorers", "weights", "softmax-filter", "max-length-multiple", "devices", "mode")
 RENAMED = {"threads-per-device": "gpu-threads"}
-IGNORED_OPTIONS = ("threads",)  # of early releases, whose later ones ignore it
+IGNORED_OPTIONS = ("threads",)  # options of early releases of Amun, which later releases ignore
 REFUSED = {
     "log-progress": "a bar shows the progress on a terminal",
     "log-info": "the summary of -o FILE, and --json, show the same",
 }
 KNOWN = (*SWITCHES, *INTEGER_OPTIONS, *PATHS, *OTHERS)
-SCORER_TYPES = ("nematus", "nematus2")  # of scorers, in lower case
+SCORER_TYPES = ("nematus", "nematus2")  # types of scorers, in lower case
 CELL_KEYS = ("enc-cell", "enc-cell-r", "dec-cell", "dec-cell-2")
 CELL_KINDS = ("gru", "lstm", "mlstm")
 

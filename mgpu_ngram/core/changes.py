@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 EMPTY_VALUES = "[]", "{}", "null"
-NAMED_CHANGES = 3  # at most so many differences are listed in an error
+NAMED_CHANGES = 3  # most differences that an error lists
 
 
 def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -17,8 +17,8 @@ from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.sources import import_zstandard
 
 GZIP_LEVEL, ZSTD_LEVEL = 6, 3  # the defaults of the programs gzip and zstd
-MEMBER_BYTES = 8 << 20  # of text that a thread compresses at once
-SUFFIX_FORMATS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by the suffix of a name
+MEMBER_BYTES = 8 << 20  # bytes of text that a thread compresses at once
+SUFFIX_FORMATS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # formats by the suffix of a file name
 
 
 def compression_of(path: str | Path) -> str:

@@ -16,7 +16,7 @@ from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.lines import Lines, id_bytes, line_bytes
 from mgpu_ngram.core.sources import CUTTABLE, Source, file_source
 
-MEMORY_CHUNK_BYTES = 7 << 20  # with a line's end or a look-ahead a task stays below 8 MiB
+MEMORY_CHUNK_BYTES = 7 << 20  # with the end of a line or a look-ahead, a task stays below 8 MiB
 LOOKAHEAD_BYTES = 64 << 10  # bytes that a piece of an in-memory corpus carries past its end, for halos
 TEXT_PER_STORED_BYTE = 3  # an estimate for compressed text, used only to balance chunks
 

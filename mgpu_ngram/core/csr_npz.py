@@ -13,7 +13,7 @@ from mgpu_ngram.core.npz import Npz, open_npz
 from mgpu_ngram.core.sources import Source
 
 MATRIX_FORMATS = ("csr", "csc", "coo")
-WAY_OUT = "write it again with scipy.sparse.save_npz"  # of messages about damaged files
+WAY_OUT = "write it again with scipy.sparse.save_npz"  # advice in messages about damaged files
 BLOCK_PAIRS = 1 << 22  # pairs of a CSR matrix that are read at once; a longer row is read whole
 MAX_EMPTY_ROWS = 1000  # more rows for each count show a damaged file, whose row starts would not fit in memory
 

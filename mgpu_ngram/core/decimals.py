@@ -10,7 +10,7 @@ from numpy import int64, uint32, uint64
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import leading_zeros, multiply_high, store_u64
 
-MAX_DIGITS = 18  # of a whole number: int64 holds all of so many
+MAX_DIGITS = 18  # digits of a whole number: int64 holds all numbers of 18 digits
 MAX_NUMBER_BYTES = 22  # the longest number that `write_float32` writes is "-999999950000000000000"
 
 _FULL = 10**17  # one more digit still fits an int64

@@ -31,7 +31,7 @@ from mgpu_ngram.core.words import Words
 
 FORMAT = "mgpu_ngram distributions"
 WORDS_FILE = "words.safetensors"
-CHUNK_BYTES = 32 << 20  # of a Zarr chunk, which holds whole rows, at least 1
+CHUNK_BYTES = 32 << 20  # bytes of a Zarr chunk, which holds at least one whole row
 DIMENSIONS = {"rows": "word", "ids": "rank", "values": "rank"}  # name of each array's last dimension, in Zarr
 
 

@@ -19,7 +19,7 @@ from mgpu_ngram.core.sources import Source, parquet_file
 from mgpu_ngram.core.streams import place_in
 
 Period = Literal["year", "month", "week", "day"]
-PERIOD_UNITS = {"year": "Y", "month": "M", "week": "D", "day": "D"}  # of NumPy, whose weeks begin on Thursday
+PERIOD_UNITS = {"year": "Y", "month": "M", "week": "D", "day": "D"}  # units of NumPy; NumPy's weeks begin on Thursday
 MONDAY = 3  # days from the last Monday before 1970 to the first day of 1970
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 16

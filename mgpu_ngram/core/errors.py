@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-SHOWN_CHARACTERS = 60  # of a wrong line, in a message
+SHOWN_CHARACTERS = 60  # characters of a wrong line to show in a message
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells report it
 
 

@@ -12,7 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_layout import FORMAT
 
 HEAD_BYTES = 4096  # a head: enough for every magic number, and for the first line of most JSON lines
-MAX_HEADER_BYTES = 100_000_000  # of a safetensors file: the format's limit
+MAX_HEADER_BYTES = 100_000_000  # bytes of the header of a safetensors file: the format's limit
 ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a KenLM binary model", "JSON lines"
 IRSTLM = "a binary model of IRSTLM"
 INTERMEDIATE = "an intermediate model of KenLM"
@@ -74,7 +74,7 @@ NOT_ARPA = {  # formats that hold a model or may hold one, and the way out
     IRSTLM: "convert it with compile-lm --text yes",
     **{f"{format} data": "unpack or export the ARPA file in it" for format in COMPRESSION.values()},
 }
-COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")  # of an ARPA file: an order and its n-grams
+COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")  # in an ARPA file: order, number of n-grams
 JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
 
 

@@ -26,8 +26,8 @@ MODEL_TYPES = (
     "quantised trie with array pointers",
 )  # fmt: skip
 PROBING, REST, TRIE, QUANTIZED, ARRAY = 0, 1, 2, 1, 2  # the last two are added to TRIE
-SLOT_V = np.dtype([("hash", "<u8"), ("id", "<u4")])  # of the word table of a probing model
-UNIGRAM_V = np.dtype([("prob", "<f4"), ("backoff", "<f4"), ("next", "<u8")])  # of a trie; `next`: its first child
+SLOT_V = np.dtype([("hash", "<u8"), ("id", "<u4")])  # slot of the word table of a probing model
+UNIGRAM_V = np.dtype([("prob", "<f4"), ("backoff", "<f4"), ("next", "<u8")])  # unigram of a trie; `next`: first child
 
 
 @dataclass(frozen=True)

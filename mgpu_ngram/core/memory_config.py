@@ -9,7 +9,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes
 
 CGROUP = Path("/sys/fs/cgroup")
-AUTO_DEVICE_SHARE = 0.9  # of the free memory when `memory` gives no limit; the rest is for CUDA and other users
+AUTO_DEVICE_SHARE = 0.9  # default share of the free memory; the rest is for CUDA and other users
 AUTO_HOST_SHARE = 0.5
 # Least memory of a budget: one row group per file being written, and the working buffers of a task.
 MIN_BYTES = {"device_bytes": 256 << 20, "host_bytes": 64 << 20}

@@ -17,7 +17,7 @@ from mgpu_ngram.core.nmt_tensors import MARIAN_OPTIONS, Tensors, marian_options,
 
 KNOWN_MODELS = "Nematus and Amun with GRU, LSTM or multiplicative LSTM, Marian s2s with GRU, and GRUs without attention"
 TRANSLATION_MODEL = "translation model"  # the format of its description
-SCALED_VERSION = 0.1  # of Nematus: from it on, dropout scales in the training
+SCALED_VERSION = 0.1  # version of Nematus from which dropout scales in the training
 MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
 _LAYER = re.compile(r"(encoder_bi|encoder_bi_r|encoder|decoder)_l\d+_")
 _FACTORS = [f"Wemb{i}" for i in range(1, 100)]  # embeddings of the factors after the first

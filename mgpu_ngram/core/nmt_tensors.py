@@ -17,7 +17,7 @@ WAY_OUT = "copy the model again or save it again with numpy.savez"
 IGNORED_TENSORS = ("history_errs", "uidx", "zipped_params", "decoder_c_tt")  # c_tt is added to all energies
 IGNORED_PREFIXES = ("adam_", "special:")
 MARIAN_OPTIONS = "special:model.yml"
-WEIGHT_NORM_EPSILON = 1e-5  # of Nematus
+WEIGHT_NORM_EPSILON = 1e-5  # epsilon of Nematus
 
 
 def read_tensors(path: str) -> Tensors:

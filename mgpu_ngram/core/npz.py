@@ -16,8 +16,8 @@ from mgpu_ngram.core.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.stored import STRIP_BYTES
 
-MAX_HEADER_BYTES = 4096  # of the array files in the archive; SciPy's have 128
-MAX_RATIO = 1100  # of an array's bytes to its bytes in the archive: deflate reaches 1032
+MAX_HEADER_BYTES = 4096  # bytes of the header of an array file in the archive; SciPy's headers have 128
+MAX_RATIO = 1100  # most bytes of an array for each byte in the archive; deflate reaches 1032
 
 
 class Npz:

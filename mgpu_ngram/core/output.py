@@ -22,17 +22,17 @@ from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import is_running
 
-FORMAT_VERSION = 1  # of the manifests of all stages
+FORMAT_VERSION = 1  # version of the manifests of all stages
 MANIFEST = "manifest.json"
 SUFFIXES = (  # that other formats use, or ours
     ".arpa", ".arrow", ".bin", ".binary", ".bz2", ".csv", ".feather", ".gz", ".json", ".jsonl", ".klm", ".npy",
     ".parquet", ".safetensors", ".tsv", ".txt", ".xz", ".zarr", ".zip", ".zst",
 )  # fmt: skip
 DISCARD_TRIES = 20
-TEMPORARY = ".tmp"  # suffix of a file that is being written
-COPY_BYTES = 1 << 20  # of a file that are copied to another at once
-MOST_PARTS = 1024  # that Linux takes in one call
-SYNC_BYTES = 32 << 20  # of a durable file that are written before the disk is told to take them
+TEMPORARY = ".tmp"  # suffix of an unfinished file
+COPY_BYTES = 1 << 20  # bytes of a file that are copied at once
+MOST_PARTS = 1024  # parts that Linux accepts in one call
+SYNC_BYTES = 32 << 20  # least bytes of a durable file between two calls of fsync
 
 
 def open_file(path: str | Path) -> BinaryIO:

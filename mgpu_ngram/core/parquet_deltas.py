@@ -28,10 +28,10 @@ from mgpu_ngram.kernels.count.suffix_texts import Texts
 MAGIC = b"PAR1"
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift
 DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, RLE = 5, 7, 3  # encodings
-KINDS = {"int32": 1, "int64": 2, "string": 6, "binary": 6}  # of columns: types of Parquet
+KINDS = {"int32": 1, "int64": 2, "string": 6, "binary": 6}  # types of Parquet, by kind of column
 ITEM_BYTES = {"int32": 4, "int64": 8}
 MAX_PAGE_BYTES = 2**31 - 1
-WRITTEN_BYTES = 16 << 20  # of pages that are copied and written at once
+WRITTEN_BYTES = 16 << 20  # bytes of pages that are copied and written together
 BYTES = [bytes([value]) for value in range(256)]
 Field = tuple[int, int, bytes]  # number, type, value
 Range = tuple[int, int]  # the least and the greatest integer; or begin and end

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-MAX_ORDER = 1000  # of n-grams that are counted; every order has files of its own
+MAX_ORDER = 1000  # greatest order of a count; every order has files of its own
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 FORMAT = "mgpu_ngram topic model"
 FORMAT_VERSION = 1
 MODEL_FILE = "model.safetensors"  # name in the folder of a run
-COUNTS_AT_ONCE = 1 << 24  # of dense counts that are read or searched at once
+COUNTS_AT_ONCE = 1 << 24  # dense counts that are read or searched at once
 
 
 @dataclass(frozen=True, eq=False)

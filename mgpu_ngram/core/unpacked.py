@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import filesystem, find_files, remote_errors, unreadable
 from mgpu_ngram.core.stored import STRIP_BYTES
 
-MAX_UNPACKED_BYTES = 1 << 30  # of a file, unpacked
+MAX_UNPACKED_BYTES = 1 << 30  # bytes of an unpacked file
 
 
 def read_unpacked(path: str, what: str) -> tuple[str, bytes]:

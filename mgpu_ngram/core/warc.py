@@ -31,14 +31,14 @@ DOCUMENT_FIELDS = {  # of a document, by header
 LENGTH = "length"  # field with the bytes of a document's text
 MAX_HEADER_BYTES = 64 << 10
 MAX_RECORD_BYTES = 256 << 20  # Common Crawl cuts pages at 5 MiB
-DAMAGED_BYTES = 64 << 10  # of a damaged record
-HELD_TEXT_BYTES = 16 << 20  # of text of a gzip member that wait for its checksum, more than a record of a crawl has
+DAMAGED_BYTES = 64 << 10  # bytes of a damaged record to keep
+HELD_TEXT_BYTES = 16 << 20  # bytes of text of a gzip member that wait for its checksum; records of a crawl have fewer
 GZIP = b"\x1f\x8b\x08"
-OVERLAP_BYTES = 1024  # that show whether a gzip member holds a record
+OVERLAP_BYTES = 1024  # bytes that show whether a gzip member holds a record
 
 _BLANK = re.compile(rb"[\r\n]*")
 _BEGIN = re.compile(rb"WARC/\d\.\d\r?\n[A-Za-z-]+:")
-_BEGIN_BYTES = 64  # that show whether a record begins
+_BEGIN_BYTES = 64  # bytes that show whether a record begins
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _TYPE = re.compile(rb"\nWARC-Type:\s*([a-z]+)", re.IGNORECASE)
 

@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.common.words import find_word, index_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
 UNKNOWN = b"<unk>"  # id 0 of every model
-MAX_LINE_BYTES = 2 << 30  # with other data that is read at once less than 4 GiB, because positions are uint32
+MAX_LINE_BYTES = 2 << 30  # with other data that is read at once below 4 GiB, because positions are uint32
 _WORD = re.compile(r"\S+", re.ASCII)
 
 

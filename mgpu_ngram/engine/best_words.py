@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.decode.best_words import MAX_K
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 MAX_SEED = (1 << 64) - 1
-STEP_BITS = 20  # of a counter: the step, below the number of the sample
+STEP_BITS = 20  # bits of the step in a counter, below the number of the sample
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.bags import Bags
 
 EPSILON = 1e-12  # in logarithms, as in gensim
-BLOCK_TOPICS = 4096  # whose (n, n) tables of pairs are in memory at once
+BLOCK_TOPICS = 4096  # topics whose (n, n) tables of pairs are in memory together
 
 
 @dataclass(frozen=True, eq=False)

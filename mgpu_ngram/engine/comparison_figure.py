@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.output import new_file
 
 HISTOGRAM_BINS = 61
-TAIL_SHARE = 0.005  # of sentences at either end of a histogram that lie outside its axis
+TAIL_SHARE = 0.005  # share of sentences at either end of a histogram that lie outside its axis
 
 
 def draw_comparison(

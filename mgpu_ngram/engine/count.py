@@ -50,7 +50,7 @@ from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 MIN_PART_TOKENS = 1 << 16
-SYMBOLS_AT_ONCE = 1 << 20  # of a vocabulary, whose counts become a table
+SYMBOLS_AT_ONCE = 1 << 20  # symbols of a vocabulary whose counts become a table at once
 BINS_AT_ONCE = 1 << 28  # bins of a dense histogram read at once; finding used bins takes up to 9 bytes per bin
 
 

@@ -14,7 +14,7 @@ from mgpu_ngram.kernels.ctc.search_beams import edges_of_trie
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 MARKERS = ("<unk>", "<s>", "</s>")
-UNKNOWN_WORD = -1  # of word_G: ~0, the unknown word
+UNKNOWN_WORD = -1  # value in word_G: ~0, the unknown word
 NO_LENGTH = np.iinfo(np.int64).max
 
 

@@ -39,7 +39,7 @@ else:
 
 MIN_TEXT_BYTES, MAX_TEXT_BYTES = 1 << 16, 16 << 20  # bytes of text on the device at once
 BYTES_PER_TEXT_BYTE = 128  # device bytes of codes and found histories; a history may be 2 bytes of text
-GROUP_ROWS = 1 << 20  # of a Parquet row group, at most
+GROUP_ROWS = 1 << 20  # most rows of a Parquet row group
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_
 from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-MOST_ROWS = 1 << 25  # that are encoded at once; more would take memory and save no time
-WRITING_THREADS = 16  # that copy pages to the host and write them at once; each holds a buffer of WRITTEN_BYTES
+MOST_ROWS = 1 << 25  # rows that are encoded at once; more rows would take memory and save no time
+WRITING_THREADS = 16  # threads that copy pages to the host and write them; each has a buffer of WRITTEN_BYTES
 
 
 class _EncodedGroup(NamedTuple):

@@ -23,8 +23,8 @@ from mgpu_ngram.kernels.estimate.smooth_contexts import Rule, smooth_contexts
 from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 from mgpu_ngram.kernels.estimate.weigh_contexts import weigh_contexts
 
-CONTEXTS_AT_ONCE = 1 << 24  # whose counts are summed together
-MIN_BACKOFF = np.finfo(np.float32).tiny  # that a context leaves: no reader accepts a backoff of -inf
+CONTEXTS_AT_ONCE = 1 << 24  # contexts whose counts are summed together
+MIN_BACKOFF = np.finfo(np.float32).tiny  # least backoff of a context: no reader accepts a log10 backoff of -inf
 
 
 def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: EstimateOptions) -> Unigrams:

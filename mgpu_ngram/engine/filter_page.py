@@ -9,7 +9,7 @@ from mgpu_ngram.core.buckets import LAST, NO_BUCKET, shown_cutoff
 from mgpu_ngram.engine.filter_stats import BINS_PER_DECADE, BucketStats, FilterStats
 from mgpu_ngram.engine.topic_table import shown
 
-WIDTH, HEIGHT, MARGIN = 760, 220, 24  # of the histogram, in pixels
+WIDTH, HEIGHT, MARGIN = 760, 220, 24  # pixels of the histogram
 COLOURS = ("#2f7ed8", "#e0962e", "#3c9d5a", "#8d5bb5", "#c2504f", "#5b7083")
 STYLE = """
 :root { color-scheme: light dark; }

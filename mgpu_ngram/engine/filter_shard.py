@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 SCORES_ENTRY, SHARD_ENTRY = "scores", "shard"  # kinds of checkpoint entries
 GPU_BLOCKS = 4  # at once on a GPU: some are copied while others are scored
-GPU_THREADS = 6  # of the blocks: with more, all blocks are parsed, then all wait for the GPU, then all are rendered
+GPU_THREADS = 6  # threads that share blocks: more would all parse, then all wait for the GPU, then all render
 
 
 @dataclass(frozen=True)

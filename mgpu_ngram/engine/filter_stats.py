@@ -13,7 +13,7 @@ from mgpu_ngram.kernels.compile import njit
 
 SAMPLES = 20  # documents of each bucket that a report shows
 SAMPLE_CHARACTERS = 600
-BINS_PER_DECADE = 20  # of the histogram of perplexities
+BINS_PER_DECADE = 20  # bins of the histogram for each factor of 10 of the perplexity
 
 
 @dataclass

@@ -14,7 +14,7 @@ from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, gpu_of, torch_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
-LOGIT_DTYPES = (np.float32, np.float16, np.uint16)  # of logits; others become float32
+LOGIT_DTYPES = (np.float32, np.float16, np.uint16)  # dtypes that logits keep; others become float32
 GivenStep = Callable[[Any, Any], tuple[Any, Any]]
 
 

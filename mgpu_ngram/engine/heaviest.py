@@ -11,7 +11,7 @@ from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
-CHUNK_ROWS = 512  # whose greatest count is found before their rows are
+CHUNK_ROWS = 512  # rows of a chunk: only chunks with the greatest maxima are searched row by row
 
 
 class Summary(NamedTuple):

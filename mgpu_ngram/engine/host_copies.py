@@ -14,7 +14,7 @@ from mgpu_ngram.engine.step_graphs import rounded_up
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 ALIGNMENT = 16  # bytes
-SIZES_PER_OCTAVE = 4  # of pinned buffers, which are kept by size
+SIZES_PER_OCTAVE = 4  # sizes of pinned buffers between powers of 2; buffers are kept by size
 
 
 class HostCopies:

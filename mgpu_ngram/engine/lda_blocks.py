@@ -23,11 +23,11 @@ from mgpu_ngram.kernels.lda.fold_in import Bag
 from mgpu_ngram.kernels.lda.layout import lay_out, repeat
 from mgpu_ngram.kernels.lda.weights import ALIGN, Documents, Pairs, count_bits
 
-MAX_BLOCK_TOKENS = 3 << 30  # of a block, with the gaps between documents: below 2^32
+MAX_BLOCK_TOKENS = 3 << 30  # tokens of a block, with the gaps between documents: below 2^32
 SLOT_PAIRS = 4096  # pairs of a slot on a GPU: a block of threads takes one slot
-LAYOUT_BYTES = 80  # of device memory that `lay_out` takes for each pair at most
-PLACES_AT_ONCE = 1 << 24  # of tokens or entries whose places are computed at once
-STREAMED = 2  # blocks on the device at once when blocks are streamed
+LAYOUT_BYTES = 80  # most bytes of device memory that `lay_out` takes for each pair
+PLACES_AT_ONCE = 1 << 24  # tokens or entries whose places are computed at once
+STREAMED = 2  # blocks on the device at the same time when blocks are streamed
 DONE = object()  # the event of a copy on a CPU
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
-TOP_WORDS = 10  # of a topic, whose coherence is measured
+TOP_WORDS = 10  # words of a topic whose coherence is measured
 BLOCK_WEIGHTS = {"cpu": 1 << 20, "gpu": 1 << 26}  # weights of topics in documents that are computed at once
 TARGET_BLOCK = 1 << 22  # probabilities that are computed at once
 

@@ -15,13 +15,13 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 
-ITERATIONS = 20  # at most, in one call
-PRIOR_TOLERANCE = 1e-4  # of the relative change of a prior
+ITERATIONS = 20  # most iterations of one call
+PRIOR_TOLERANCE = 1e-4  # relative change of a prior at which the iterations end
 MIN_PRIOR = 1e-6  # prior of a topic without tokens
-MAX_FITTED_SUM = MAX_ALPHA_SUM / 2  # of alpha: it grows without end when all documents have the same shares
+MAX_FITTED_SUM = MAX_ALPHA_SUM / 2  # sum of alpha: it grows without end when all documents have the same shares
 EXACT_COUNTS = 256  # counts below it have bins of their own; above it, 128 bins share the counts between powers of 2
 OCTAVE_BINS = EXACT_COUNTS // 2
-MAX_BITS = 32  # of counts
+MAX_BITS = 32  # bits of a count
 
 
 def optimised(sampler: Sampler, group: Group, priors: Priors) -> Priors:

@@ -30,8 +30,8 @@ from mgpu_ngram.engine.lda_priors import optimised
 
 TABLES_BYTES = 8  # for each word and topic: two tables of counts
 COUNTS_BYTES = 14  # for each word and topic: those tables, and that of a metric or a sum now and then
-WORK_BYTES = 3 << 29  # of a GPU, for metrics: places of PLACES entries, or BLOCK_WEIGHTS of held-out documents
-MIN_THREAD_TOKENS = 1 << 14  # of a CPU's thread: a sweep of fewer takes less time than to hand them over
+WORK_BYTES = 3 << 29  # bytes of a GPU for metrics: places of PLACES entries, or BLOCK_WEIGHTS of held-out documents
+MIN_THREAD_TOKENS = 1 << 14  # tokens of a CPU thread: handing over fewer takes longer than sweeping them
 SNAPSHOT = "topics"  # kind of the entries of a checkpoint
 AS_CONFIGURED = (  # fields of Training that have the name and the value of an `LdaConfig`'s
     "seed", "exclude_self", "held_out", "evaluate_every", "optimise_every", "tolerance", "coherence",

@@ -12,7 +12,7 @@ from mgpu_ngram.engine.device import move_to
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
-LEXICON_SHARE = 0.05  # of a GPU's memory, at most, for a lexicon while chunks are counted
+LEXICON_SHARE = 0.05  # most of a GPU's memory that a lexicon may take while chunks are counted
 START_CODE, END_CODE = np.uint32(2), np.uint32(3)  # codes of <s> and </s>
 UNFINISHED_CODE = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets no </s>
 

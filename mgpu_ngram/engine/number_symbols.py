@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
-NOWHERE = (1 << 31) - 1  # first source of a word that no text has, behind those of all others
+NOWHERE = (1 << 31) - 1  # first source of a word that no text has: sorts after all other sources
 NewArrays = Callable[[Mapping[str, tuple[int, Any]]], dict[str, Any]]
-ID_DIGITS = 10  # digits of a token id, at most
-SPECIAL_COLUMNS = {"counts_V": np.int64, "first_source_V": np.int32, "first_offset_V": np.int64}  # of `SPECIALS`
+ID_DIGITS = 10  # most digits of a token id
+SPECIAL_COLUMNS = {"counts_V": np.int64, "first_source_V": np.int32, "first_offset_V": np.int64}  # values of `SPECIALS`
 
 
 def number_symbols(

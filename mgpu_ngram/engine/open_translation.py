@@ -32,7 +32,7 @@ COMPUTE_DTYPES = ("float32", "tf32", "float16", "bfloat16")
 TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
 START_TOKEN = "<s>"  # before the first word of models without attention; </s> where the vocabulary lacks it
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
-FIRST_WORDS, MAX_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
+FIRST_WORDS, MAX_TRANSLATIONS = 10_000, 1_000  # defaults of a shortlist, as in Amun
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from mgpu_ngram.kernels import check
 
 STRATEGIES = ("auto", "global", "private", "sort", "hash")
 BIN_BYTES = 4
-MEMORY_SHARE = 0.8  # of the free memory; the rest is for the allocator's rounding and other users
+MEMORY_SHARE = 0.8  # share of the free memory to use; the rest is for the allocator's rounding and other users
 MAX_SORT_TOKENS = 1 << 31
 
 # Nanoseconds per token, measured by `mgpu-ngram bench count` on one H200 and on one core of a 2-core

@@ -15,7 +15,7 @@ from mgpu_ngram.engine.backoff_nodes import NODES_AT_ONCE, BackoffNodes, logs_of
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module
 
-MIN_PROB = 1e-300  # of a history: 0 times infinity is not a number
+MIN_PROB = 1e-300  # least probability of a history: 0 times infinity is not a number
 
 
 def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: int | None) -> tuple[Trie, int, float]:

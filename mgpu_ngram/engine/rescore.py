@@ -26,7 +26,7 @@ from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.compile import read_only
 from mgpu_ngram.kernels.dispatch import to_host
 
-MIN_PIECE_BYTES = 1 << 20  # of a thread: about 5 ms
+MIN_PIECE_BYTES = 1 << 20  # bytes of text of a thread: about 5 ms
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.distribution.sum_children import sum_children
 from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K
 
 MIN_DRAWN_TEMPERATURE = 0.15  # float64 holds powers of all float32 probabilities down to it; rows are scaled anyway
-MAX_INVERSE = 1e300  # of a temperature; finite, so 0 times it is 0
+MAX_INVERSE = 1e300  # greatest inverse of a temperature; finite, so 0 times it is 0
 OTHER_SEED = 1 << 63  # changes a seed
 
 

@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.filter.count_words import count_words
 from mgpu_ngram.kernels.filter.normalize_text import CharacterMap, normalize_text
 
 SentenceUnit = Literal["line", "document"]
-PERPLEXITY_DECIMALS = 1  # of a perplexity, as CCNet rounds it
+PERPLEXITY_DECIMALS = 1  # decimals of a perplexity, as CCNet rounds it
 DIFFERENCE_DECIMALS = 4
 
 
@@ -125,7 +125,7 @@ class DocumentScores:
         return cls(log10_S, words_S, oovs_S, contrast_S, ends_D)
 
 
-SENTENCE_DTYPES = (np.float32, np.int32, np.int32, np.float32)  # of the values of sentences
+SENTENCE_DTYPES = (np.float32, np.int32, np.int32, np.float32)  # dtypes of the values of sentences
 
 
 def _sums(values_S: np.ndarray, starts_D: np.ndarray, ends_D: np.ndarray) -> np.ndarray:

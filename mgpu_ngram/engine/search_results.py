@@ -13,7 +13,7 @@ from mgpu_ngram.engine.search_options import Hypothesis, NBestList, Request
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.decode.advance_beams import Ending
 
-LOGIT_LIMIT = 1 << 21  # of `best_words`
+LOGIT_LIMIT = 1 << 21  # greatest logit of `best_words`
 
 
 class Traces(NamedTuple):

@@ -16,7 +16,7 @@ from mgpu_ngram.kernels.decode.contexts import contexts
 from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
 from mgpu_ngram.kernels.dispatch import array_module
 
-GRAPH_POSITIONS = 1 << 14  # of sentences that a graph encodes, at most; more keep a GPU busy without one
+GRAPH_POSITIONS = 1 << 14  # most positions that a graph encodes; more positions keep a GPU busy without a graph
 GRAPHS, SIZES_PER_OCTAVE = 2, 8  # graphs that are kept; sizes of theirs from one power of two to the next
 
 

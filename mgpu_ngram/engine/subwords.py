@@ -32,7 +32,7 @@ INSTALL = "pip install 'mgpu-ngram[filter]'"
 KEPT = 64  # tokenisers that a process keeps
 KEPT_SPELLINGS = 1 << 16  # pieces without a text of their own whose codes are kept
 SEARCHED = (0, 2, 3)  # the first release of sentencepiece whose search `best_pieces` repeats
-UNKNOWN_PENALTY = 10.0  # of SentencePiece: an unknown character's score is that much below the least of all pieces
+UNKNOWN_PENALTY = 10.0  # SentencePiece scores an unknown character this much below the least score of all pieces
 VARIES = 0  # in a table of codes: the piece is written in the text's own letters, or is several words
 
 

@@ -14,7 +14,7 @@ from mgpu_ngram.engine.topic_words import largest
 from mgpu_ngram.kernels.compile import njit, read_only
 
 DistanceMetric = Literal["jensen-shannon", "hellinger"]
-MAX_COMPARED_TOPICS = 8192  # whose distances are a matrix of 512 MiB
+MAX_COMPARED_TOPICS = 8192  # topics of a matrix of distances, 512 MiB
 
 
 class Nearest(NamedTuple):

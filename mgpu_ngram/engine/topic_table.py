@@ -11,9 +11,9 @@ from mgpu_ngram.engine.doc_topics import Representatives
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_words import FREX_WEIGHT, LAMBDA, most_frequent_and_exclusive, most_probable, most_relevant
 
-ALWAYS = ("topic", "share", "tokens", "words", "relevant_words", "frex_words")  # of a TopicSummary, in its JSON
-SNIPPET = 400  # of a document that are kept to show it
-WORD_LISTS = ("probability", "relevance", "frex")  # of words
+ALWAYS = ("topic", "share", "tokens", "words", "relevant_words", "frex_words")  # always in the JSON of a topic
+SNIPPET = 400  # characters of a document that are kept to show it
+WORD_LISTS = ("probability", "relevance", "frex")  # kinds of word lists
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 

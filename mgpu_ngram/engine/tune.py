@@ -15,9 +15,9 @@ import numpy as np
 from mgpu_ngram.engine.rescore import weighted_sums
 from mgpu_ngram.kernels.compile import njit, read_only
 
-MIN_GAIN = 1e-9  # of a metric in percent: less is rounding
+MIN_GAIN = 1e-9  # least gain of a metric in percent: a smaller gain is rounding
 MAX_ROUNDS = 50  # over all weights; a search ends after a few
-MIN_WIDTH = 1e-5  # of an interval relative to its ends: narrower ones are not safe in float32
+MIN_WIDTH = 1e-5  # least width of an interval relative to its ends: narrower ones are not safe in float32
 BEYOND = 1.0  # how far a weight goes past the first or last point at which a hypothesis changes
 
 Quality = Callable[[np.ndarray], np.ndarray]

@@ -21,7 +21,7 @@ from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
 NEWTON_PRECISION = 1e-6  # Newton's method ends when every weight moves by less
 MAX_NEWTON_ITERATIONS = 50
-MAX_HALVINGS = 20  # of a step that would make the text less probable
+MAX_HALVINGS = 20  # halvings of a step that would make the text less probable
 
 
 def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: TextWords) -> Tuned:

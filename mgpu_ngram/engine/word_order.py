@@ -16,7 +16,7 @@ from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 RADIX_BYTES = 64  # bytes by which radix sort orders words of equal count; longer ties are few
-MAX_WORD_RANGES = 1 << 16  # of words that are sorted one after another
+MAX_WORD_RANGES = 1 << 16  # ranges of words that are sorted one after another
 SAMPLES_PER_RANGE = 64  # words for each range, from which its limits are taken
 KEYS_AT_ONCE = 1 << 16  # words whose ranges are found at once
 

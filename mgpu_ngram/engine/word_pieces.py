@@ -22,9 +22,9 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 PARTIAL = ("sum", "lexicon", "none")
 MIN_LN = np.float32(-1e4)  # for ln 0, so that scores have differences
-PROB_UNIT = 2.0**-60  # of sums of probabilities: integers, so differences of sums are exact and alike on all devices
+PROB_UNIT = 2.0**-60  # unit of sums of probabilities: sums are integers, so differences are exact on all devices
 MAX_SUM_BITS = 3  # a row that sums to 2^3 or more, as only models that are not normalised have, gets a greater unit
-ROOM_BYTES = {"gpu": 1 << 30, "cpu": 64 << 20}  # of rows and scores that are made together
+ROOM_BYTES = {"gpu": 1 << 30, "cpu": 64 << 20}  # bytes of rows and scores that are made together
 ROW_WORD_BYTES, ROW_TOKEN_BYTES = 24, 32  # for each word of a row, and for each token
 LookAhead = Callable[[Any], Any]  # of nodes (B, X) or (1, X): ln, (B, X) or (1, X)
 

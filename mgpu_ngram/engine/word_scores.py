@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.decode.best_words import best_words
 from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module
 
-MIN_PIECE_LOGITS = 1 << 20  # of a thread: about 1 ms
+MIN_PIECE_LOGITS = 1 << 20  # logits of a thread: about 1 ms
 
 
 @dataclass

@@ -19,7 +19,7 @@ from mgpu_ngram.engine.budget import (
 from mgpu_ngram.engine.device import free_bytes
 
 SHORT_TEXT_CHUNKS = 64  # so that all workers have some; the same for any number of workers
-TEXT_WORD_BYTES = 5.5  # of text for each word, with its space; an estimate for plans
+TEXT_WORD_BYTES = 5.5  # bytes of text for each word, with its space; an estimate for plans
 
 
 def make_budget(

@@ -25,7 +25,7 @@ EXAMPLES = """examples:
   mgpu-ngram compare old.arpa new.safetensors heldout.txt
   mgpu-ngram compare small.binary large.binary heldout.txt.gz -o comparison
   mgpu-ngram compare a.arpa b.arpa c.arpa --text news/*.txt talks/*.txt --json"""
-LINE_CHARACTERS = 60  # of a sentence that is shown
+LINE_CHARACTERS = 60  # characters of a sentence to show
 
 
 class CompareStage(Stage[CompareConfig, "CompareResult"]):

@@ -16,8 +16,8 @@ LIST_FIELDS = {"probability": "words", "relevance": "relevant_words", "frex": "f
 SHARE_BARS = "▁▂▃▄▅▆▇█"
 MANY_GROUPS = 6  # above, the shares of a topic are drawn, not written
 DRAWN_GROUPS = 48  # the last ones are drawn
-NAMED_TOPICS = 3  # topics of a group that are named
-EXAMPLE_CHARACTERS = 300  # of a document
+NAMED_TOPICS = 3  # topics to name for each group
+EXAMPLE_CHARACTERS = 300  # characters of a document to show
 
 
 def show_topics(

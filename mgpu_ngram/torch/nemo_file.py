@@ -22,7 +22,7 @@ from mgpu_ngram.engine.trie import BadNgram, build_trie
 
 from .arguments import described
 
-FIRST_TOKEN_ID = len(SPECIALS)  # of the tokens that the model knows
+FIRST_TOKEN_ID = len(SPECIALS)  # first id of the tokens that the model knows
 START_STATE, BOS_STATE = 0, 1
 ARC_ARRAYS = ("from_states", "to_states", "ilabels", "arcs_weights")
 STATE_ARRAYS = ("backoff_to_states", "backoff_weights", "state_order", "final_weights")

@@ -24,7 +24,7 @@ from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, 
 
 FORMAT = "mgpu_ngram adapted model"
 COUNTS_FOLDER = "counts"
-BY_ORDER = ("orders", "device_bytes", "host_bytes", "spill_bytes")  # of a plan
+BY_ORDER = ("orders", "device_bytes", "host_bytes", "spill_bytes")  # fields of a plan that depend on the orders
 
 
 @dataclass(frozen=True)

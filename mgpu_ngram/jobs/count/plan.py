@@ -30,9 +30,9 @@ from mgpu_ngram.kernels import check
 
 BYTES_PER_TOKEN = {"word": TEXT_WORD_BYTES, "byte": 1.0}  # bytes of text per token; an estimate for plans
 CODE_BITS = {"word": 21, "byte": 9}  # an estimate for words
-BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, copied to the device at once
+BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # bytes of text that are copied to the device at once
 MIN_BLOCK_BYTES = 1 << 16
-BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of memory, until a chunk is counted and cut; a GPU has taken 17
+BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # bytes of memory until a chunk is counted and cut; a GPU took 17
 MAX_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # most text of a chunk
 
 

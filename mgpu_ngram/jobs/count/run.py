@@ -36,7 +36,7 @@ else:
 
 __all__ = ["FORMAT", "CountConfig", "CountResult", "changed_since", "open_inputs", "plan", "run"]
 
-UNRESERVED_BYTES = 1 << 30  # of a device's budget, for allocations of other streams
+UNRESERVED_BYTES = 1 << 30  # bytes of a device's budget for allocations of other streams
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from mgpu_ngram.engine.vocabulary_ranges import (
 T = TypeVar("T")
 
 MERGE_ARITY = 8  # vocabularies that are merged at once
-WORD_BYTES = 47  # of a word of 11 bytes in a vocabulary
+WORD_BYTES = 47  # bytes in a vocabulary of a word of 11 bytes
 MAX_HASH_RANGES = 256  # each exchange takes as many tasks as the square of this, or fewer
-RANGE_COPIES = 3  # of the words of a range or piece while they are merged or sorted
+RANGE_COPIES = 3  # copies of the words of a range or piece while they are merged or sorted
 
 
 @dataclass

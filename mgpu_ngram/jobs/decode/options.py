@@ -21,7 +21,7 @@ from mgpu_ngram.jobs.budget import SHORT_TEXT_CHUNKS
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 
 CHUNK_SENTENCES = {"cpu": (256, 1024), "gpu": (2048, 16384)}  # least and most of a task
-SHORT_CHUNKS, SHORT_SENTENCES = 16, 64  # of a text too short for 16 tasks of 256 sentences, and least of its tasks
+SHORT_CHUNKS, SHORT_SENTENCES = 16, 64  # tasks of a short text, and sentences of each task at least
 
 
 def check(config: DecodeConfig, made: Collection[str] = ()) -> None:

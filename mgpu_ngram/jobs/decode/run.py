@@ -31,7 +31,7 @@ from mgpu_ngram.jobs.decode.text import TextSize, batched, lines_of, measure_tex
 FORMAT = "mgpu_ngram translations"
 TRANSLATIONS = "translations.txt"  # name in the folder of a run
 AHEAD = 2  # tasks per worker in flight or buffered
-BYTES_PER_WORD = 5.5  # of text; an estimate for plans
+BYTES_PER_WORD = 5.5  # bytes of text for each word; an estimate for plans
 
 
 @dataclass(frozen=True)

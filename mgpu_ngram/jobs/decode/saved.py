@@ -15,7 +15,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines
 
 DECODED_ENTRY = "decoded"  # kind of the entries
-KEPT_BYTES = 64 << 20  # of results that wait for the next save, at most
+KEPT_BYTES = 64 << 20  # most bytes of results that wait for the next save
 
 
 class SavedResults:

@@ -12,7 +12,7 @@ from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.read_text import read_blocks
 
-READ_BYTES = 8 << 20  # of text at once
+READ_BYTES = 8 << 20  # bytes of text that are read at once
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ else:
 
 STAT_BLOCK_BYTES = 512  # the unit of stat's st_blocks
 CHUNKS_AT_ONCE = 64  # chunks whose histories one task counts, at most
-COMPACT_HISTORIES = 1 << 16  # of a compact block; consecutive histories share many children
+COMPACT_HISTORIES = 1 << 16  # histories of a compact block; consecutive histories share many children
 MAX_GROUP, PARQUET_GROUPS = 1 << 13, 4  # histories per row group, and row groups per file
 WAYS_OUT = "give top_k, fewer orders, dtype float16 or format compact, or a path with more room"
 

@@ -15,7 +15,7 @@ from mgpu_ngram.jobs.distribution.config import DistributionConfig
 AHEAD = 4  # chunks per worker in flight or buffered
 TASK_BYTES = {"cpu": 128 << 20, "gpu": 1 << 30}  # bytes of files that a task writes, approximately
 MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 1 << 10, 8 << 20  # bytes of text
-TEXT_LINE_BYTES = 120.0  # of text; an estimate for plans and chunk sizes
+TEXT_LINE_BYTES = 120.0  # bytes of a line of text; an estimate for plans and chunk sizes
 COMPACT_BYTES = 1 << 10  # per history in compact blocks, an estimate
 STORED_ROWS = 1 << 12  # n-grams stored after a history, an estimate; not for single words
 PARQUET_BYTES = 16  # per row, an estimate

@@ -13,7 +13,7 @@ from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_files, che
 
 CONTRAST_FIELDS = ("contrast_perplexity", "cross_entropy_difference")
 NEW_FIELDS = ("perplexity", "log10", "words", "oovs", *CONTRAST_FIELDS, "bucket", "lines")
-TABLES = (".csv", ".yaml", ".yml")  # of models
+TABLES = (".csv", ".yaml", ".yml")  # suffixes of tables of models
 LANGUAGE = "language"  # CCNet's field
 PLACE = "{language}"  # in the path of models
 

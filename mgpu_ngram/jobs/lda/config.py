@@ -10,8 +10,8 @@ from mgpu_ngram.core.seeds import seeds_of_topics
 from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
-SAMPLED_PER_SECOND = 20e6  # that 2 CPU cores draw with few topics, rounded down
-HALF_RATE_TOPICS = 256  # with which they draw half as many; KOS, 16 to 4,096 topics
+SAMPLED_PER_SECOND = 20e6  # tokens a second that 2 CPU cores sample with few topics, rounded down
+HALF_RATE_TOPICS = 256  # topics with which 2 CPU cores sample half as many tokens; KOS, 16 to 4,096 topics
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from mgpu_ngram.jobs.lda.train import Storage, Trained, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
 PERPLEXITY_FILE = "perplexity.png"
-PART_TOKENS = 1 << 20  # of a part of the corpus: small, because workers divide whole parts
-KEPT_BAGS_SHARE = 0.25  # of the host memory, for documents that need no files
+PART_TOKENS = 1 << 20  # tokens of a part of the corpus: few, because workers divide whole parts
+KEPT_BAGS_SHARE = 0.25  # share of the host memory for documents that need no files
 AHEAD = 2  # chunks of text per worker that wait to be put in order
 
 

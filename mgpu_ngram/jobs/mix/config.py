@@ -9,7 +9,7 @@ from typing import Literal
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
 
-WEIGHT_SUM_TOLERANCE = 1e-6  # by which the sum of weights may differ from 1
+WEIGHT_SUM_TOLERANCE = 1e-6  # greatest difference between the sum of the weights and 1
 
 
 @dataclass(frozen=True)

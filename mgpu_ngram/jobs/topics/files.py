@@ -27,7 +27,7 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-GROUP_BYTES = 32 << 20  # of a row group of Parquet, about
+GROUP_BYTES = 32 << 20  # approximate bytes of a Parquet row group
 TABLE_KINDS = {  # by format: the first bytes of its files, and its name for people
     "parquet": (b"PAR1", "a Parquet file"),
     "jsonl": (b'{"document":', "a file of topics in JSON lines"),

@@ -25,9 +25,9 @@ from mgpu_ngram.jobs.progress import Progress
 
 AHEAD = 4  # chunks per worker in flight or buffered
 MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 1 << 16, 4 << 20  # text per task
-DENSE_BYTES = 64 << 20  # of the shares that a task returns, about
-DOCUMENT_BYTES = 100  # of text, at least about
-BLOCK_TOKENS = 1 << 19  # of a block of a matrix
+DENSE_BYTES = 64 << 20  # approximate bytes of the shares that a task returns
+DOCUMENT_BYTES = 100  # approximate least bytes of text of a document
+BLOCK_TOKENS = 1 << 19  # tokens of a block of a matrix
 MAX_GROUPS = 10_000
 
 

@@ -10,7 +10,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
 from mgpu_ngram.jobs.rescore.config import ListsConfig, is_weight
 
-MAX_POINTS = 1_000_000  # of a grid
+MAX_POINTS = 1_000_000  # points of a grid
 
 
 @dataclass(frozen=True)

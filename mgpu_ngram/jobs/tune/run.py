@@ -44,7 +44,7 @@ from mgpu_ngram.jobs.tune.config import TuneConfig
 
 FORMAT = "mgpu_ngram weights"
 WEIGHTS_FILE = "weights.yaml"
-TASK_TEXTS = 2_000  # whose quality a task measures; sacrebleu takes 0.1 ms a text, RapidFuzz 0.5 µs
+TASK_TEXTS = 2_000  # texts of a task that measures quality; sacrebleu takes 0.1 ms a text, RapidFuzz 0.5 µs
 AHEAD = 2  # tasks per worker in flight or buffered
 
 
