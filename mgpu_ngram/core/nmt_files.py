@@ -184,8 +184,11 @@ def _nematus(t: Tensors, d: Dims, stacks: Stacks) -> NmtModel:
         V = t.shape("ff_logit_W")[-1]
         if V == t.shape("ff_logit_b")[-1] != len(embeddings[0]):  # so the target does not share the source's embeddings
             raise t.missing("Wemb_dec", (V, d.E))
-    target = t.matrix("Wemb_dec", t.shape("Wemb_dec")[0], d.E) if "Wemb_dec" in t else embeddings[0]
-    V = len(target)
+    if "Wemb_dec" in t:
+        V = t.common(("Wemb_dec", 0), ("ff_logit_W", 1), ("ff_logit_Wt", 0), ("ff_logit_b", -1))
+        target = t.matrix("Wemb_dec", V, d.E)
+    else:
+        target, V = embeddings[0], len(embeddings[0])
     if "ff_logit_W" in t:
         output = t.matrix("ff_logit_W", d.E, V)
     else:

@@ -107,7 +107,7 @@ class Tensors:
     def common(self, *axes: tuple[str, int]) -> int:
         """Return the commonest size of axes of several tensors, so that errors name the one tensor that differs."""
         shapes = [(self._arrays[name].shape, axis) for name, axis in axes if name in self]
-        found = Counter(shape[axis] for shape, axis in shapes if axis < len(shape))
+        found = Counter(shape[axis] for shape, axis in shapes if -len(shape) <= axis < len(shape))
         if not found:
             first = axes[0][0]
             raise (self._wrong if first in self else self.missing)(first, ("rows", "columns"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -48,7 +49,10 @@ class Npz:
             version = np.lib.format.read_magic(file)
             if version not in read_header:
                 raise self.damaged(f"array {what!r} has version {version} of the .npy format")
-            shape, fortran, dtype = read_header[version](file, max_header_size=MAX_HEADER_BYTES)
+            try:
+                shape, fortran, dtype = read_header[version](file, max_header_size=MAX_HEADER_BYTES)
+            except (SyntaxError, tokenize.TokenError, MemoryError):  # NumPy parses the header as Python
+                raise self.damaged(f"the header of array {what!r} cannot be parsed") from None
             if dtype.hasobject:
                 raise InputError(
                     f"array {what!r} of {self.name!r} is a pickle, which could run code; write it as numbers"

@@ -104,6 +104,8 @@ def header_of(text):
         header_of("{'descr': 'nonsense', 'fortran_order': False, 'shape': (4,)}"),
         header_of("{'descr': '<f4', 'fortran_order': False, 'shape': __import__('os')}"),
         header_of("{" * 9000),
+        header_of("{'descr': '<f4', 'fortran_order': False, 'shape': (4,"),
+        header_of("{'descr': '<f4', 'fortran_order': False, 'shape': " + "(" * 900 + "}"),
     ],
 )  # fmt: skip
 def test_tensors_with_wrong_headers(random_tensors, save_model, tmp_path, content):

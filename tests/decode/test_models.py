@@ -40,6 +40,10 @@ def test_errors_name_the_tensor_and_both_shapes(random_tensors, save_model):
     )
     path = save_model({name: array for name, array in tensors.items() if name != "encoder_b"})
     assert error_of(path).startswith(f"{path!r} lacks tensor 'encoder_b' of shape (8,); ")
+    path = save_model(tensors | {"Wemb_dec": np.zeros((8, 5), np.float32)})  # the output layer has 7 words
+    assert error_of(path).startswith(
+        f"tensor 'Wemb_dec' of {path!r} has shape (8, 5) but the other tensors need (7, 5); "
+    )
     path = save_model(tensors | {"encoder_2_W": np.zeros((4, 9), np.float32)})
     assert error_of(path).startswith(f"tensor 'encoder_2_W' (4, 9) of {path!r} has no place (1 such); ")
     path = save_model(tensors | {"my_gamma": np.zeros((4,), np.float32)})
