@@ -1,4 +1,4 @@
-"""CUDA kernels that only measure, whose sources are in their benches."""
+"""Compile CUDA kernels of benches; a bench holds the source of its kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mgpu_ngram.kernels.launch import FOLDER, OPTIONS
 
 
 def with_common(source: str) -> str:
-    """Return a source after include/common.cuh, as the compiler takes it."""
+    """Return a source with include/common.cuh in front, ready to compile."""
     return (FOLDER / "include" / "common.cuh").read_text() + source
 
 

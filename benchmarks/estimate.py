@@ -39,12 +39,12 @@ PARTS: dict[str, Callable[[EstimateBench], None]] = {
 def bench(options: BenchOptions) -> list[dict[str, Any]]:
     """Measure estimating, write estimate.csv and the figure to the folder of results, and return the rows.
 
-    text    file that the part lmplz makes a model of, in place of a generated text
+    text    file of text for the part `lmplz`, instead of a generated text
     tokens  words of the text that models are made from
     only    parts to measure; the rate at which the device copies is always measured
 
-    The Kneser-Ney model of a small text is compared with plain Python, timed models by their sizes and sums, and
-    WrongResult is raised when one is wrong. Rows are printed and saved part by part.
+    Compares the Kneser-Ney model of a small text with plain Python, and checks the sizes and sums of timed models.
+    Raises WrongResult if a model is wrong. Rows are printed and saved part by part.
     """
     parts, clusters = options.parts(PARTS), options.clusters()
     tokens = options.num_tokens(TOKENS, MIN_TOKENS)

@@ -40,11 +40,11 @@ MAX_BYTES = 70  # bytes of the device for each token, without the finished model
 
 @dataclass
 class Made:
-    """A model of codes, and what making it took.
+    """A model of codes, and the resources that it took.
 
-    seconds      of each step
-    bytes_moved  by each step: what it must read and write once, and of `count` each pass of the sort
-    peak_bytes   of the device that were taken at most, the finished trie apart; 0 on a CPU
+    seconds      seconds of each step
+    bytes_moved  bytes that each step must read and write once; for `count`, in each pass of the sort
+    peak_bytes   most bytes of the device in use, without the finished trie; 0 on a CPU
     """
 
     trie: Trie
@@ -54,9 +54,9 @@ class Made:
 
 
 def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
-    """The model of a stream of codes, as the tasks of an estimate make it of one part.
+    """Return the model of a stream of codes, made as the tasks of an estimate make a model of one part.
 
-    marked_T  (T,) uint32 of `engine.count.mark_sentences`, each of the `symbols` words but <unk> in it
+    marked_T  (T,) uint32 of `engine.count.mark_sentences`, which contains each of the `symbols` words except <unk>
     """
     watch, bits, moved = Stopwatch(budget.device), check.code_bits(symbols), dict[str, int]()
     xp, options = array_module(marked_T), EstimateOptions(ORDER, (0,) * ORDER)

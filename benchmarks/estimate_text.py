@@ -37,7 +37,7 @@ AS_LMPLZ = "estimate/text to model as lmplz"
 EXACT: dict[str, Any] = {"discount_fallback": [], "exact_discounts": True}  # settings of modified Kneser-Ney
 SMOOTHINGS: dict[str, dict[str, Any]] = {
     "witten-bell": {},
-    "absolute": {"discount": [0.7]},  # a small text gives none
+    "absolute": {"discount": [0.7]},  # given, because a small text has no computable discount
     "good-turing": {},
     "additive": {},
 }
@@ -148,7 +148,7 @@ def _notes(result: EstimateResult, tokens: int) -> str:
 
 
 def _rounds(bench: EstimateBench, executor: Executor, settings: dict[str, Any] = EXACT) -> list[EstimateResult]:
-    """Return the results of several rounds, after a whole model that is checked, and a small one by Kneser-Ney."""
+    """Return the results of several rounds. First check a small Kneser-Ney model, and a whole model as warm-up."""
     if "smoothing" not in settings:
         _check_beginning(bench, executor)
     results: list[EstimateResult] = []
@@ -167,7 +167,7 @@ def estimated(
     use: Callable[[Estimate], Any] | None = None,
     settings: dict[str, Any] = EXACT,
 ) -> tuple[EstimateResult, Any]:
-    """Return the result of a job up to its model, which stays where it was made, and what `use` returns of it there."""
+    """Return the result of a job that writes no model, and the result of `use`, called where the model was made."""
     config = EstimateConfig(paths, order=ORDER, **settings)
     source, place = open_corpus(paths), folder / "model"
     with job.estimated(config, source, RunContext(executor, place), place) as (model, result):

@@ -79,9 +79,10 @@ def _rows(suite: Suite, sizes: str, logits: Any, V: int, dtype: str) -> None:
 
 
 def _check_peer(name: str, peer: Callable[[], Any], logits: Any, target: Any, V: int, dtype: str) -> None:
-    """Raise WrongResult unless the peer's losses and gradients are the mixture's of counts of probability 0.
+    """Raise WrongResult unless the peer's losses and gradients equal the mixture's if all counts give probability 0.
 
-    Such counts take weight alone, as words that are not targets do, so the mixture is the softmax over all columns.
+    These count distributions only take weight, like words that are not targets, so the mixture is the softmax over all
+    columns.
     """
     import torch
 

@@ -111,7 +111,7 @@ def add_row(bench: LdaBench, executor: Executor, name: str, ranks: int, prints: 
     )  # fmt: skip
     if alone and alone.rate and row.rate and row.median_seconds:
         row.baseline, row.speedup = "workers=1", row.rate / alone.rate
-        # Workers that add up no counts and wait for nobody would take the time of one, divided by their number.
+        # Without sums of counts and without waits, workers would take the time of one divided by their number.
         row.ceiling, row.share_of_ceiling = f"{ranks} x workers=1", row.speedup / ranks
         row.floor_seconds = row.share_of_ceiling * row.median_seconds
 

@@ -32,7 +32,7 @@ ENTRY_BYTES = 12  # bytes of shared memory for an entry: reads theta, reads and 
 TOPIC_BYTES = 16  # bytes of shared memory for a topic in an iteration: reads and writes theta and the sum
 SHARED = "reads of shared memory"
 SHARED_READS, SHARED_THREADS = 1 << 14, 1024  # reads of a thread; threads of a block
-# Lanes read from different banks. The table holds zeros, and the compiler cannot know.
+# Lanes read from different banks. The table holds zeros, which the compiler does not know.
 SOURCE = """
 extern "C" __global__ void shared_reads(i64 reads, u32* out) {
   __shared__ u32 table[2048];
@@ -92,10 +92,10 @@ def shared_reads(suite: Suite) -> None:
 
 
 def shared_bytes(bag: Bag, topics: FixedTopics) -> int:
-    """Return the bytes of shared memory that `fold_in` must read and write: its entries' and topics', by iteration.
+    """Return the bytes of shared memory that `fold_in` must read and write for entries and topics, over all iterations.
 
-    A document takes part in iteration n if n iterations give other topics than all do. One that goes over to reading
-    all entries every time is counted as if it did not.
+    A document takes part in an iteration if its topics before the iteration differ from its final topics. A document
+    that reads all entries in all later iterations is counted like the others.
     """
     theta_DZ, total = fold_in(bag, topics), 0
     xp, num_topics = array_module(theta_DZ), theta_DZ.shape[1]

@@ -80,7 +80,7 @@ class StartupBench:
         (folder / "lists.txt").write_text("".join(lists))
 
     def first_run(self, words: list[str]) -> tuple[Seconds, float]:
-        """Run a command without compiled kernels; return its seconds, and those to its first CUDA kernel, 0 without."""
+        """Run a command without compiled kernels; return its seconds, and those to its first CUDA kernel, or 0."""
         with tempfile.TemporaryDirectory(dir=self.folder) as caches:
             variables = {name: os.path.join(caches, name) for name in CACHES}
             begin = time.time()
@@ -96,7 +96,7 @@ class StartupBench:
     def program(
         self, command: list[str], name: str, stdin: Path | None = None, variables: dict[str, str] | None = None
     ) -> tuple[Seconds, str, str]:
-        """Run a program; return its seconds and its CPU seconds, and what it prints to stdout and stderr.
+        """Run a program; return (its seconds, its CPU seconds), its stdout and its stderr.
 
         variables  further environment variables
 
@@ -290,7 +290,7 @@ def query(bench: StartupBench, tokens: int, words: list[str]) -> Seconds | None:
 
 
 def first(bench: StartupBench) -> None:
-    """Rows: the first run on a machine of a few stages: the whole, and until the first CUDA kernel starts."""
+    """Rows: first runs of a few stages on a machine: the whole run, and the time to its first CUDA kernel."""
     zipf_text(bench.folder / "first.txt", FIRST_TOKENS, VOCABULARY)
     device = ["--device", bench.suite.device]
     commands = {

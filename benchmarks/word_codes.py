@@ -143,7 +143,7 @@ def _kernels(suite: Suite, codes_T: Any, tokens: int, distinct: list[int]) -> No
 
 
 def _pages(suite: Suite) -> None:
-    """Bytes of packed columns and of suffixes, put into the order of pages: PAGES row groups of four parts."""
+    """Rows: put the bytes of packed columns and of suffixes into the order of pages, PAGES row groups of four parts."""
     rng = np.random.default_rng(1)
     total = PAGES_BYTES[suite.device]
     bytes_B = to_device(rng.integers(0, 256, total, np.uint8), suite.device)

@@ -80,7 +80,7 @@ def run_on_gpu(suite: Suite, path: Path, tokens: int, expected_counts: list[np.n
         suite.say(f"words: a whole run to Parquet, columns of {columns}")
         seconds = []
         for _ in range(1 + RUNS):  # the first is the warm-up
-            shutil.rmtree(_output(path), ignore_errors=True)  # the run would do it, which takes time
+            shutil.rmtree(_output(path), ignore_errors=True)  # or the run would delete it in measured time
             taken, out = _run(path, columns, suite.device)
             seconds.append(taken)
         for n, expected in enumerate(expected_counts, 1):

@@ -26,7 +26,7 @@ class Service(ThreadingHTTPServer):
         self.translator = ng.Translator(str(folder / "model.npz"), source_vocab=letters, target_vocab=phonemes)
 
     def pronounce(self, text: str) -> str:
-        """Return a line of phonemes for each line of the text, a word; spaces and tabs in it are left out."""
+        """Return a line of phonemes for each line of the text. A line is one word; its spaces and tabs are left out."""
         words = [" ".join("".join(line.split()).lower()) for line in text.removesuffix("\n").split("\n")]
         return "".join(best[0].text + "\n" for best in self.translator.translate(words, beam_size=5))
 
