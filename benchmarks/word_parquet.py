@@ -21,7 +21,7 @@ from mgpu_ngram.engine.sorted_runs import SortedRun, take_shards
 from mgpu_ngram.engine.write import WriteOptions, write_part
 from mgpu_ngram.kernels.dispatch import to_host
 
-MOST_ROWS = 200_000_000  # enough to time; shards beyond are left out
+MAX_ROWS = 200_000_000  # enough to time; shards beyond are left out
 KERNELS = {"text": "words/tables to Parquet", "ids": "words/tables to Parquet of ids"}  # by the columns of the files
 TARGET = 2e7  # rows/s with 16 cores
 CHECKED_ROWS = 1000  # rows of each file
@@ -30,7 +30,7 @@ WARM_ROWS = 9
 
 def run(suite: Suite, counted: Counted, folder: Path) -> None:
     """A row for text and one for ids: rows of all orders from 2 on per second, device to files in the page cache."""
-    S = next(s for s in range(counted.num_shards, 0, -1) if _rows(counted, s) <= MOST_ROWS or s == 1)
+    S = next(s for s in range(counted.num_shards, 0, -1) if _rows(counted, s) <= MAX_ROWS or s == 1)
     part = take_shards(counted.run, 0, S)
     warm = {n: [_head(table)] for n, [table] in part.tables.items()}
     rows, files = _rows(counted, S), len(part.tables)

@@ -43,7 +43,7 @@ BATCH_ROWS = 1 << 14  # rows of a Parquet file that are read at once, at most
 
 
 @dataclass(frozen=True)
-class Texts:
+class JoinedTexts:
     """The texts of documents: data (B,) uint8, each text followed by a newline; texts contain no newlines."""
 
     data: np.ndarray
@@ -63,7 +63,7 @@ class TokenLists:
     data: np.ndarray
 
 
-TextDocuments = Texts | TokenLists | list[str]
+TextDocuments = JoinedTexts | TokenLists | list[str]
 
 
 def open_documents(files: Iterable[tuple[str, str]], text_column: str = "text") -> Corpus:
@@ -132,7 +132,7 @@ def _source(name: str, location: str, text_column: str) -> Source:
 def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> Iterator[TextDocuments]:
     """Yield the documents of a chunk in order, in blocks of about `block_bytes` of text.
 
-    as_strings  yield texts as lists of str, which keep newlines; in `Texts`, newlines become spaces
+    as_strings  yield texts as lists of str, which keep newlines; in `JoinedTexts`, newlines become spaces
 
     A null is an empty document. Raises InputError for damaged files, and for values that are neither texts nor lists
     of tokens.
@@ -148,7 +148,7 @@ def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> 
             elif as_strings:
                 yield block.data.tobytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
             else:
-                yield Texts(block.data)
+                yield JoinedTexts(block.data)
 
 
 def _read_parquet(piece: Piece, block_bytes: int, as_strings: bool) -> Iterator[TextDocuments]:
@@ -178,7 +178,7 @@ def _from_arrow(values: Any, name: str, as_strings: bool) -> TextDocuments:
         if np.count_nonzero(data == 10) > len(values):
             binary = values.cast(pa.large_binary())
             data = arrow_lines(pc.replace_substring(binary, pattern=b"\n", replacement=b" "))
-        return Texts(data)
+        return JoinedTexts(data)
     tokens = pc.list_flatten(values)
     if tokens.null_count:
         raise InputError(f"{name!r} has a null in a list of tokens; leave it out")

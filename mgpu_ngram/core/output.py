@@ -31,7 +31,7 @@ SUFFIXES = (  # that other formats use, or ours
 DISCARD_TRIES = 20
 TEMPORARY = ".tmp"  # suffix of an unfinished file
 COPY_BYTES = 1 << 20  # bytes of a file that are copied at once
-MOST_PARTS = 1024  # parts that Linux accepts in one call
+MAX_PARTS = 1024  # parts that Linux accepts in one call
 SYNC_BYTES = 32 << 20  # least bytes of a durable file between two calls of fsync
 
 
@@ -90,7 +90,7 @@ class Sink:
         views = [memoryview(part) for part in parts if len(part)]
         nbytes = sum(map(len, views))
         while views:
-            written = write_together(self.file.fileno(), views[:MOST_PARTS])
+            written = write_together(self.file.fileno(), views[:MAX_PARTS])
             while views and written >= len(views[0]):
                 written -= len(views.pop(0))
             if written:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.bags import Bags
-from mgpu_ngram.core.documents import Texts
+from mgpu_ngram.core.documents import JoinedTexts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.matrix_bags import as_matrix, bags_of_matrix, column_words, is_matrix
 from mgpu_ngram.core.text_options import TextOptions
@@ -103,7 +103,7 @@ def _of_texts(batch: list[str | bytes], options: TextOptions, device: str) -> Lo
         texts = [t.decode("utf-8", "surrogateescape") if isinstance(t, bytes) else t for t in batch]
         return local_bags(texts, options, device)
     lines = [(t if isinstance(t, bytes) else t.encode("utf-8", "surrogatepass")).replace(b"\n", b" ") for t in batch]
-    return local_bags(Texts(np.frombuffer(b"\n".join([*lines, b""]), np.uint8)), options, device)
+    return local_bags(JoinedTexts(np.frombuffer(b"\n".join([*lines, b""]), np.uint8)), options, device)
 
 
 def _of_dask(X: Any, words: Any, options: TextOptions, device: str, name: str) -> BagCorpus:

@@ -58,7 +58,7 @@ class _Counts:
     entered: int = 0
 
 
-class BeamSearch:
+class SentenceSearch:
     """A search: `enter` adds sentences, `advance` extends their hypotheses, and `collect` removes the finished ones.
 
     requests   all sentences that will enter

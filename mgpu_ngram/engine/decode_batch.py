@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import NmtModel
-from mgpu_ngram.engine.beam_search import BeamSearch, Collected
+from mgpu_ngram.engine.beam_search import Collected, SentenceSearch
 from mgpu_ngram.engine.ensemble_steps import Ensemble, WeightedModel
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.search_options import Hypothesis, NBestList, Request, SearchOptions
@@ -136,7 +136,9 @@ def search_all(
         for start in range(0, len(waiting), pool):
             order = sorted(waiting[start : start + pool], key=lambda i: -requests[i].length)
             entering = [requests[i] for i in order]
-            with closing(BeamSearch(model, options, entering, batching.sentences, batching.kind == "naive")) as search:
+            with closing(
+                SentenceSearch(model, options, entering, batching.sentences, batching.kind == "naive")
+            ) as search:
                 for found in _run(search, order, requests, sources, batching):
                     results[index[found.number]] = found.hypotheses
     return results
@@ -159,7 +161,7 @@ def paused_collector() -> Iterator[None]:
 
 
 def _run(
-    search: BeamSearch,
+    search: SentenceSearch,
     order: list[int],
     requests: dict[int, Request],
     sources: Sequence[Any],

@@ -23,7 +23,7 @@ from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_
 from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-MOST_ROWS = 1 << 25  # rows that are encoded at once; more rows would take memory and save no time
+MAX_ROWS = 1 << 25  # rows that are encoded at once; more rows would take memory and save no time
 WRITING_THREADS = 16  # threads that copy pages to the host and write them; each has a buffer of WRITTEN_BYTES
 
 
@@ -89,7 +89,7 @@ class PageEncoder:
 
     def _most_rows(self, order: int) -> int:
         """Return how many rows may be encoded at once."""
-        return min(MOST_ROWS, self._working_bytes // row_bytes(self._columns, order))
+        return min(MAX_ROWS, self._working_bytes // row_bytes(self._columns, order))
 
     def parts(self, table: ShardedTable) -> Iterator[tuple[int, int]]:
         """Yield (first, last + 1) of the shards that are encoded together; a large one comes alone."""

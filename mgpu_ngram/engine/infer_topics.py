@@ -12,7 +12,7 @@ import numpy as np
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.document_columns import Period, classes_of, column_values, periods_of
-from mgpu_ngram.core.documents import TextDocuments, Texts, TokenLists, read_documents
+from mgpu_ngram.core.documents import JoinedTexts, TextDocuments, TokenLists, read_documents
 from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import TopicModel, identify_topic_model, load_topic_model
@@ -196,7 +196,7 @@ def infer_bags(bags: Bags, unknown_D: np.ndarray, options: InferOptions) -> Infe
 
 def _teller(documents: TextDocuments) -> Callable[[int], str]:
     """Return a function that returns the beginning of a document of a block."""
-    if isinstance(documents, Texts):
+    if isinstance(documents, JoinedTexts):
         data = documents.data
         ends = np.flatnonzero(data == 10)
 

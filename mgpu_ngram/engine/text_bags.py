@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.arrow_numbers import numbers_from_arrow
 from mgpu_ngram.core.bags import Bags, make_bags
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.documents import TextDocuments, Texts, TokenLists, read_documents
+from mgpu_ngram.core.documents import JoinedTexts, TextDocuments, TokenLists, read_documents
 from mgpu_ngram.core.text_options import TextOptions
 from mgpu_ngram.core.vocabulary import HashCollision, words_from_arrow, words_to_arrow
 from mgpu_ngram.core.word_list import make_words
@@ -43,13 +43,13 @@ def read_local_bags(
 def local_bags(documents: TextDocuments, options: TextOptions, device: str = "cpu") -> LocalBags:
     """Return documents as bags of words with a local vocabulary.
 
-    documents  a list of str if the pattern is not the default one, else `Texts`
+    documents  a list of str if the pattern is not the default one, else `JoinedTexts`
 
     Stop words and limits do not apply yet: `choose_words` applies them.
     """
     if isinstance(documents, TokenLists):
         return _of_token_lists(documents)
-    if isinstance(documents, Texts):
+    if isinstance(documents, JoinedTexts):
         return _of_texts(documents, options.lowercase, device)
     find = re.compile(options.token_pattern).findall
     return count_tokens(find(text.lower() if options.lowercase else text) for text in documents)
@@ -81,7 +81,7 @@ def _of_token_lists(lists: TokenLists) -> LocalBags:
     return _bags_of_ids(lists.starts_D1, numbers_from_arrow(tokens.indices).astype(np.uint32), words)
 
 
-def _of_texts(texts: Texts, lowercase: bool, device: str) -> LocalBags:
+def _of_texts(texts: JoinedTexts, lowercase: bool, device: str) -> LocalBags:
     text_B = _kept(texts.data, lowercase, device)
     positions_T = find_tokens(text_B)
     seed = 0

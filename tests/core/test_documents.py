@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.documents import Texts, TokenLists, open_documents, read_documents
+from mgpu_ngram.core.documents import JoinedTexts, TokenLists, open_documents, read_documents
 from mgpu_ngram.core.errors import InputError
 
 
@@ -19,7 +19,7 @@ def read(path, column="text", chunk_bytes=1 << 20, block_bytes=1 << 20, as_strin
     found = []
     for chunk in open_documents([(str(path), str(path))], column).chunks(chunk_bytes):
         for documents in read_documents(chunk, block_bytes, as_strings):
-            if isinstance(documents, Texts):
+            if isinstance(documents, JoinedTexts):
                 found += documents.data.tobytes().split(b"\n")[:-1]
             elif isinstance(documents, TokenLists):
                 ends, starts = documents.offsets_T1.tolist(), documents.starts_D1.tolist()

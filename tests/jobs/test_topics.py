@@ -244,7 +244,7 @@ def test_any_other_setting_makes_another_output(model, here, tmp_path):
 
 def test_shares_of_groups_are_means_of_the_documents_with_a_known_word():
     groups = {"one": (1, np.array([0.25, 0.75])), "empty": (2, np.zeros(2)), "more": (4, np.array([1.0, 2.0]))}
-    summary = infer.Summary(np.zeros(2), infer.no_examples(2, 0), groups=groups)
+    summary = infer.InferredTotals(np.zeros(2), infer.no_examples(2, 0), groups=groups)
     found = summary.group_shares()
     assert found.groups == ["empty", "more", "one"] and found.documents_G.tolist() == [2, 4, 1]
     assert found.shares_GZ == pytest.approx(np.array([[0, 0], [1 / 3, 2 / 3], [0.25, 0.75]]))
@@ -253,8 +253,10 @@ def test_shares_of_groups_are_means_of_the_documents_with_a_known_word():
 def test_snippets_are_kept_of_the_representative_documents_alone(model, planted, here, tmp_path, monkeypatch):
     """Each chunk has examples of its own, so memory would grow with the documents."""
     (tmp_path / "docs.txt").write_text("".join(f"{text}\n" for text, *_ in planted.documents(700)))
-    sizes, add = [], infer.Summary.add
-    monkeypatch.setattr(infer.Summary, "add", lambda self, found: (add(self, found), sizes.append(len(self.snippets))))
+    sizes, add = [], infer.InferredTotals.add
+    monkeypatch.setattr(
+        infer.InferredTotals, "add", lambda self, found: (add(self, found), sizes.append(len(self.snippets)))
+    )
     result = run_topics(here, model, tmp_path / "docs.txt", tmp_path / "rows.npy", wanted=Wanted(topic=1), examples=2)
     assert len(sizes) > 5 and sizes[-1] == max(sizes) == 3 * 2
     assert {number for number, _ in result.table.topics[0].examples} <= result.snippets.keys()

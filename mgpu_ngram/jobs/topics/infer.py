@@ -32,7 +32,7 @@ MAX_GROUPS = 10_000
 
 
 @dataclass
-class Summary:
+class InferredTotals:
     """Totals over all documents.
 
     documents    number of documents
@@ -93,7 +93,7 @@ def infer(
     executor: Executor,
     progress: Progress,
     take: TakeInferred | None = None,
-) -> Summary:
+) -> InferredTotals:
     """Find the topics of all documents; call `take` with the results of each chunk, in order.
 
     corpus  the result of `open_texts` or `open_bags`
@@ -102,7 +102,7 @@ def infer(
     The driver and the workers hold a few chunks at once.
     """
     num_topics, num_words, words = model
-    summary = Summary(np.zeros(num_topics, np.int64), no_examples(num_topics, options.examples))
+    summary = InferredTotals(np.zeros(num_topics, np.int64), no_examples(num_topics, options.examples))
     counts: deque[int] = deque()  # number of chunks that each call completes
     if isinstance(corpus, Corpus):
         chunks, chunk_bytes = chunks_of(corpus, num_topics if options.dense else 0)

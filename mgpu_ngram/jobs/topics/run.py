@@ -39,7 +39,7 @@ from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.topics.config import TopicsConfig
 from mgpu_ngram.jobs.topics.export import export_topics
 from mgpu_ngram.jobs.topics.files import TableOptions, open_table
-from mgpu_ngram.jobs.topics.infer import Summary, infer
+from mgpu_ngram.jobs.topics.infer import InferredTotals, infer
 
 FORMAT = "mgpu_ngram document topics"
 DOC_TOPICS_FILE, TABLE_FILE, PAGE_FILE = "doc_topics", "topics.json", "topics.html"  # names in the folder of a run
@@ -261,7 +261,7 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
 
 def _infer(
     config: TopicsConfig, context: RunContext, wanted: Wanted, at: tuple[str, TopicModel], file: str | Path | None
-) -> Summary | None:
+) -> InferredTotals | None:
     """Find the topics of the documents and write them to `file`, if there is one; None without documents."""
     if not config.documents:
         return None
