@@ -84,7 +84,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser, parsers = _parser(next((word for word in argv if not word.startswith("-")), ""))
     arguments, rest = parser.parse_known_args(argv)
     many = getattr(arguments, "many", None)
-    first = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
+    first = next((i for i, word in enumerate(rest) if word.startswith("-") and word != "-"), len(rest))
     if many is not None:
         getattr(arguments, many).extend(rest[:first])
         rest = rest[first:]

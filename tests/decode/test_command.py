@@ -93,6 +93,7 @@ def test_commands_of_amun(name, shared_data, decode, monkeypatch):
 def test_text_from_a_pipe_a_file_and_compressed_files(system, decode):
     wanted = texts(expected(beam_size=4))
     assert decode(*system, "-b", 4, stdin=Path("text").read_bytes())[:2] == (0, wanted)
+    assert decode(*system, "-b", 4, "-", stdin=Path("text").read_bytes())[:2] == (0, wanted)
     Path("text.gz").write_bytes(gzip.compress(Path("text").read_bytes()))
     assert decode(*system, "-b", 4, "-i", "text.gz")[:2] == (0, wanted)
     assert decode("-b", 4, *system, "text", "text.gz")[:2] == (0, wanted + wanted)
