@@ -32,8 +32,7 @@ def user_folder(name: str) -> Path | None:
 def cupy_folder() -> Path:
     """Return the folder in which CuPy keeps compiled kernels: ours if its own is not writable.
 
-    CuPy reads the variable for ours when it is imported. That fails if the folder cannot be made, so this is called
-    before.
+    Call this before CuPy is imported: its import reads CUPY_CACHE_DIR, and fails if the folder cannot be made.
     """
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
     if not is_writable(folder) and (ours := user_folder("cupy")):

@@ -143,7 +143,7 @@ def _cuda_orders(columns, bits, first_order, last_order, weights_R):
     if weights_R is not None:
         before_R = cupy.zeros(R + 1, np.int64)
         cupy.cumsum(weights_R, out=before_R[1:])
-    # The greatest arrays first: memory that the sort has freed holds more of them.
+    # Largest arrays first: then more arrays fit the memory that the sort has freed.
     keys = [cupy.empty((w, G), np.uint64) for w, G in zip(widths[::-1], sizes[::-1], strict=True)][::-1]
     tables = list(zip(keys, [cupy.zeros(G, np.int64) for G in sizes[::-1]][::-1], strict=True))
     addresses = [[k.data.ptr for k, _ in tables], [c.data.ptr for _, c in tables], [c.size for _, c in tables]]

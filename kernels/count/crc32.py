@@ -1,7 +1,7 @@
 """CRC-32 of the segments of a block, and the arithmetic that joins CRCs.
 
 Manifests hold the CRC-32 of every input, and `core.verify` compares inputs with it. The text is already on the GPU when
-it is counted there; zlib in the threads that read it would halve their speed.
+it is counted there; zlib would halve the speed of the reading threads.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _cpu(data_B, starts_S, lengths_S):
 @functools.cache
 def _constants() -> np.ndarray:
     """tables (16, 256), unshift (ROW,) and powers (64,) of crc32.cu, one after the other."""
-    back = functools.reduce(multiply_polynomials, map(_power, range(1, 32)))  # x**-8, for x**(2**32 - 1) is 1
+    back = functools.reduce(multiply_polynomials, map(_power, range(1, 32)))  # x**-8, because x**(2**32 - 1) is 1
     unshift = [1 << 31]
     while len(unshift) < ROW:
         unshift.append(multiply_polynomials(unshift[-1], back))

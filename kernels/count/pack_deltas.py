@@ -63,8 +63,8 @@ def pack_deltas(columns: Sequence[Numbers], starts_P1: Sequence[int]) -> PackedP
     starts_P1  rising: page p has the integers starts_P1[p] to starts_P1[p + 1] - 1, at least one, and the last one ends
                with the integers
 
-    All columns in one call, which waits once for the device: beside threads that use the interpreter, each call of CUDA
-    takes up to a millisecond.
+    One call packs all columns and waits once for the device: beside other Python threads, each CUDA call takes up to a
+    millisecond.
     """
     arrays = {f"{name}_{c}": getattr(n, f"{name}_R") for c, n in enumerate(columns) for name in ("high", "low")}
     for words_R in arrays.values():
@@ -75,12 +75,12 @@ def pack_deltas(columns: Sequence[Numbers], starts_P1: Sequence[int]) -> PackedP
 
 
 def most_bytes(rows: int) -> int:
-    """Return the room that a page needs at most; `pack_page` may overwrite its last 8 bytes."""
+    """Return the most bytes that a page may take; `pack_page` may overwrite the last 8 of them."""
     return 32 + (rows // BLOCK + 1) * (10 + WIDTHS + 8 * BLOCK) + 8
 
 
 def whole_numbers(values_R: Any) -> Numbers:
-    """Return int64 or uint64 integers as they are, those from 2^63 on as negative ones."""
+    """Return int64 or uint64 integers as `Numbers`; integers from 2^63 on become negative."""
     words_R = values_R.view(np.uint64)
     return Numbers(words_R, words_R)
 

@@ -115,8 +115,8 @@ def _fill_slots(slots_S16, offsets_V, data_V):
 
 
 def join_texts(ids_NR: np.ndarray, words: WordTexts, limit_bytes: int, share: bool = True) -> Texts:
-    """Return the texts of rows of words, separated by spaces: as many as fit `limit_bytes` of whole texts, at least one
-    that fits a string.
+    """Return the texts of the first rows of words, separated by spaces: as many rows as fit `limit_bytes` of whole
+    texts, but at least one if it fits a string.
 
     ids_NR  (N, R) uint32, the words of R rows
     share   leave out the leading words that a row shares with the row before, but never all words; the space after
@@ -133,8 +133,8 @@ def join_texts(ids_NR: np.ndarray, words: WordTexts, limit_bytes: int, share: bo
 
 @njit(nogil=True, cache=True)
 def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
-    """Continue to write texts. Return whether all are written, or all that fit the limit; otherwise `texts.data` has no
-    room for the next row.
+    """Continue to write texts. Return whether all texts are written, or all texts that fit the limit; if not,
+    `texts.data` has no room for the next row.
 
     done     rows, bytes of `data` and bytes of whole texts so far
     ends_N1  where the words of the last row end, each with a space
@@ -164,7 +164,7 @@ def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
                     return True
             if at + length + 2 * SLOT > len(data):
                 return False
-            if held:  # what is copied beyond the word is overwritten
+            if held:  # later words overwrite the bytes after this word
                 store_u64(data, at, load_u64(slots, SLOT * v))  # type: ignore[call-arg]
                 store_u64(data, at + 8, last)  # type: ignore[call-arg]
             else:

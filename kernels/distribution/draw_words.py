@@ -60,9 +60,9 @@ def draw_words(
     sum of its weights times the backoffs of the longer histories, all raised to `inverse`. Try t = 0, 1, ... draws a
     level by its mass with random number 2 t, and a word of the level by its weight with number 2 t + 1. A word that is
     also a child of the next longer history has another probability, so it is rejected. The accepted words have exactly
-    the distribution of the row
-    (rejection sampling; von Neumann, 1951). The share of tries that succeed is the sum of the row over all masses: at
-    least 1 / (K + 1) if a history gives its children at least their backoff probabilities, as in Kneser-Ney.
+    the distribution of the row (rejection sampling; von Neumann, 1951). The share of tries that succeed is the sum of
+    the row over all masses: at least 1 / (K + 1) if a history gives its children at least their backoff probabilities,
+    as in Kneser-Ney.
     Every device draws the same words.
     """
     check_siblings(children, siblings, numbers_H)

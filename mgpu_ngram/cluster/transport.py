@@ -273,10 +273,10 @@ def _not_received(error: Exception, sender: int | None = None) -> Parcel:
 
 
 def _unreachable(error: Exception, sender: int, key: str, what: str) -> OSError:
-    """Return the error for memory or files of another process that cannot be read; offers that no more if it lives."""
+    """Return the error for unreadable memory or files of another process; if that process runs, withdraw the offer."""
     if not is_running(sender):
         return OSError(f"the sender was lost while its {what} was read: {error}")
-    _here.offer.pop(key, None)  # it does not work here: future connections use host memory
+    _here.offer.pop(key, None)  # reading does not work here: future connections use host memory
     return OSError(f"{what} of process {sender} of this host cannot be read: {error}")
 
 

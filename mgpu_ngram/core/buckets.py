@@ -123,8 +123,8 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
     """Return the cut-offs of each language from a CSV file in the form of CCNet's cutoff.csv.
 
     The first column holds percentiles, each other column the perplexities of a language. Raises InputError for a file
-    in another form, for a missing percentile, for a percentile or a language that stands twice, and for cut-offs that
-    fall.
+    in another form, for a missing percentile, for a percentile or a language that occurs twice, and for falling
+    cut-offs.
     """
     try:
         rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
@@ -156,7 +156,7 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
 
 
 def _check_once(path: str, kind: str, names: list[str]) -> None:
-    """Raise InputError if a name stands twice."""
+    """Raise InputError if a name occurs twice."""
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"{path}: {twice!r} stands twice among the {kind}; leave one of them out")
 

@@ -14,7 +14,7 @@ REMOTE = ("http", "https", "s3", "s3a")  # schemes whose drivers the extra "remo
 
 
 def check_path(path: Any, name: str) -> None:
-    """Raise InputError, which says `name`, unless `path` is a str or a path object."""
+    """Raise InputError, which names `name`, unless `path` is a str or a path object."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"{name} is {path!r} but must be a path, as str or pathlib.Path")
 

@@ -53,7 +53,7 @@ def write_at(file: int, data: Any, offset: int) -> int:
 class Sink:
     """A file that is being written, with its current size and CRC-32.
 
-    pool  a thread of a durable file, where the disk takes bytes while further ones are written
+    pool  for a durable file: one thread, which calls fsync while further bytes are written
     """
 
     closed = False  # pyarrow reads it
@@ -64,7 +64,7 @@ class Sink:
         self.crc32 = 0
         self._pool, self._syncing = pool, Future[None]()
         self._syncing.set_result(None)
-        self._synced_bytes = 0  # that the disk has or takes
+        self._synced_bytes = 0  # bytes before the last call of fsync
         self._counting = threading.Lock()
 
     def write(self, data: Any) -> int:
@@ -84,7 +84,7 @@ class Sink:
     def append_together(self, parts: Sequence[Any]) -> int:
         """Write parts that have their own checksums; return their bytes.
 
-        All in one call of the system if it takes them: after each call, a thread waits for the interpreter.
+        Makes one system call if possible: after each call, a thread waits for the interpreter lock.
         """
         self.flush()
         views = [memoryview(part) for part in parts if len(part)]
@@ -117,11 +117,11 @@ class Sink:
             data, offset = data[written:], offset + written
 
     def _count(self, written: int) -> None:
-        """Count bytes that were written; tell the disk to take those of a durable file once it is idle."""
+        """Count written bytes; for a durable file, begin the next fsync when the previous one has ended."""
         with self._counting:
             self.size_bytes += written
             if self._pool and self.size_bytes - self._synced_bytes >= SYNC_BYTES and self._syncing.done():
-                self._syncing.result()  # raises what went wrong
+                self._syncing.result()  # raises the error of the previous fsync
                 self.flush()
                 self._syncing = self._pool.submit(os.fsync, self.file.fileno())
                 self._synced_bytes = self.size_bytes
@@ -169,14 +169,14 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
 
 @contextmanager
 def no_empty_folders(outputs: Iterable[str | Path]) -> Iterator[None]:
-    """When the block ends, remove the folders above the outputs that it made and left empty."""
+    """When the block ends, remove empty parent folders of the outputs that the block created."""
     above = {folder for path in outputs for folder in Path(os.path.abspath(path)).parents}
     made = [folder for folder in above if not folder.exists()]
     try:
         yield
     finally:
         for folder in sorted(made, key=lambda folder: len(folder.parts), reverse=True):
-            with suppress(OSError):  # it is not empty, or not there
+            with suppress(OSError):  # it is not empty, or does not exist
                 folder.rmdir()
 
 

@@ -27,8 +27,8 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-GROUP_ROWS = 1 << 19  # rows of a row group of text; a thread of a CPU that writes holds one, 40 to 80 MB
-IDS_GROUP_ROWS = 1 << 20  # rows of a row group of ids; such a thread holds 25 to 40 MB
+GROUP_ROWS = 1 << 19  # rows of a row group of text; a writing thread of a CPU holds one group, 40 to 80 MB
+IDS_GROUP_ROWS = 1 << 20  # rows of a row group of ids; a writing thread of a CPU holds 25 to 40 MB
 GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group
 BUFFER_BYTES = 4 << 20  # buffer of a file being written
 
@@ -64,7 +64,7 @@ class PartWriter:
 
     As a context manager it leaves no file after an exception. Afterwards `written` holds rows, bytes and
     crc32 of the file. The file's bytes depend only on the rows, not on their division into tables. Holds one
-    row group in memory, and BUFFER_BYTES of its file where pyarrow writes it. Several writers may run in several
+    row group in memory, and a buffer of BUFFER_BYTES if pyarrow writes the file. Several writers may run in several
     threads. Raises RunError when the disk is full.
     """
 
@@ -127,7 +127,7 @@ class PartWriter:
                 row += self._write_group(_rows(table, row, len(table)))
 
     def _write_group(self, table: Table) -> int:
-        """Write a row group of up to the first rows of a table that fill one; return their number."""
+        """Write the first rows of a table as a row group, at most as many as fill a group; return their number."""
         if self._columns == "ids":
             self._write_ids(table)
             rows = len(table)

@@ -1,9 +1,9 @@
 """Write integers and texts to a Parquet file as differences from the row before, in compiled code.
 
-Integers are packed differences (DELTA_BINARY_PACKED); a text is what follows the words that it shares with the text
-before (DELTA_BYTE_ARRAY). The format is described at https://github.com/apache/parquet-format by Encodings.md and, in
-Thrift's compact protocol, by parquet.thrift. pyarrow writes such pages, too, but takes four times as long. A column of
-a row group is one page without compression.
+Integers are packed differences (DELTA_BINARY_PACKED); a text is stored without the words that it shares with the
+text before (DELTA_BYTE_ARRAY). The format is described at https://github.com/apache/parquet-format by Encodings.md and,
+in Thrift's compact protocol, by parquet.thrift. pyarrow also writes pages of these encodings, but takes four times as
+long. A column of a row group is one page without compression.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Range = tuple[int, int]  # the least and the greatest integer; or begin and end
 class Page(NamedTuple):
     """A column of a row group.
 
-    parts      of its bytes, as buffers; or of a page on a device, as (begin, end) in an array there
-    nbytes     of all parts
-    crc32      of all parts
+    parts      its bytes, as buffers; for a page on a device, as (begin, end) in an array there
+    nbytes     bytes of all parts
+    crc32      CRC-32 of all parts
     encoding   DELTA_BINARY_PACKED or DELTA_BYTE_ARRAY
     found      the range of its integers; None for texts
     """
@@ -67,7 +67,7 @@ class _Piece(NamedTuple):
 
 
 class DeltaWriter:
-    """A Parquet file without nulls. As a context manager it ends the file, not the sink.
+    """A Parquet file without nulls. As a context manager it completes the file, but does not close the sink.
 
     columns  (name, kind): "int32", "int64", "string" for UTF-8, or "binary"
     """
@@ -91,19 +91,19 @@ class DeltaWriter:
             self._sink.write(footer + len(footer).to_bytes(4, "little") + MAGIC)
 
     def pages(self, columns: Iterable[Numbers | Texts]) -> Iterator[Page]:
-        """Return the pages of a row group of at least one row. Each is valid until the next one is taken.
+        """Return the pages of a row group of at least one row. A page is valid until the next one is requested.
 
         All columns have as many rows. Integers and the differences of neighbours must fit the bytes of their column.
         """
         return map(self._page, columns)
 
     def write(self, rows: int, pages: Iterable[Page]) -> None:
-        """Append a row group. Each page is written before the next one is taken."""
+        """Append a row group. Each page is written before the next one is requested."""
         for piece in self._group(rows, pages):
             self._sink.write_with_crc(piece.parts, piece.crc32)
 
     def write_copied(self, groups: Iterable[RowGroup], copied: Copied) -> None:
-        """Append row groups whose pages are on a device; `copied` brings some of their parts to the host."""
+        """Append row groups whose pages are on a device; `copied` copies some of their parts to the host."""
         parts: list[Any] = []
         crc, start = 0, self._end
         for piece in (piece for rows, pages in groups for piece in self._group(rows, pages)):
@@ -166,7 +166,7 @@ class DeltaWriter:
 
 
 def _batches(parts: Iterable[Any], nbytes: int) -> Iterator[list[Any]]:
-    """Yield parts in order, ranges of `nbytes` bytes at a time and what lies between; a range may be divided."""
+    """Yield batches of parts in order, each with ranges of at most `nbytes` bytes; divides ranges if necessary."""
     some: list[Any] = []
     room = nbytes
     for part in parts:

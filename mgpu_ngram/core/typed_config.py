@@ -35,7 +35,7 @@ def parse_bytes(text: Any, where: str) -> int:
 
 
 def check_whole(value: Any, name: str, least: int = 0) -> int:
-    """Return a whole number. Raises InputError, which says `name`, for other values and numbers below `least`."""
+    """Return a whole number. Raises InputError, which names `name`, for other values and numbers below `least`."""
     try:
         number = operator.index(value)
     except TypeError:

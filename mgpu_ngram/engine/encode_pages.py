@@ -43,7 +43,7 @@ class _EncodedGroup(NamedTuple):
 class EncodedShard:
     """A shard whose row groups are on the device.
 
-    copies  to bring them to the host
+    copies  copies row groups to the host
     """
 
     groups: list[_EncodedGroup]
@@ -62,7 +62,7 @@ class EncodedShard:
 
 
 def row_bytes(columns: str, order: int) -> int:
-    """Return the bytes of the device that a usual row takes while it is encoded, with its pages."""
+    """Return the bytes of the device that a typical row takes while it is encoded, including its pages."""
     return 64 if columns == "ids" else max(96, 16 + 14 * order)
 
 
@@ -71,7 +71,7 @@ class PageEncoder:
 
     columns        as `PartWriter` has it; "text" needs a vocabulary of words
     min_count      n-grams with smaller counts are left out
-    working_bytes  of the device that may be used beside the table, the words of the vocabulary included
+    working_bytes  bytes of the device for all data except the table; they include the words of the vocabulary
     """
 
     def __init__(self, vocabulary: Vocabulary, columns: str, min_count: int, working_bytes: int):
@@ -84,7 +84,7 @@ class PageEncoder:
 
     @staticmethod
     def can_encode(vocabulary: Vocabulary, columns: str) -> bool:
-        """Return whether files have only encoded columns: all but those of bytes and token lists have."""
+        """Return whether this class encodes all columns of the files: not for bytes and for lists of token ids."""
         return columns == "ids" or vocabulary.unit == "word"
 
     def _most_rows(self, order: int) -> int:
@@ -106,7 +106,7 @@ class PageEncoder:
 
         make_room  frees memory of the device, if it is full
 
-        None if a row group has too many bytes or the device remains full: the host can do it.
+        None if a row group has too many bytes or the device remains full: then the host encodes the table.
         """
         if min(len(table), group_rows(self._columns)) > self._most_rows(table.order):
             return None
@@ -173,12 +173,12 @@ def _at_least(table: ShardedTable, min_count: int) -> ShardedTable:
 def _encoded_pages(
     columns: Sequence[Numbers], starts_P1: list[int], suffixes: tuple[Any, list[int]] | None = None
 ) -> tuple[Any, list[list[Page]]]:
-    """Return the bytes of all pages on their device, as files have them, and the pages of each row group.
+    """Return the bytes of all pages on their device, in the order of the file, and the pages of each row group.
 
     columns   integers that are packed
-    suffixes  of texts: their bytes, and where those of each group begin. Their page begins with the first two columns
+    suffixes  bytes of the suffixes of texts, and where each group begins; their page begins with the first two columns
 
-    Has few calls of the device: beside threads that write, each waits for the interpreter.
+    Makes few CUDA calls: beside writing threads, each call waits for the interpreter lock.
     """
     packed, P = pack_deltas(columns, starts_P1), len(starts_P1) - 1
     streams = [[cuts] for cuts in packed.starts_CP1]  # of each column

@@ -15,10 +15,10 @@ CHUNK_ROWS = 512  # rows of a chunk: only chunks with the greatest maxima are se
 
 
 class Summary(NamedTuple):
-    """What a report tells about a shard.
+    """The facts about a shard that a report shows.
 
     distinct  n-grams before min_count
-    total     of their counts
+    total     sum of their counts
     head      the rows with the greatest counts, by rising row, of equal counts the first; in host memory
     """
 
@@ -70,8 +70,8 @@ def summaries(table: ShardedTable, top: int) -> list[Summary]:
     return [Summary(distinct_S[s], total_S[s], heads.shard(s)) for s in range(len(ends_S))]
 
 
-# No `nogil` for these: they take less time than a thread waits for the interpreter beside threads that write. Loops,
-# because slices, lists and `np.sort` take Numba ten times as long to compile.
+# These functions keep the interpreter lock: beside writing threads, getting it back takes longer than the work. They
+# have loops, because slices, lists and `np.sort` take Numba ten times as long to compile.
 @njit(cache=True)
 def _candidates(most_C, chunk_rows, ends_S, k):
     """Return rows that include the k with the greatest counts of each shard, and where those of each shard end.

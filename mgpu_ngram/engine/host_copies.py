@@ -1,4 +1,4 @@
-"""Copies from a device to the host: asynchronous ones of whole arrays, and parts copied where they are used."""
+"""Copy from a device to the host: whole arrays asynchronously, and parts of arrays in the threads that use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES_PER_OCTAVE = 4  # sizes of pinned buffers between powers of 2; buffers are
 
 
 class HostCopies:
-    """Copies to the host, under way, of arrays of one device as the current stream has them now.
+    """Copies of arrays of one device to the host, in progress: their values at this point of the current stream.
 
     arrays  arrays or None; arrays of the host are not copied
     """
@@ -45,7 +45,7 @@ class HostCopies:
 
 
 def _united(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield ranges in order, with neighbours as one: a thread gives the interpreter away at each call of CUDA."""
+    """Yield ranges in order, with adjacent ranges joined: each CUDA call releases the interpreter lock."""
     first = 0
     for n in range(1, len(ranges) + 1):
         if n == len(ranges) or ranges[n][0] != ranges[n - 1][1]:
@@ -56,7 +56,7 @@ def _united(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 class SliceCopies:
     """Copies of parts of a device's arrays through pinned buffers, one for each thread that copies.
 
-    threads  that may copy at once
+    threads  number of threads that may copy at the same time
     """
 
     def __init__(self, threads: int):

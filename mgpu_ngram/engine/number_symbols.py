@@ -262,8 +262,8 @@ def _with_inserted(array: Any, at_A: Sequence[int], values_A: np.ndarray) -> Any
 
 
 def _symbols_at_once(ordered: Ordered, words: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets and bytes of `words` and of all symbols, in host memory. Their device joins them: new host
-    memory is slow to write.
+    """Return the offsets and bytes of `words` and of all symbols, in host memory. The device of the symbols joins them,
+    because new host memory is slow to write.
     """
     offsets_R, data_R = take_words(ordered.words.offsets_V, ordered.words.data, ordered.rows_I)
     xp, ends = array_module(data_R), np.cumsum([0, *map(len, words)])
@@ -275,11 +275,11 @@ def _symbols_at_once(ordered: Ordered, words: Sequence[bytes]) -> tuple[np.ndarr
 def _symbols_in_pieces(
     ordered: Sequence[Ordered], V: int, words: Sequence[bytes], are_ids: bool, new_arrays: NewArrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same, with little memory beside the result. Token ids become decimals. new_arrays: in host memory."""
+    """Return the same with little temporary memory. Token ids become decimals. `new_arrays`: in host memory."""
     head = np.frombuffer(b"".join(words), np.uint8)
     symbol_bytes = ID_DIGITS * V if are_ids else sum(len(piece.words.data) for piece in ordered)
     made = new_arrays({"offsets_V": (V + 1, np.int64), "data": (len(head) + symbol_bytes, np.uint8)})
-    offsets_V, data = made.values()  # unused memory is free
+    offsets_V, data = made.values()  # pages that are never written take no memory
     row, end = len(words), len(head)
     offsets_V[: row + 1], data[:end] = np.cumsum([0, *map(len, words)]), head
     for offsets_R, data_R in itertools.chain.from_iterable(piece.symbols() for piece in ordered):

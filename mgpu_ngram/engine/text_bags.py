@@ -106,7 +106,7 @@ def _intern(text_B, positions_T, seed: int, device: str):
 
 
 def _kept(data: np.ndarray, lowercase: bool, device: str):
-    """Return the text on the device, lowercased, with spaces for all that is not a word."""
+    """Return the text on the device, lowercased, with spaces in place of all bytes outside words."""
     kept_B, longer = keep_words(to_device(read_only(data), device), _letters(lowercase, device))
     if longer:  # letters whose lowercase has another length
         text = data.tobytes().decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")

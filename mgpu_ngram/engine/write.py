@@ -140,7 +140,7 @@ class _Writing:
 
     def __init__(self, pool: ThreadPoolExecutor, budget: Budget):
         self._pool = pool
-        rows_bytes = budget.block_bytes() // MERGE_COPIES["cpu"]  # as much as the next block, which is being merged
+        rows_bytes = budget.block_bytes() // MERGE_COPIES["cpu"]  # bytes of the next block, which is merged meanwhile
         if budget.device == "gpu":
             rows_bytes = budget.host_working_bytes() // 4
         self._room = {"host": rows_bytes, "device": budget.block_bytes() // MERGE_COPIES["gpu"]}
@@ -170,7 +170,7 @@ class _Writing:
         self.add([partial(write, tables)], table_bytes)
 
     def make_room(self, nbytes: int, place: str = "host") -> None:
-        """Wait until so many bytes fit beside the arrays of that place that are being written."""
+        """Wait until `nbytes` fit beside the arrays that are being written from that place."""
 
         def waiting() -> int:
             return sum(batch.nbytes for batch in self._waiting if batch.place == place)

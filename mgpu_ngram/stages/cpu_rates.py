@@ -26,9 +26,9 @@ ROW_BYTES = 200e6  # of rows a second, to compute and write them
 def opening_seconds(model: str, scores_only: bool = False) -> float:
     """Return how much longer 2 cores take than a GPU to open a model; inf for a model that does not exist yet.
 
-    scores_only  whether the model only scores text, which a probing model does as it lies in its file
+    scores_only  whether the model only scores text, for which a probing model is used without conversion
 
-    0 for a model file of any size: it is mapped, and its checksums are compared on the CPU also for a GPU.
+    0 for a model file of any size: the file is mapped, and the CPU compares the checksums for a GPU, too.
     """
     from mgpu_ngram.core.model_file import is_kenlm_file, is_model_file, is_probing_file
 

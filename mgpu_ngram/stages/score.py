@@ -127,7 +127,7 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         return run(config, context, inputs)
 
     def print_at_once(self, config: ScoreCommand, lines: Iterable[bytes]) -> None:
-        """Print the scores of each line before the next one is read, and at last the summary."""
+        """Print the scores of each line before the next line is read; print the summary at the end."""
         from mgpu_ngram.jobs.score.run import score_at_once
 
         printing = _printing(config)
@@ -169,7 +169,7 @@ STAGE = ScoreStage()
 
 
 def _printing(config: ScoreCommand) -> Printing:
-    """Return what prints the scores of a chunk."""
+    """Return the object that prints the scores of a chunk."""
     from mgpu_ngram.jobs.score.run import Printing
 
     def write(scores: ChunkScores) -> None:
