@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import MANIFEST, find_manifest
 
 REMOTE = ("http", "https", "s3", "s3a")  # schemes whose drivers the extra "remote" installs
 
@@ -55,8 +56,11 @@ def _expand(path: str) -> list[tuple[str, str]]:
         path = root
     path = os.path.expanduser(path)
     if os.path.isdir(path):
-        folders = os.walk(path, onerror=_raise_unreadable)
-        found = [os.path.join(folder, name) for folder, _, names in folders for name in names]
+        found = []
+        for folder, _, names in os.walk(path, onerror=_raise_unreadable):
+            if MANIFEST in names and not _is_hidden(folder, path):
+                _refuse_output(folder)
+            found += [os.path.join(folder, name) for name in names]
         found = [p for p in found if not _is_hidden(p, path) and os.path.isfile(p)]
     elif os.path.exists(path):
         if not os.path.isfile(path):
@@ -67,6 +71,15 @@ def _expand(path: str) -> list[tuple[str, str]]:
     else:
         found = [p for p in glob.glob(path, recursive=True) if os.path.isfile(p)]
     return [(p, os.path.abspath(p)) for p in sorted(found)]  # absolute: a worker may have another folder
+
+
+def _refuse_output(folder: str) -> None:
+    """Raise InputError if the folder is an output of mgpu_ngram: its manifest would be read as text."""
+    if manifest := find_manifest(folder):
+        raise InputError(
+            f"{folder!r} is an output folder ({manifest['format']}), which has more files than text; name the files to "
+            "read"
+        )
 
 
 def unreadable(error: OSError) -> InputError:

@@ -7,6 +7,7 @@ import pytest
 
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import write_manifest
 
 TEXT = b"of the\nin the\n"
 
@@ -37,6 +38,22 @@ def test_a_relative_path_is_reopened_from_any_folder(tree, monkeypatch):
     monkeypatch.chdir(tree)
     (source,) = open_corpus("a.txt").sources
     assert (source.name, source.location) == ("a.txt", str(tree / "a.txt"))
+
+
+def test_an_output_folder_is_no_folder_of_text(tree):
+    """Its manifest would be read as text; a manifest of another program is text, and so is a file that is named."""
+    write_manifest(tree / "sub", {}, "mgpu_ngram counts")
+    for folder in tree, tree / "sub", f"file://{tree}":
+        with pytest.raises(
+            InputError, match=r"sub' is an output folder \(mgpu_ngram counts\), .*; name the files to read$"
+        ):
+            open_corpus(folder)
+    assert names(open_corpus(f"{tree}/sub/*.txt"), tree) == ["sub/c.txt"]
+    (tree / "sub" / "manifest.json").write_text('{\n"format": "of others"}\n')
+    assert "sub/manifest.json" in names(open_corpus(tree), tree)
+    (tree / ".made").mkdir(exist_ok=True)
+    write_manifest(tree / ".made", {}, "mgpu_ngram counts")
+    assert names(open_corpus(tree), tree)[:2] == ["a.txt", "b.txt"]
 
 
 def test_urls():
