@@ -15,6 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.decode_lines import DecodeOptions, find_results
 from mgpu_ngram.engine.decode_output import text_of
+from mgpu_ngram.engine.ensemble_steps import check_weights
 from mgpu_ngram.engine.open_translation import open_translation
 from mgpu_ngram.engine.search_options import Hypothesis
 from mgpu_ngram.jobs.decode.config import DecodeConfig
@@ -109,10 +110,13 @@ class Translator:
         path = lm if held is None else held.path
         given = {
             "models": _paths(models), "source_vocab": _paths(source_vocab), "target_vocab": str(target_vocab),
-            "bpe": _paths(bpe), "lm": None if path is None else str(path), "weights": list(weights or ()),
+            "bpe": _paths(bpe), "lm": None if path is None else str(path), "weights": _numbers(weights),
             "lm_weight": lm_weight, "dtype": dtype, "text": [], **options,
         }  # fmt: skip
         self._config = fill(DecodeConfig, given, "Translator")
+        check_weights((*self._config.weights, self._config.lm_weight))
+        if lm is None and self._config.lm_weight != DecodeConfig.lm_weight:
+            raise InputError(f"lm_weight is {lm_weight:g} but there is no n-gram model; give lm, or leave it out")
         self._files_alone = held is None or held.path is not None
         self._parts = len(self._config.models) + (lm is not None)
         here = None if held is None else held._next_word_model
@@ -152,6 +156,8 @@ class Translator:
         sentence has one result, without words, of score 0. Raises InputError for settings and sentences that cannot be
         used, RunError for NaN, with the sentence.
         """
+        if n_best == 0:
+            raise InputError("n_best is 0 but must be 1 or more")
         one = isinstance(sentences, str)
         lines = _lines([sentences] if one else sentences, "sentences")
         first = None if prefixes is None else _lines([prefixes] if one else prefixes, "prefixes")
@@ -262,6 +268,13 @@ def _paths(given: Any) -> list[Any]:
     if not isinstance(given, Iterable):
         raise InputError(f"{given!r} is not a path; give a path or a list of paths")
     return [str(item) if isinstance(item, (str, Path)) else _paths(item) for item in given]
+
+
+def _numbers(given: Any) -> Any:
+    """Return a list of weights; a single number unchanged."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, Iterable) else given
 
 
 def _lines(given: Any, name: str) -> list[str]:

@@ -242,6 +242,9 @@ def test_an_ngram_model_in_memory(translator, arpa):
     [
         ({"dtype": "int8"}, "Translator.dtype is 'int8'"),
         ({"weights": [1, 2]}, "there are 1 models but 2 weights"),
+        ({"weights": np.ones(2)}, "there are 1 models but 2 weights"),
+        ({"weights": -0.5}, "the weight of a model is -0.5"),
+        ({"lm_weight": 0.9}, "lm_weight is 0.9 but there is no n-gram model"),
         ({"length_penalty": 1}, "unknown argument 'length_penalty'"),
         ({"source_vocab": 5}, "5 is not a path"),
         ({"target_vocab": "nothing.json"}, "nothing.json"),
@@ -273,6 +276,7 @@ def test_vocabularies_of_another_model_are_one_line(translator, tmp_path):
         (lambda t: t.translate("a", num_beams=3), "unknown argument 'num_beams'"),
         (lambda t: t.translate("a", beam_size=65), "beam size is 65"),
         (lambda t: t.translate("a", n_best=2), "n_best is 2"),
+        (lambda t: t.translate("a", n_best=0), "n_best is 0"),
         (lambda t: t.translate("a", early_stopping=True), "early_stopping is True"),
         (lambda t: t.translate("a", seed=3), "seed is for samples"),
         (lambda t: t.translate("a\tb"), "line 1 of the text: a line has 2 columns"),
