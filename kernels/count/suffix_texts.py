@@ -13,12 +13,14 @@ from numpy import uint64
 from .. import check
 from ..compile import njit, read_only
 from ..dispatch import pick
-from ..intrinsics import load_u64, store_u64
+from ..intrinsics import load_u64, prefetch, store_u64
 from ..launch import grid_for, kernel, launch
 
-SLOT = 16  # bytes that hold a word of less than 16 bytes; the last byte is its length, 16 for a longer word
+SLOT = 16  # bytes that hold a word of less than 15 bytes and a space; the last byte is its length, 15 for a longer word
 MAX_SLOTS = 1 << 20  # for the first words, the most frequent ones of a vocabulary: 16 MB
-WORD_BYTES = 12  # bytes of a usual word, with room to spare; a suffix has one or two words
+AHEAD, FETCHED = 24, 3  # a CPU fetches the last words of a row so many rows ahead
+SPACE = 32
+WORD_BYTES = 12  # bytes of a usual word, with room to spare
 STRING_BYTES = 2**31 - 1  # limit of 32-bit offsets
 
 
@@ -108,10 +110,11 @@ def word_texts(offsets_V: np.ndarray, data_V: np.ndarray) -> WordTexts:
 def _fill_slots(slots_S16, offsets_V, data_V):
     for v in range(len(slots_S16)):
         start, length = offsets_V[v], offsets_V[v + 1] - offsets_V[v]
-        if length < SLOT:
+        if length < SLOT - 1:
             for i in range(length):
                 slots_S16[v, i] = data_V[start + i]
-        slots_S16[v, SLOT - 1] = min(length, SLOT)
+            slots_S16[v, length] = SPACE
+        slots_S16[v, SLOT - 1] = min(length, SLOT - 1)
 
 
 def join_texts(ids_NR: np.ndarray, words: WordTexts, limit_bytes: int, share: bool = True) -> Texts:
@@ -123,7 +126,7 @@ def join_texts(ids_NR: np.ndarray, words: WordTexts, limit_bytes: int, share: bo
             them is left out with them
     """
     N, R = ids_NR.shape
-    room = np.empty(WORD_BYTES * (2 if share else N) * R + 4 * SLOT, np.uint8)
+    room = np.empty(WORD_BYTES * N * R + 4 * SLOT, np.uint8)  # what is not written takes no memory
     texts = Texts(np.empty(R, np.int64), np.empty(R, np.int64), room)
     done, ends_N1 = np.zeros(3, np.int64), np.zeros(N + 1, np.int64)
     while not _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
@@ -144,16 +147,19 @@ def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
     N, R = ids_NR.shape
     first, at, total = done
     for r in range(first, R):
+        if r + AHEAD < R:
+            for n in range(max(N - FETCHED, 0), N):
+                prefetch(slots, min(SLOT * np.int64(ids_NR[n, r + AHEAD]), len(slots) - 1))  # type: ignore[call-arg]
         begin, shared = at, 0
         while share and r and shared < N - 1 and ids_NR[shared, r] == ids_NR[shared, r - 1]:
             shared += 1
         for n in range(shared, N):
             v = np.int64(ids_NR[n, r])
-            last, length, held = uint64(0), np.int64(0), SLOT * v < len(slots)
-            if held:
+            last, length = uint64(0), np.int64(SLOT - 1)
+            if SLOT * v < len(slots):
                 last = load_u64(slots, SLOT * v + 8)  # type: ignore[call-arg]
                 length = np.int64(last >> uint64(56))
-                held = length < SLOT
+            held = length < SLOT - 1
             if not held:
                 length, rest = offsets_V[v + 1] - offsets_V[v], np.int64(0)
                 for m in range(n, N):  # a long word is copied only if the whole row fits
@@ -164,15 +170,14 @@ def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
                     return True
             if at + length + 2 * SLOT > len(data):
                 return False
-            if held:  # later words overwrite the bytes after this word
+            if held:  # the next word overwrites the bytes after the space
                 store_u64(data, at, load_u64(slots, SLOT * v))  # type: ignore[call-arg]
                 store_u64(data, at + 8, last)  # type: ignore[call-arg]
             else:
                 for i in range(length):
                     data[at + i] = data_V[offsets_V[v] + i]
-            at += length
-            data[at] = 32
-            at += 1
+                data[at + length] = SPACE
+            at += length + 1
             ends_N1[n + 1] = ends_N1[n] + length + 1
         at -= 1
         if total + ends_N1[N] - 1 > limit_bytes and (r > 0 or ends_N1[N] - 1 > STRING_BYTES):

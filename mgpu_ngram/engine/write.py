@@ -80,7 +80,7 @@ def write_part(
     with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
         writing = _Writing(pool, options.budget)
         try:
-            for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
+            for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}, reverse=True):
                 blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
                 if options.budget.device == "gpu" and encoder is None:
                     blocks = _ahead(merging, blocks)  # the GPU merges while rows go to the host
