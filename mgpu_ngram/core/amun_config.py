@@ -155,7 +155,7 @@ def amun_settings(options: Mapping[str, Any]) -> dict[str, Any]:
         names = ("first_words", "most_translations")
         settings["softmax_filter"] = path
         settings |= {name: int(number) for name, number in zip(names, numbers, strict=False)}
-    if "mini-batch" in options and options.get("maxi-batch", options["mini-batch"]) < options["mini-batch"]:
+    if 0 < options.get("maxi-batch", 0) < options.get("mini-batch", 0):
         raise InputError(
             f"maxi-batch is {options['maxi-batch']} but must be at least mini-batch, {options['mini-batch']}"
         )

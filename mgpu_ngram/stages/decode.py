@@ -84,7 +84,8 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         for setting, way in (("models", "MODEL.npz or -c"), ("source_vocab", "-s FILE"), ("target_vocab", "-t FILE")):
             if not found.get(setting):
                 raise InputError(f"there is no {setting.replace('_', ' ').rstrip('s')}; give {way}")
-        others = ("cpu-threads", "mode") if flags["devices"] and flags["cpu-threads"] is None else ()
+        on_cpu = flags["cpu-threads"] is not None or flags["mode"] is not None
+        others = ("cpu-threads", "mode") if flags["devices"] and not on_cpu else ()
         _place(arguments, flags, placement_of({name: value for name, value in options.items() if name not in others}))
         found["printed"] = arguments.output is None
         if found["printed"] and arguments.json:

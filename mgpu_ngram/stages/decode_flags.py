@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from mgpu_ngram.core.amun_config import REFUSED
+from mgpu_ngram.core.amun_config import IGNORED_OPTIONS, REFUSED
 from mgpu_ngram.stages.flags import add_overwrite
 
 AMUN_FLAGS: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
@@ -19,6 +19,7 @@ AMUN_FLAGS: dict[str, dict[str, Any]] = {  # options that Amun's config files ha
     },
     "bpe": {"nargs": "+", "metavar": "FILE", "help": "BPE codes of each column; the output is joined to words"},
     "no-debpe": {"action": "store_true", "help": "do not join the BPE pieces of the output"},
+    "debpe": {"action": "store_true", "help": argparse.SUPPRESS},
     "load-weights": {"metavar": "FILE", "help": "weights of a config file's scorers, lines 'NAME= weight'"},
     "show-weights": {"action": "store_true", "help": "print the weights in this format and end"},
     "dump-config": {"action": "store_true", "help": "print all settings as a job of a YAML file and end"},
@@ -46,7 +47,8 @@ AMUN_FLAGS: dict[str, dict[str, Any]] = {  # options that Amun's config files ha
         "short": "-d", "nargs": "+", "metavar": "N", "help": "GPU numbers, such as 0 1, or all; one worker for each"
     },
     "cpu-threads": {"type": int, "metavar": "N", "help": "decode on the CPU with N workers"},
-    "gpu-threads": {"type": int, "metavar": "N", "help": argparse.SUPPRESS},
+    "gpu-threads": {"short": "--threads-per-device", "type": int, "metavar": "N", "help": argparse.SUPPRESS},
+    "mode": {"metavar": "CPU|GPU", "help": argparse.SUPPRESS},
     "tensor-cores": {"action": "store_true", "help": "the same as --dtype float16"},
     "use-fused-softmax": {"type": "bool", "metavar": "BOOL", "help": argparse.SUPPRESS},
 }  # fmt: skip
@@ -108,6 +110,8 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(*names, dest=option.replace("-", "_"), default=None, **how)
     for setting, how in OUR_FLAGS.items():
         parser.add_argument("--" + setting.replace("_", "-"), dest=setting, **how)
+    for option in IGNORED_OPTIONS:
+        parser.add_argument(f"--{option}", type=int, help=argparse.SUPPRESS)
     for flag in NOT_USED:
         parser.add_argument(flag, nargs="?", action=_Refused, help=argparse.SUPPRESS)
 

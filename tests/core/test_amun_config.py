@@ -62,6 +62,7 @@ OPTIONS = [
         {"mini-batch": 64, "maxi-batch": 640, "mini-batch-words": 900},
         {"mini_batch": 64, "maxi_batch": 640, "mini_batch_words": 900},
     ),
+    ({"mini-batch": 64, "maxi-batch": 0}, {"mini_batch": 64, "maxi_batch": 0}),
     ({"tensor-cores": True, "use-fused-softmax": True}, {"dtype": "float16"}),
     ({"threads": 4, "relative-paths": False, "show-weights": True, "dump-config": True}, {}),
 ]

@@ -553,6 +553,7 @@ def test_the_help_has_every_option_of_amun(decode):
         (["--scheduler", "tcp://h:1"], {"devices": [2]}, ("auto", None, None)),
         ([], {"cpu-threads": 2}, ("cpu", 2, None)),
         (["--cpu-threads", "1"], {"devices": [2]}, ("cpu", 0, None)),
+        (["--mode", "CPU", "--threads", "8", "--threads-per-device", "1"], {"devices": [2]}, ("cpu", 0, None)),
         (["--device", "gpu"], {"cpu-threads": 2}, ("gpu", None, None)),
     ],
 )
