@@ -90,10 +90,13 @@ def test_info_names_the_format_of_a_file(folder, mgpu_ngram):
         ("trie", "z.Bin", "ends with .bin, as KenLM's files do; add --format kenlm-probing or --format kenlm-trie, or"),
         ("score", "s.csv", "output s.csv would be a Parquet file, but its name ends with .csv; name it s.parquet"),
         ("score", "s.jsonl", "ends with .jsonl; name it s.parquet"),
+        ("count", "c.CSV", "output c.CSV would be a folder, but its name ends with .csv; name it c"),
+        ("distribution", "made/d.parquet", "would be a folder, but its name ends with .parquet; name it made/d"),
+        ("lda", "l.npz", "output l.npz would be a folder, but its name ends with .npz; name it l"),
     ],
 )
 def test_a_suffix_of_another_format_is_refused(verb, name, message, folder, mgpu_ngram):
-    inputs = ["m.arpa"] if verb == "trie" else ["m.arpa", "text", *HERE]
+    inputs = {"trie": ["m.arpa"], "count": ["text", *HERE], "lda": ["text", *HERE]}.get(verb, ["m.arpa", "text", *HERE])
     assert message in refused(mgpu_ngram(verb, *inputs, "-o", name))
     assert not Path(name).exists()
 
@@ -103,6 +106,8 @@ def test_matching_and_unknown_suffixes_are_accepted(folder, mgpu_ngram):
         assert mgpu_ngram("trie", "m.arpa", "-o", name, "--device", "cpu")[0] == 0, name
     for name in "s", "s.parquet", "s.pq":
         assert mgpu_ngram("score", "m.arpa", "text", "-o", name, *HERE)[0] == 0, name
+    for name in "c", "c.v1.2", "c.counts":
+        assert mgpu_ngram("count", "text", "-o", name, *HERE)[0] == 0, name
 
 
 def test_a_folder_with_a_model_is_no_text(folder, mgpu_ngram):

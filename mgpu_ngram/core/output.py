@@ -26,7 +26,7 @@ FORMAT_VERSION = 1  # version of the manifests of all stages
 MANIFEST = "manifest.json"
 SUFFIXES = (  # that other formats use, or ours
     ".arpa", ".arrow", ".bin", ".binary", ".bz2", ".csv", ".feather", ".gz", ".json", ".jsonl", ".klm", ".npy",
-    ".parquet", ".safetensors", ".tsv", ".txt", ".xz", ".zarr", ".zip", ".zst",
+    ".npz", ".parquet", ".safetensors", ".tsv", ".txt", ".xz", ".zarr", ".zip", ".zst",
 )  # fmt: skip
 DISCARD_TRIES = 20
 TEMPORARY = ".tmp"  # suffix of an unfinished file
@@ -315,6 +315,14 @@ def check_suffix(path: str | Path, format: str, suffix: str) -> None:
     if found in SUFFIXES and found != suffix:
         name = Path(path).with_suffix(suffix)
         raise InputError(f"output {path} would be {format}, but its name ends with {found}; name it {name}")
+
+
+def check_folder_name(path: str | Path) -> None:
+    """Raise InputError if an output folder would have the name of a file."""
+    found = Path(path).suffix.lower()
+    if found in SUFFIXES:
+        name = Path(path).with_suffix("")
+        raise InputError(f"output {path} would be a folder, but its name ends with {found}; name it {name}")
 
 
 def check_not_input(path: str | Path, inputs: Iterable[str]) -> None:

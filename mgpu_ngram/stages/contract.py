@@ -111,7 +111,7 @@ class Stage(ABC, Generic[C, R]):
 
     def check_target(self, config: C, target: Target, overwrite: bool) -> None:
         """Raise InputError unless the target may be written. Called before any work."""
-        from mgpu_ngram.core.output import check_free, check_kind, check_not_input
+        from mgpu_ngram.core.output import check_folder_name, check_free, check_kind, check_not_input
 
         if target.path is not None:
             check_not_input(target.path, self.inputs(config))
@@ -120,6 +120,7 @@ class Stage(ABC, Generic[C, R]):
         elif target.path is not None:
             check_free(target.path, overwrite)
             check_kind(target.path, self.format)
+            check_folder_name(target.path)
 
     def check_file(self, config: C, path: str | Path, overwrite: bool) -> None:
         """Raise InputError unless the result may be written as a single file there."""
