@@ -198,7 +198,7 @@ def _models(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     else:
         return {}
-    names = sorted(scorers)
+    names = list(scorers) if "model" in options else sorted(scorers)  # --weights has the order of --model
     if "load-weights" in options:
         weights |= _loaded_weights(options["load-weights"])
     if missing := sorted(set(names) ^ set(weights)):

@@ -58,6 +58,10 @@ OPTIONS = [
         {"softmax-filter": ["lex", 100, "7"]},
         {"softmax_filter": "lex", "first_words": 100, "most_translations": 7},
     ),
+    (  # F10 is the eleventh, not the third
+        {"model": [f"{i}.npz" for i in range(11)], "weights": {"F2": 0.5}},
+        {"models": [f"{i}.npz" for i in range(11)], "weights": [1, 1, 0.5, *[1] * 8]},
+    ),
     (
         {"mini-batch": 64, "maxi-batch": 640, "mini-batch-words": 900},
         {"mini_batch": 64, "maxi_batch": 640, "mini_batch_words": 900},
