@@ -330,7 +330,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _fitted(self) -> FittedModel:
-        """The model and what is made of it. Raises NotFittedError if there is none."""
+        """The fitted model. Raises NotFittedError before the first fit."""
         if not hasattr(self, "model_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit, partial_fit or LDA.load")
         return self._made

@@ -238,7 +238,7 @@ class Translator:
 
     @cached_property
     def _identity(self) -> dict[str, str]:
-        """Of the files, which the workers compare with theirs."""
+        """The identity of the model files; workers compare it with the identity of their files."""
         return files_of(self._config).identity()
 
     def _translated(self, found: Hypothesis) -> Translated:

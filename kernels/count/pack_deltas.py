@@ -43,7 +43,7 @@ class Numbers(NamedTuple):
 
 
 class PackedPages(NamedTuple):
-    """Pages of C columns, one after the other, first those of the first column.
+    """Pages of C columns, one after the other, first the pages of the first column.
 
     data        uint8; page p of column c is data[starts_CP1[c][p]:starts_CP1[c][p + 1]]
     starts_CP1  in host memory

@@ -39,7 +39,7 @@ def last_words(trie: SpellingTrie, pieces: TokenPieces, tokens_BT: Any, lengths_
 
     White space of C's isspace separates words. The partial word is the last word of a text, if no white space
     follows it. Returns nodes_BK (B, words + 1) int32: the nodes of the last whole words, the last one in column
-    words - 1, then that of the partial word; 0 if the text has no such word, M if the trie lacks the word.
+    words - 1, then the node of the partial word; 0 if the text has no such word, M if the trie lacks the word.
     """
     check.dtype(trie.byte_M, np.uint8)
     check.dtype(trie.first_child_M, np.int32)

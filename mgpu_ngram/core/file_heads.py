@@ -229,7 +229,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def _is_json_line(head: bytes) -> bool:
-    """Whether the first line is a JSON object, or begins like one where it is longer than the head."""
+    """Return whether the first line is a JSON object; a line longer than the head need only begin like one."""
     line, newline, _ = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
     if not line.startswith(b"{"):
         return False

@@ -117,7 +117,7 @@ def open_streams(
 
 
 def _checked(texts: Iterator[np.ndarray], source: Source) -> Iterator[np.ndarray]:
-    """The same decompressed text. Raises InputError when its beginning shows that it is not text."""
+    """Yield decompressed text unchanged. Raises InputError if its beginning shows that it is not text."""
     for text in texts:
         refuse_as_text(source.name, text[:HEAD_BYTES].tobytes())
         yield text

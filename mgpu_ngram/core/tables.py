@@ -58,19 +58,19 @@ class ShardedTable:
         return int(self.keys.nbytes + self.counts.nbytes)
 
     def start(self, shard: int) -> int:
-        """The first row of a shard; for shard S, the number of rows."""
+        """Return the first row of a shard; for shard S, the number of rows."""
         return int(self.ends_S[shard - 1]) if shard else 0
 
     def size_of(self, shard: int) -> int:
-        """Rows of a shard."""
+        """Return the number of rows of a shard."""
         return self.start(shard + 1) - self.start(shard)
 
     def shard(self, shard: int) -> Table:
-        """One shard, a view."""
+        """Return one shard, as a view."""
         rows = slice(self.start(shard), self.start(shard + 1))
         return Table(self.keys[:, rows], self.counts[rows], self.order, self.bits)
 
     def part(self, first: int, last: int) -> ShardedTable:
-        """Shards first to last - 1, a view."""
+        """Return shards first to last - 1, as a view."""
         a, b = self.start(first), self.start(last)
         return ShardedTable(self.keys[:, a:b], self.counts[a:b], self.ends_S[first:last] - a, self.order, self.bits)

@@ -63,11 +63,11 @@ class Vocabulary:
         return word_texts(self.offsets_V, self.data)
 
     def arrays(self) -> dict[str, Any]:
-        """Its arrays by name."""
+        """Return its arrays by name."""
         return {name: getattr(self, name) for name in SYMBOL_ARRAYS if name != "hash_V"}
 
     def with_arrays(self, named: dict[str, Any]) -> Vocabulary:
-        """The same vocabulary with other arrays, such as views of a file."""
+        """Return the vocabulary with other arrays, such as views of a file."""
         return replace(self, **named)
 
 
@@ -183,9 +183,9 @@ class LocalVocabulary:
         return [getattr(self, name) for name in SYMBOL_ARRAYS]
 
     def arrays(self) -> dict[str, Any]:
-        """Its arrays by name."""
+        """Return its arrays by name."""
         return {name: getattr(self, name) for name in SYMBOL_ARRAYS}
 
     def with_arrays(self, named: dict[str, Any]) -> LocalVocabulary:
-        """The same vocabulary with other arrays, such as of another device."""
+        """Return the vocabulary with other arrays, such as of another device."""
         return replace(self, **named)

@@ -74,7 +74,7 @@ def summaries(table: ShardedTable, top: int) -> list[Summary]:
 # have loops, because slices, lists and `np.sort` take Numba ten times as long to compile.
 @njit(cache=True)
 def _candidates(most_C, chunk_rows, ends_S, k):
-    """Return rows that include the k with the greatest counts of each shard, and where those of each shard end.
+    """Return rows that include the k with the greatest counts of each shard, and where the rows of each shard end.
 
     most_C  the greatest count of each chunk
     """
@@ -98,8 +98,9 @@ def _candidates(most_C, chunk_rows, ends_S, k):
 
 @njit(cache=True)
 def _heads(counts_N, rows_N, ends_S, k):
-    """Return the k rows of each shard with the greatest counts, by rising row, of equal counts the first; and where
-    those of each shard end.
+    """Return the k rows of each shard with the greatest counts, by rising row, and where the rows of each shard end.
+
+    Of equal counts, the first rows are returned.
     """
     rows, found_S = np.empty(len(ends_S) * k, np.int64), np.empty(len(ends_S), np.int64)
     at = first = 0

@@ -70,11 +70,11 @@ class Lexicon:
         return self._on("shard_V", device)
 
     def arrays(self) -> dict[str, Any]:
-        """Its arrays by name."""
+        """Return its arrays by name."""
         return {name: getattr(self, name) for name in ("hash_H", "ids_H", "shard_V")}
 
     def with_arrays(self, named: dict[str, Any]) -> Lexicon:
-        """The same lexicon with other arrays, such as of another device."""
+        """Return the lexicon with other arrays, such as of another device."""
         return replace(self, **named)
 
     def _on(self, name: str, device: str) -> Any:

@@ -91,7 +91,7 @@ def _are_words(unit: str, lmplz: LmplzText | None) -> bool:
 class Symbols:
     """The symbols of a corpus, or of one range of hashes (`hash_range`).
 
-    unknown_V  (V,) bool, rows of words that have the id of <unk>; None: no such words
+    unknown_V  (V,) bool, rows of words that have the id of <unk>; None if no word has this id
     """
 
     merged: LocalVocabulary
@@ -107,7 +107,7 @@ class Symbols:
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals of `Symbols`: unknown words in the text, and hashes including those of all specials."""
+    """Totals of `Symbols`: unknown words in the text, and hashes, which include the hashes of all special symbols."""
 
     specials: Specials
     unknown: int
@@ -235,7 +235,7 @@ def _joined_hashes(
 
 
 def ids_by_hash(hash_R: Any, ids_R: Any, specials: Specials) -> tuple[Any, Any]:
-    """Return the hashes of a range, rising, and their ids, with those of all its specials.
+    """Return the hashes of a range, rising, and their ids; both include all special symbols of the range.
 
     hash_R  hashes of the rows of `Symbols`; merged vocabularies are in this order, the vocabulary of one chunk is not
     ids_R   ids of the same rows; overwritten. The ids of specials are arbitrary
@@ -296,8 +296,9 @@ def _symbols_in_pieces(
 def _join_vocabulary(
     merged: LocalVocabulary, inside: Words, seed: int, r: int, ranges: int
 ) -> tuple[LocalVocabulary, Any]:
-    """Return (the symbols of a text and of a given vocabulary, (V,) bool: those that are not in the vocabulary), all
-    of range r of their hashes.
+    """Return (the symbols of a text and of a given vocabulary, (V,) bool: symbols that the given vocabulary lacks).
+
+    Only symbols whose hashes are in range r.
     """
     xp = array_module(merged.hash_V)
     words = [word for word in map(inside.symbol, range(len(inside))) if word not in SPECIALS]

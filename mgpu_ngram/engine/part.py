@@ -155,7 +155,7 @@ class Weights:
 
 
 class OrderNodes(NamedTuple):
-    """The n-grams of an order of the whole model, as nodes of a trie; the arrays are those of `Order` and `Links`.
+    """The n-grams of an order of the whole model, as nodes of a trie; `Order` and `Links` describe the arrays.
 
     suffix_R  None in order 2
     """

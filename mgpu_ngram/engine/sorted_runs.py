@@ -76,12 +76,12 @@ class SortedRun:
         return replace(self, tables=tables)
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays of the tables by name."""
+        """Return the arrays of the tables by name."""
         named = {f"{n}.{i}": t for n, tables in self.tables.items() for i, t in enumerate(tables)}
         return {f"{name}.{field}": getattr(t, field) for name, t in named.items() for field in ("keys", "counts")}
 
     def with_arrays(self, named: dict[str, Any]) -> SortedRun:
-        """The same run with other arrays of the tables, such as of another device."""
+        """Return the run with other arrays of the tables, such as of another device."""
         tables = {
             n: [replace(t, keys=named[f"{n}.{i}.keys"], counts=named[f"{n}.{i}.counts"]) for i, t in enumerate(ts)]
             for n, ts in self.tables.items()

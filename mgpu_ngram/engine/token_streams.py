@@ -62,11 +62,11 @@ class TokenisedChunk:
     __hash__ = object.__hash__  # by identity: `hold` keeps a set of living objects
 
     def arrays(self) -> dict[str, Any]:
-        """The streams by number; the vocabulary has arrays of its own."""
+        """Return the streams by number; the vocabulary has arrays of its own."""
         return {str(i): s.tokens_T for i, s in enumerate(self.streams or [])}
 
     def with_arrays(self, named: dict[str, Any]) -> TokenisedChunk:
-        """The same chunk with other arrays of its streams, such as of another device."""
+        """Return the chunk with other arrays of its streams, such as of another device."""
         return replace(self, streams=[Stream(named[str(i)], s.owned) for i, s in enumerate(self.streams or [])])
 
     @property

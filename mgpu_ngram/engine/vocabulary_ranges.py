@@ -1,9 +1,9 @@
 """Vocabularies that are too large for one task: merge them in ranges of hashes, and number them in pieces of ids.
 
-Tasks exchange words twice. Each range gets its hashes from all vocabularies of chunks. Each piece gets its words,
-those between two limits from a sample of all words, from all ranges. So a piece knows its words in the order of
-their ids, and a range gets the ids of its hashes from all pieces. All results are in files: other tasks take views of
-them, whose memory no budget would count.
+Tasks exchange words twice. First, each range gets its hashes from the vocabularies of all chunks. Then each piece gets
+its words from all ranges: the words between two limits, which come from a sample of all words. A piece sorts its words
+in the order of their ids, and each range gets the ids of its hashes from all pieces. All results are in files, because
+other tasks take views of them, and no budget counts the memory of views.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class DealtRange:
     of: RangeOfHashes
 
     def arrays(self) -> dict[str, Any]:
-        """Its arrays by name."""
+        """Return its arrays by name."""
         return {**self.words.arrays(), "rank_R": self.of.rank_R}
 
     def with_arrays(self, named: dict[str, Any]) -> DealtRange:
-        """The same range with other arrays, such as views of a file."""
+        """Return the range with other arrays, such as views of a file."""
         words = self.words.with_arrays({name: named[name] for name in SYMBOL_ARRAYS})
         return DealtRange(words, replace(self.of, hash_R=words.hash_V, rank_R=named["rank_R"]))
 
@@ -97,11 +97,11 @@ class NumberedPiece:
     given: tuple[int, ...]
 
     def arrays(self) -> dict[str, Any]:
-        """Its arrays by name."""
+        """Return its arrays by name."""
         return {**self.words.arrays(), "place_N": self.place_N}
 
     def with_arrays(self, named: dict[str, Any]) -> NumberedPiece:
-        """The same piece with other arrays, such as views of a file."""
+        """Return the piece with other arrays, such as views of a file."""
         return replace(
             self, words=self.words.with_arrays({name: named[name] for name in SYMBOL_ARRAYS}), place_N=named["place_N"]
         )

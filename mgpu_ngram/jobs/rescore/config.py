@@ -91,7 +91,7 @@ class ListsConfig:
 
     @property
     def _weights(self) -> dict[str, tuple[float, ...]]:
-        """The weights that are given; none for those of a file."""
+        """The weights in the settings; empty if the settings name a file of weights."""
         given = self.weights if isinstance(self.weights, dict) else {}
         return {str(name): tuple(w) if isinstance(w, list) else (w,) for name, w in given.items()}
 
