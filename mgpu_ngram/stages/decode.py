@@ -75,6 +75,8 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         if arguments.normalize and arguments.length_penalty is not None:
             raise InputError("--normalize is --length-penalty 1, but another --length-penalty is given; leave one out")
         found = amun_settings(options) | given(arguments, ["weights", *OUR_FLAGS])
+        if text and flags["input-file"]:
+            raise InputError(f"--input-file {flags['input-file']} and {text[0]} are given; give one of them")
         if text:
             found["text"] = text
         found.setdefault("text", ["-"])

@@ -493,6 +493,7 @@ WRONG = {
     "targets are scored without a search": "m0.npz -s src.json -t trg.json text --targets text --sample",
     "line 2 of the targets has </s> but": "m0.npz -s src.json -t trg.json text --targets ends",
     "line 2 of the prefixes has </s> but": "m0.npz -s src.json -t trg.json text --prefixes ends",
+    "--input-file short and text are given": "m0.npz -s src.json -t trg.json text -i short",
     "'short' has 1 lines but the text has 5": "m0.npz -s src.json -t trg.json text --targets short",
     "another --length-penalty": "m0.npz -s src.json -t trg.json text -n --length-penalty 0.5",
     "give -o FILE for them": "m0.npz -s src.json -t trg.json text --json",
