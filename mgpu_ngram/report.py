@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -108,6 +109,13 @@ def where(result: RunFacts) -> str:
     if result.transport == "memory":
         return f"this process ({result.device}, {many(result.workers, 'thread')})"
     return many(result.workers, f"{result.device} worker")
+
+
+def where_planned(plan: Mapping[str, Any]) -> str:
+    """Return the place of the tasks of a planned run, as `where` does."""
+    if plan["transport"] == "memory":
+        return f"this process ({plan['device']}, {many(plan['workers'], 'thread')})"
+    return f"{many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
 
 
 def shown_path(path: Path | None) -> Path | None:

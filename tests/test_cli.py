@@ -109,6 +109,9 @@ def test_output_of_a_run_with_several_workers(folder, mgpu_ngram):
     )
     status, out, _ = mgpu_ngram("plan", "run.yaml")
     assert status == 0 and "2 cpu workers (transport tcp)" in out and "without that of estimating" not in out
+    assert re.search(
+        r"; this process \(cpu, \d+ threads?\), 1 shard\n", mgpu_ngram("plan", "run.yaml", "cluster.workers=0")[1]
+    )
     (folder / "score.yaml").write_text(
         "output: scores\ncluster: {device: cpu, workers: 2}\njobs:\n- score: {model: model.arpa, text: text}\n"
     )

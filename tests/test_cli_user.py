@@ -74,6 +74,13 @@ def test_a_library_user_can_filter_the_warning(folder):
         ng.Model.load("m.arpa", device="cpu")
 
 
+@pytest.mark.parametrize("words", [["score", "URL", "text", *HERE], ["convert", "URL", "-o", "m.safetensors"]])
+def test_a_model_at_a_url_is_refused(words, folder, mgpu_ngram):
+    words = ["s3://bucket/m.arpa" if word == "URL" else word for word in words]
+    message = "s3://bucket/m.arpa: is a URL, but commands read models from local files; download it\n"
+    assert mgpu_ngram(*words) == (2, "", f"mgpu-ngram: {message}")
+
+
 def test_info_names_the_format_of_a_file(folder, mgpu_ngram):
     (folder / "m.arpa.gz").write_bytes(gzip.compress(ARPA.encode()))
     assert mgpu_ngram("info", "m.arpa") == (0, "m.arpa: ARPA file of order 2, 5 n-grams (3 + 2)\n116 bytes\n", "")

@@ -203,6 +203,8 @@ def identify(path: str | Path) -> str:
 
     Raises InputError if the file is missing or is not a model.
     """
+    if "://" in str(path):
+        raise InputError(f"{path}: is a URL, but commands read models from local files; download it")
     try:
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)

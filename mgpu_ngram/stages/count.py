@@ -21,6 +21,7 @@ from mgpu_ngram.report import (
     shown_path,
     table,
     where,
+    where_planned,
 )  # fmt: skip
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import COUNT_BYTES
@@ -166,7 +167,7 @@ def show_text_plan(plan: dict[str, Any], more: str) -> None:
     print(f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
     print(
         f"about {plan['tokens_about']:,} tokens in {many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} "
-        f"bytes; {many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']}){more}"
+        f"bytes; {where_planned(plan)}{more}"
     )
 
 

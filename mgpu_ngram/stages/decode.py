@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.decode.config import DecodeConfig
-from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import DECODE_PRODUCTS, opening_seconds
 from mgpu_ngram.stages.decode_flags import AMUN_FLAGS, OUR_FLAGS, add_decode_flags
@@ -162,7 +162,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         lm = f" and {plan['lm']}" if plan["lm"] else ""
         print(
             f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes, about "
-            f"{plan['words_about']:,} words; {many(plan['workers'], plan['device'] + ' worker')}; beam of "
+            f"{plan['words_about']:,} words; {where_planned(plan)}; beam of "
             f"{plan['beam_size']} by {', '.join(plan['models'])}{lm}; {plan['mini_batch']:,} sentences at once, "
             f"{plan['batching']}"
         )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
-from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import HISTORIES, ROW_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text
@@ -163,8 +163,7 @@ def _distributions(m: dict[str, Any]) -> str:
 def _show_plan(plan: dict[str, Any]) -> None:
     print(f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
     print(
-        f"about {plan['histories_about']:,} histories, by {plan['model']}, to {plan['format']}; "
-        f"{many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
+        f"about {plan['histories_about']:,} histories, by {plan['model']}, to {plan['format']}; {where_planned(plan)}"
     )
     if "chunks" in plan:
         print(

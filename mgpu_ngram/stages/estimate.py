@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.smoothing import KNESER_NEY, METHODS
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.report import many, print_table, show_memory, show_options, show_seconds, shown_path, table, where
+from mgpu_ngram.report import (
+    many,
+    print_table,
+    show_memory,
+    show_options,
+    show_seconds,
+    shown_path,
+    table,
+    where,
+    where_planned,
+)
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_count_plan, show_text_plan
 from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES, TOKEN_BYTES
@@ -174,8 +184,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         if "counts" in plan:
-            where = f"{many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
-            print(f"{plan['job']}: {plan['counts']} to a {_kind(plan['smoothing'])}, on {where}")
+            print(f"{plan['job']}: {plan['counts']} to a {_kind(plan['smoothing'])}, on {where_planned(plan)}")
             return
         show_text_plan(plan, f", {many(plan['shards'], 'shard')}")
         show_count_plan(plan, is_whole=False)

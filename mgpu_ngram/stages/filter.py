@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.filter.config import FilterConfig
-from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import FILTER_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_no_verify, add_overwrite, add_text
@@ -193,7 +193,7 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         sample = f" of {plan['sample']:,} documents" if plan["sample"] else ""
         print(
             f"{plan['job']}: {many(plan['inputs'], 'shard')} of {plan['input_bytes']:,} bytes in "
-            f"{plan['passes']} pass{'es' * (plan['passes'] > 1)}; {many(plan['workers'], plan['device'] + ' worker')}; "
+            f"{plan['passes']} pass{'es' * (plan['passes'] > 1)}; {where_planned(plan)}; "
             f"{plan['model']}{contrast}{tokenizer}; new fields {', '.join(plan['fields'])}{buckets}{sample}"
         )
 

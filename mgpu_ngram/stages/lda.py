@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import TOKEN_BYTES
 from mgpu_ngram.stages.flags import add_overwrite, add_text
@@ -149,7 +149,7 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
     def show_plan(self, plan: dict[str, Any]) -> None:
         print(
             f"{plan['job']}: {many(plan['inputs'], 'input')}, {many(plan['topics'], 'topic')}, "
-            f"{many(plan['sweeps'], 'sweep')}; {many(plan['workers'], plan['device'] + ' worker')}"
+            f"{many(plan['sweeps'], 'sweep')}; {where_planned(plan)}"
         )
         if plan["words"]:
             counts = f"counts of {many(plan['words'], 'word')}"

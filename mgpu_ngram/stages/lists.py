@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.tune.config import TuneConfig
-from mgpu_ngram.report import many
+from mgpu_ngram.report import many, where_planned
 from mgpu_ngram.stages.contract import Product, Result, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import RESCORE_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_no_verify, add_text, add_text_flags
@@ -102,7 +102,7 @@ def shown_lists_plan(plan: dict[str, Any]) -> str:
         weights = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in weights.items())
     return (
         f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes in "
-        f"{many(plan['chunks'], 'chunk')}; {many(plan['workers'], plan['device'] + ' worker')}; models "
+        f"{many(plan['chunks'], 'chunk')}; {where_planned(plan)}; models "
         f"{', '.join(plan['lm']) or 'none'}; weights {weights}"
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.topics.config import TopicsConfig
-from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import STDOUT, Product, Stage, Target, given
 from mgpu_ngram.stages.flags import add_overwrite, add_text
 
@@ -249,7 +249,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         work = f"topics of {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes"
         print(
             f"{plan['job']}: {work if plan['inputs'] else 'the topics alone'}, by {plan['model']}; "
-            f"{many(plan['workers'], plan['device'] + ' worker')}"
+            f"{where_planned(plan)}"
         )
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
