@@ -33,6 +33,8 @@ def read_tensors(path: str) -> Tensors:
                 raise InputError(
                     f"tensor {what!r} of {name!r} is {values.dtype} but weights are floating-point numbers; {WAY_OUT}"
                 )
+            if not values.size:
+                raise InputError(f"tensor {what!r} of {name!r} has shape {values.shape}, so it is empty; {WAY_OUT}")
             with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinity, which is refused
                 arrays[what] = np.ascontiguousarray(values, np.float32)
             if not np.isfinite(arrays[what]).all():

@@ -51,6 +51,8 @@ def test_errors_name_the_tensor_and_both_shapes(random_tensors, save_model):
     path = save_model(tensors | {"encoder_b": np.zeros((2, 2, 2), np.float32)})
     error = f"array 'encoder_b' of {path!r} has shape (2, 2, 2) but must have at most 2 axes; "
     assert error_of(path).startswith(error)
+    path = save_model(tensors | {"Wemb": np.zeros((0, 5), np.float32)})
+    assert error_of(path).startswith(f"tensor 'Wemb' of {path!r} has shape (0, 5), so it is empty; ")
     assert error_of(save_model({})).endswith(
         "lacks tensor 'encoder_W' of shape (rows, columns); copy the model again or save it again with numpy.savez"
     )
