@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_ngram.benchmarks import BENCHES, open_bench, origin
-from mgpu_ngram.benchmarks.measured import files_of
+from mgpu_ngram.benchmarks.measured import code_of, files_of
 from mgpu_ngram.benchmarks.origin import git
 from mgpu_ngram.benchmarks.rows import Row, read_rows
 from mgpu_ngram.core.errors import InputError, RunError
@@ -94,9 +94,10 @@ class Ages:
         self.modules, self.path = open_bench(name).MEASURES, path
         self.recorded: dict[tuple[str, ...], str] | None = None
         self.changes: dict[tuple[str, str], str] = {}  # by beginning of a kernel and commit
+        self.codes: dict[tuple[str, str], str] = {}  # by commit and file
 
     def stale(self, row: Row) -> str:
-        """Return why a row is stale; nothing when no code that it measures changed after its commit."""
+        """Return why a row is stale; nothing when the code that it measures is that of its commit, but for comments."""
         group = group_of(row.kernel, self.modules)
         if group is None:
             return "its bench does not say which code it measures"
@@ -106,11 +107,18 @@ class Ages:
         if not commit or not git("cat-file", "-t", commit):
             return "its commit is not known"
         if (group, commit) not in self.changes:
-            files = (str(file.resolve().relative_to(origin.CHECKOUT)) for file in files_of(self.modules[group]))
-            change = git("log", "-1", "--format=%h of %cs", f"{commit}..HEAD", "--", *files)
-            self.changes[group, commit] = change.strip()
+            files = [str(file.resolve().relative_to(origin.CHECKOUT)) for file in files_of(self.modules[group])]
+            changed = git("diff", "--name-only", commit, "HEAD", "--", *files).splitlines()
+            change = next((file for file in changed if self._code(commit, file) != self._code("HEAD", file)), None)
+            last = change and git("log", "-1", "--format=%h of %cs", f"{commit}..HEAD", "--", change).strip()
+            self.changes[group, commit] = last or ""
         change = self.changes[group, commit]
         return f"its code changed by {change}" if change else ""
+
+    def _code(self, commit: str, file: str) -> str:
+        if (commit, file) not in self.codes:
+            self.codes[commit, file] = code_of(file, git("show", f"{commit}:{file}"))
+        return self.codes[commit, file]
 
     def _recorded(self) -> dict[tuple[str, ...], str]:
         """Return the commits that brought rows into the CSV file as they are, for rows without a commit."""

@@ -10,6 +10,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 
 PACKAGE, NAME = Path(__file__).absolute().parents[1], __name__.partition(".")[0]
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 ANY_INCLUDE = re.compile(r'^ *#include "(.+)"', re.MULTILINE)
 
 
@@ -27,6 +28,17 @@ def files_of(modules: Sequence[str]) -> set[Path]:
             found |= {path, *_beside(path)}
             left += _imports(path)
     return found
+
+
+def code_of(path: str, text: str) -> str:
+    """Return the code of a source file in a form without comments, docstrings and layout."""
+    if not path.endswith(".py"):
+        return " ".join(COMMENT.sub(" ", text).split())
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def module_file(name: str) -> Path | None:

@@ -7,6 +7,7 @@ import pytest
 
 from mgpu_ngram import cli
 from mgpu_ngram.benchmarks import BENCHES, check, measured, open_bench, origin, quote
+from mgpu_ngram.benchmarks.measured import code_of
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.rows import Row, read_rows, rounded, with_unit, write_rows
 from mgpu_ngram.benchmarks.suite import Suite
@@ -236,6 +237,16 @@ def test_a_row_is_stale_when_its_code_changed_after_its_commit(tmp_path, monkeyp
     assert check.Ages("score", rows).stale(recorded).startswith("its code changed by ")
 
 
+def test_code_without_comments_and_docstrings():
+    plain = "def f(a):\n    return a + 1\n"
+    same = '"""Add."""\n\n# of one\ndef f(a):\n    """Return\n    more."""\n    return (a\n            + 1)  # more\n'
+    other = plain.replace("1", "2")
+    assert code_of("a.py", plain) == code_of("a.py", same) != code_of("a.py", other)
+    assert (
+        code_of("a.cu", "int a; // 1\n/* b */ int c;") == code_of("a.cu", "int a;\nint c;") != code_of("a.cu", "int a;")
+    )
+
+
 SOURCES = {
     "mgpu_ngram/__init__.py": "from mgpu_ngram import unrelated",
     "mgpu_ngram/engine/score.py": "from mgpu_ngram.kernels.score.edges import find\nimport numpy",
@@ -271,7 +282,13 @@ def test_a_change_makes_rows_stale_whose_modules_import_it(tmp_path, monkeypatch
     }  # fmt: skip
     monkeypatch.setattr(open_bench("score"), "MEASURES", modules)
     commit = history(SOURCES)
-    history({changed: SOURCES[changed] + "\n# 2"})
+    before = check.Ages("score", tmp_path / "rows.csv")
+    comment, code = ("# 2", "made = 2") if changed.endswith(".py") else ("/* 2\n*/ // 2", "int made;")
+    history({changed: f"{SOURCES[changed]}\n{comment}"})
+    assert not any(
+        before.stale(row(kernel, 1.0, commit=commit)) for kernel in ("score/a", "score/count", "score/lazy a")
+    )
+    history({changed: f"{SOURCES[changed]}\n{code}"})
     ages = check.Ages("score", tmp_path / "rows.csv")
     kernels = {
         "ceiling/copy": "ceiling/",
