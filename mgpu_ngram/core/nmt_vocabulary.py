@@ -125,7 +125,13 @@ def _pairs(text: str, name: str) -> list[tuple[str, int]]:
     if name.removesuffix(".gz").endswith((".yml", ".yaml")):
         return _yaml_pairs(start, name)
     # As in `words_in_line`, other spaces, such as U+00A0 and U+0085, are parts of words.
-    words = (line.strip(" \t\r") for line in text.removeprefix("\ufeff").split("\n"))
+    words = [line.strip(" \t\r") for line in text.removeprefix("\ufeff").split("\n")]
+    several = next((i for i, word in enumerate(words) if " " in word or "\t" in word), None)
+    if several is not None:
+        raise InputError(
+            f"line {several + 1} of vocabulary {name!r} is {words[several][:80]!r} but must be one word; write a word "
+            "a line, or JSON or YAML"
+        )
     return [(word, i) for i, word in enumerate(words) if word]
 
 

@@ -40,7 +40,8 @@ def load_shortlist(path: str, source: NmtVocabulary, target: NmtVocabulary, firs
     first  number of most frequent target words that are always allowed; </s> and <unk> are always allowed, too
     most   number of translations of a source word that are kept: the most probable ones, of equal ones the lowest ids
 
-    Lines with words that are not in the vocabularies are skipped. Raises InputError for a line in another form.
+    Lines with words that are not in the vocabularies are skipped. Raises InputError for a line in another form, and if
+    all lines are skipped.
     """
     name, lines = read_lines(path, "shortlist")
     found: dict[int, list[tuple[float, int]]] = {}
@@ -58,6 +59,11 @@ def load_shortlist(path: str, source: NmtVocabulary, target: NmtVocabulary, firs
         s, t = (words[0], words[1]) if "\t" in line else (words[1], words[0])
         if s in source.ids and t in target.ids:
             found.setdefault(source.ids[s], []).append((-probability, target.ids[t]))
+    if not found and any(line.strip() for line in lines):
+        raise InputError(
+            f"no line of shortlist {name!r} has a source word and a target word of the vocabularies; lines are 'target "
+            "source probability' with spaces, or 'source target probability' with tabs"
+        )
     least = 1 + max(target.eos, target.unk)
     kept = {word: np.array([t for _, t in sorted(pairs)[:most]], np.int64) for word, pairs in found.items()}
     return Shortlist(max(first, least), kept)

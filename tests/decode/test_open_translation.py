@@ -126,6 +126,16 @@ def test_a_damaged_shortlist_is_one_line(vocabularies, tmp_path, line):
     assert "\n" not in str(error.value)
 
 
+def test_a_shortlist_of_other_words_is_refused(vocabularies, tmp_path):
+    path = tmp_path / "lex"
+    path.write_text("a x 1\nb y 0.5\n")  # source and target exchanged
+    with pytest.raises(InputError, match="no line of shortlist") as error:
+        load_shortlist(str(path), *map(load_nmt_vocabulary, vocabularies), 0, 2)
+    assert "\n" not in str(error.value)
+    path.write_text("\n")
+    assert load_shortlist(str(path), *map(load_nmt_vocabulary, vocabularies), 0, 2).translations == {}
+
+
 def test_probabilities_are_those_among_the_allowed_words(files, tmp_path):
     """Each word's logarithm, beside the model's row restricted to the shortlist of its sentence."""
     lex = tmp_path / "lex"

@@ -86,6 +86,8 @@ def test_a_file_may_name_its_ends(tmp_path):
         (b"\x1f\x8b\x08garbage", "gzip"),
         (gzip.compress(b'{"a": 2}')[:-4], "truncated gzip"),
         (b"a\nb\na\n", "the ids 0 and 2"),
+        (b"a\n0 b\n", "line 2 of vocabulary .* is '0 b' but must be one word"),
+        (b"a\t-1.5\n", "line 1 of vocabulary .* but must be one word"),
     ],
 )
 def test_a_damaged_vocabulary_is_one_line(tmp_path, text, message):
