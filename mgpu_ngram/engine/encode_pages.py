@@ -24,7 +24,7 @@ from mgpu_ngram.kernels.count.suffix_texts import Texts, suffix_texts
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 MAX_ROWS = 1 << 25  # rows that are encoded at once; more rows would take memory and save no time
-WRITING_THREADS = 16  # threads that copy pages to the host and write them; each has a buffer of WRITTEN_BYTES
+MAX_WRITING_THREADS = 16  # threads that copy pages to the host and write them at once
 
 
 class _EncodedGroup(NamedTuple):
@@ -72,15 +72,23 @@ class PageEncoder:
     columns        as `PartWriter` has it; "text" needs a vocabulary of words
     min_count      n-grams with smaller counts are left out
     working_bytes  bytes of the device for all data except the table; they include the words of the vocabulary
+    threads        threads that may copy pages to the host at once; each holds WRITTEN_BYTES of pinned memory
     """
 
-    def __init__(self, vocabulary: Vocabulary, columns: str, min_count: int, working_bytes: int):
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        columns: str,
+        min_count: int,
+        working_bytes: int,
+        threads: int = MAX_WRITING_THREADS,
+    ):
         self._vocabulary, self._columns, self._min_count = vocabulary, columns, min_count
         self._words: tuple[Any, Any] | None = None  # offsets and bytes on the device
         if columns == "text":
             working_bytes -= vocabulary.offsets_V.nbytes + vocabulary.data.nbytes
         self._working_bytes = max(0, working_bytes)
-        self._copies = SliceCopies(WRITING_THREADS)
+        self._copies = SliceCopies(threads)
 
     @staticmethod
     def can_encode(vocabulary: Vocabulary, columns: str) -> bool:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
+from mgpu_ngram.core.parquet_deltas import WRITTEN_BYTES
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import unigram_tables
 from mgpu_ngram.engine.device import Stopwatch, on_device_or_host, to_host_fast
-from mgpu_ngram.engine.encode_pages import EncodedShard, PageEncoder
+from mgpu_ngram.engine.encode_pages import MAX_WRITING_THREADS, EncodedShard, PageEncoder
 from mgpu_ngram.engine.heaviest import Summary, heaviest, summaries
 from mgpu_ngram.engine.sorted_runs import (
     MERGE_COPIES,
@@ -29,6 +30,8 @@ from mgpu_ngram.engine.sorted_runs import (
     take_shards,
 )
 from mgpu_ngram.kernels.dispatch import on_gpu
+
+HOST_PARTS = 4  # parts of the host memory of a GPU's task: merged rows take one at most, buffers of copies another one
 
 T = TypeVar("T")
 
@@ -74,7 +77,9 @@ def write_part(
     encoder = None
     if options.budget.device == "gpu" and PageEncoder.can_encode(vocabulary, options.columns):
         room = options.budget.block_bytes() // MERGE_COPIES["gpu"]
-        encoder = PageEncoder(vocabulary, options.columns, options.min_count, room)
+        buffers = options.budget.host_working_bytes() // HOST_PARTS // WRITTEN_BYTES
+        threads = min(max(1, buffers), MAX_WRITING_THREADS)
+        encoder = PageEncoder(vocabulary, options.columns, options.min_count, room, threads)
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
     with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
@@ -142,7 +147,7 @@ class _Writing:
         self._pool = pool
         rows_bytes = budget.block_bytes() // MERGE_COPIES["cpu"]  # bytes of the next block, which is merged meanwhile
         if budget.device == "gpu":
-            rows_bytes = budget.host_working_bytes() // 4
+            rows_bytes = budget.host_working_bytes() // HOST_PARTS
         self._room = {"host": rows_bytes, "device": budget.block_bytes() // MERGE_COPIES["gpu"]}
         self._waiting: deque[_Batch] = deque()
         self._files: list[WrittenFile] = []

@@ -250,6 +250,18 @@ def test_the_host_writes_the_shards_of_a_full_device(where, to_runs, write, gpu_
     assert write(runs, gpu_budget, vocabulary)[:2] == expected[:2] and tried
 
 
+@pytest.mark.parametrize(("host_bytes", "threads"), [(4 << 30, 16), (640 << 20, 10), (1, 1)])
+def test_buffers_of_copies_take_a_quarter_of_the_host_memory_of_a_task(
+    host_bytes, threads, to_runs, write, gpu_budget, monkeypatch
+):
+    """A buffer has 16 MiB."""
+    made, copies = [], encode_pages.SliceCopies
+    monkeypatch.setattr(encode_pages, "SliceCopies", lambda threads: made.append(threads) or copies(threads))
+    monkeypatch.setattr(GpuBudget, "host_working_bytes", lambda budget: host_bytes)
+    write(to_runs([plain_tables(0)]), gpu_budget, vocabulary_of(WORDS))
+    assert set(made) == {threads}
+
+
 def test_a_file_that_fails_keeps_no_buffer(gpu_budget, to_sharded, full_disk, tmp_path, monkeypatch):
     """Its error may wait long in its thread; other threads then wait for its buffer."""
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 1)
