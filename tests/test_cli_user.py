@@ -74,6 +74,23 @@ def test_a_library_user_can_filter_the_warning(folder):
         ng.Model.load("m.arpa", device="cpu")
 
 
+def test_help_imports_nothing_heavy():
+    """In an interpreter that cannot import NumPy and other large packages."""
+    heavy = ("numpy", "numba", "pyarrow", "dask", "distributed", "rich", "yaml", "fsspec")
+    script = (
+        "import contextlib, io, sys\n"
+        f"for name in {heavy!r}: sys.modules[name] = None\n"
+        "from mgpu_ngram.cli import main\n"
+        "from mgpu_ngram.commands import commands\n"
+        "for command in commands():\n"
+        "    sys.argv = ['mgpu-ngram', command, '--help']\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit): main()\n"
+        "    assert out.getvalue().startswith(f'usage: mgpu-ngram {command} '), command\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("words", [["score", "URL", "text", *HERE], ["convert", "URL", "-o", "m.safetensors"]])
 def test_a_model_at_a_url_is_refused(words, folder, mgpu_ngram):
     words = ["s3://bucket/m.arpa" if word == "URL" else word for word in words]

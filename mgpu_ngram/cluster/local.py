@@ -12,7 +12,6 @@ from typing import Any
 from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
 from mgpu_ngram.cluster.executor import OnDone
 from mgpu_ngram.cluster.gang import check_size
-from mgpu_ngram.cluster.gang_host import run_in_threads
 
 
 class LocalExecutor:
@@ -110,6 +109,8 @@ class LocalExecutor:
 
     def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future]:
         """Run the ranks in separate threads, so that they do not wait for tasks."""
+        from mgpu_ngram.cluster.gang_host import run_in_threads  # imports NumPy, which `--help` does not need
+
         check_size(len(args_by_rank), self.workers, label)
         return run_in_threads(fn, [[_value(a) for a in args] for args in args_by_rank])
 

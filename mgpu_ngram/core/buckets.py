@@ -7,12 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.core.lazy_import import LazyModule
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")  # `--help` does not need it
 
 LAST = "tail"  # bucket of the perplexities above all cut-offs
 NO_BUCKET = "all"  # bucket of documents without a perplexity or without cut-offs, as CCNet names it
@@ -166,6 +169,8 @@ def percentile_cutoffs(figure_D: Any, percentiles: Sequence[float]) -> tuple[flo
 
     figure_D  (D,) float64, on the host or on a GPU, which sorts them; the result has the same bits as NumPy's
     """
+    from mgpu_ngram.kernels.dispatch import array_module, to_host  # imports NumPy
+
     known = figure_D[figure_D == figure_D]
     if not len(known):
         return ()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_ngram.kernels.count.crc32 import shift
-
 
 class Crc:
     """CRC-32 of bytes that come in order, up to the offset `stop`."""
@@ -32,4 +30,6 @@ def combine_crc32(parts: Iterable[tuple[int, int, int, int]]) -> int:
 
 def append_crc32(first: int, second: int, second_bytes: int) -> int:
     """Return the CRC-32 of two texts, one after the other."""
+    from mgpu_ngram.kernels.count.crc32 import shift  # imports NumPy, which `--help` does not need
+
     return shift(first, second_bytes) ^ second

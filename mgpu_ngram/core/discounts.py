@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.lazy_import import LazyModule
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")  # `--help` does not need it
 
 FALLBACK = (0.5, 1.0, 1.5)  # lmplz's default
 WAY_OUT = (

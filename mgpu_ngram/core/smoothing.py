@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule
+
+if TYPE_CHECKING:
+    from mgpu_ngram.kernels.estimate.smooth_contexts import Rule
 
 KNESER_NEY = "kneser-ney"
 METHODS = {
@@ -58,6 +60,8 @@ class Smoothing:
         The parameters are the discount, delta, or the discount coefficients of counts 1, 2, ... Raises InputError if
         no discount can be computed.
         """
+        from mgpu_ngram.kernels.estimate.smooth_contexts import Rule  # imports NumPy, which `--help` does not need
+
         if self.name == "witten-bell":
             return Rule(per_word=1.0, lower=float(self.interpolate), words=words), [], []
         if self.name == "absolute":
@@ -109,6 +113,8 @@ def good_turing(n: int, counts_of_counts: Sequence[int], most: int) -> tuple[lis
     if lowered < most:
         what = f"only counts up to {lowered} are" if lowered else "no count is"
         warn(f"none occurs {lowered + 2} times, so {what} discounted")
+    from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS
+
     common = (lowered + 1) * counts[lowered + 1] / counts[1] if lowered else 0.0
     found = list[float]()
     for count in range(1, lowered + 1):

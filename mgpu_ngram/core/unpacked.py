@@ -9,7 +9,6 @@ from typing import IO
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import filesystem, find_files, remote_errors, unreadable
-from mgpu_ngram.core.stored import STRIP_BYTES
 
 MAX_UNPACKED_BYTES = 1 << 30  # bytes of an unpacked file
 
@@ -42,6 +41,8 @@ def read_lines(path: str, what: str) -> tuple[str, list[str]]:
 
 def crc_of(path: str) -> str:
     """Return the CRC-32 of a file's bytes, which identifies the file."""
+    from mgpu_ngram.core.stored import STRIP_BYTES  # imports NumPy, which `--help` does not need
+
     value = 0
     with _opened(path) as file:
         while data := file.read(STRIP_BYTES):
