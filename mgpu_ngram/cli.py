@@ -65,10 +65,19 @@ def _guarded(name: str, run: Callable[[], None], debug: bool) -> int:
             raise
         if debug:
             traceback.print_exc()
-        print(f"{name}: {_one_line(error, name)}", file=sys.stderr)
-        if isinstance(error, KeyboardInterrupt):
+        interrupt = _interrupt_of(error)
+        print(f"{name}: {_one_line(interrupt or error, name)}", file=sys.stderr)
+        if interrupt:
             return INTERRUPTED
         return 2 if isinstance(error, InputError) else 1
+
+
+def _interrupt_of(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the interrupt that caused an error: in a compiled function, Ctrl-C becomes the cause of a SystemError."""
+    cause: BaseException | None = error
+    while cause and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__
+    return cause
 
 
 def _terminated(*_: object) -> None:

@@ -556,11 +556,21 @@ def test_debug_keeps_the_status_of_bad_input(folder, mgpu_ngram):
     assert status == 2 and "Traceback" in err and err.splitlines()[-1].startswith("mgpu-ngram: input 'missing'")
 
 
-def test_interrupted(folder, mgpu_ngram, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
 
-    monkeypatch.setattr(count_passes, "reduce_tasks", interrupt)
+
+def interrupt_compiled(*_, **__):
+    """Fail as a compiled function of Numba that Ctrl-C interrupts while it returns."""
+    try:
+        interrupt()
+    except KeyboardInterrupt as error:
+        raise SystemError("CPUDispatcher returned a result with an exception set") from error
+
+
+@pytest.mark.parametrize("fails", [interrupt, interrupt_compiled])
+def test_interrupted(fails, folder, mgpu_ngram, monkeypatch):
+    monkeypatch.setattr(count_passes, "reduce_tasks", fails)
     check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=130)
 
 
