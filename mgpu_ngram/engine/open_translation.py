@@ -238,6 +238,11 @@ def open_translation(
     if lm is None and files.lm:
         lm = next_word_model_of(files.lm, identify(files.lm), device, threads)
     tokens = [target.tokens[i] if i < len(target.tokens) else "" for i in range(first.vocab_size)]
+    if lm is not None and not any(lm.words.id(token) for i, token in enumerate(tokens) if i != first.eos):
+        raise InputError(
+            f"the n-gram model {files.lm!r} knows no word of vocabulary {files.target_vocab!r}, such as "
+            f"{tokens[-1]!r}; estimate one from text of the target, split into the same pieces"
+        )
     rows = None if lm is None else NgramRows(lm, tokens, first.eos)
     with memory_guard("loading a translation model", device, LESS_MEMORY):
         placed = [

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 import runpy
 from pathlib import Path
 
@@ -173,7 +174,10 @@ def ratio(model, source):
 
 
 def test_an_ngram_model_takes_part(files, arpa):
-    """The sum of an n-gram model that knows no word of the target: <unk> at each place, and </s>."""
+    """The sum of an n-gram model that knows `y` alone of the target: <unk> at the place of `x`, and </s>."""
+    with pytest.raises(InputError, match="knows no word of vocabulary .*trg.json', such as 'v'; "):
+        open_translation(files(0, lm=str(arpa)))
+    arpa.write_text(re.sub(r"\bb\b", "y", arpa.read_text()))
     translation = open_translation(files(0, lm=str(arpa)))
     source = translation.encode(translation.pieces("a b"))
     forced, options = Forced(targets=[[2]]), SearchOptions(breakdown=True)
