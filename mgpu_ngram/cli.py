@@ -75,9 +75,11 @@ def _guarded(name: str, run: Callable[[], None], debug: bool) -> int:
 def _interrupt_of(error: BaseException) -> KeyboardInterrupt | None:
     """Return the interrupt that caused an error: in a compiled function, Ctrl-C becomes the cause of a SystemError."""
     cause: BaseException | None = error
-    while cause and not isinstance(cause, KeyboardInterrupt):
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return cause
         cause = cause.__cause__
-    return cause
+    return None
 
 
 def _terminated(*_: object) -> None:
