@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
@@ -264,10 +264,17 @@ def _loaded_weights(path: str) -> dict[str, float]:
     return found
 
 
-def weight_lines(options: Mapping[str, Any]) -> list[str]:
-    """Return the lines "NAME= weight" of --show-weights."""
+def weight_lines(options: Mapping[str, Any], weights: Sequence[float] | None = None) -> list[str]:
+    """Return the lines "NAME= weight" of --show-weights; `weights`, if given, replace those of the options.
+
+    Raises InputError if there are no models, or other than one weight for each model.
+    """
     settings = _models(options)
-    names = settings.get("names") or [f"F{i}" for i in range(len(settings.get("models", [])))]
-    return [
-        f"{name}= {weight:g}" for name, weight in zip(names, settings.get("weights") or [1.0] * len(names), strict=True)
-    ]
+    models = settings.get("models", [])
+    if not models:
+        raise InputError("there is no model, so there are no weights; give MODEL.npz or -c")
+    names = settings.get("names") or [f"F{i}" for i in range(len(models))]
+    shown = weights or settings.get("weights") or [1.0] * len(models)
+    if len(shown) != len(models):
+        raise InputError(f"there are {len(models)} models but {len(shown)} weights; give one for each model")
+    return [f"{name}= {weight:g}" for name, weight in zip(names, shown, strict=True)]

@@ -69,8 +69,10 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         text = [path for path in arguments.inputs if not path.endswith(".npz")]
         if models:
             options["model"] = [*(flags["model"] or []), *models]
+        if arguments.weights and flags["load-weights"]:
+            raise InputError("--weights and --load-weights are given; give one of them")
         if options.get("show-weights"):
-            print("\n".join(weight_lines(options)))
+            print("\n".join(weight_lines(options, arguments.weights)))
             raise SystemExit(0)
         if arguments.normalize and arguments.length_penalty is not None:
             raise InputError("--normalize is --length-penalty 1, but another --length-penalty is given; leave one out")

@@ -414,6 +414,8 @@ def test_a_file_and_its_summary(system, decode):
 
 def test_weights_are_shown(system, decode):
     assert decode("m0.npz", "m1.npz", "--show-weights")[:2] == (0, "F0= 1\nF1= 1\n")
+    given = "m0.npz", "m1.npz", "--show-weights", "--weights"
+    assert decode(*given, 0.7, 0.25)[:2] == (0, "F0= 0.7\nF1= 0.25\n")
 
 
 def test_a_model_is_described(system, decode, random_tensors, save_model):
@@ -495,6 +497,9 @@ WRONG = {
     "line 2 of the targets has </s> but": "m0.npz -s src.json -t trg.json text --targets ends",
     "line 2 of the prefixes has </s> but": "m0.npz -s src.json -t trg.json text --prefixes ends",
     "--input-file short and text are given": "m0.npz -s src.json -t trg.json text -i short",
+    "there are 2 models but 1 weights": "m0.npz m1.npz --weights 1 --show-weights",
+    "there is no model, so there are no weights": "--show-weights",
+    "--weights and --load-weights are given": "m0.npz -s src.json -t trg.json text --weights 1 --load-weights short",
     "'short' has 1 lines but the text has 5": "m0.npz -s src.json -t trg.json text --targets short",
     "another --length-penalty": "m0.npz -s src.json -t trg.json text -n --length-penalty 0.5",
     "give -o FILE for them": "m0.npz -s src.json -t trg.json text --json",
