@@ -96,7 +96,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
             raise InputError("--json prints a summary in place of the results; give -o FILE for them")
         config = fill(DecodeCommand, found, "decode")
         if options.get("dump-config"):
-            _dump(config)
+            _dump(config, _cluster(arguments))
             raise SystemExit(0)
         return config
 
@@ -199,7 +199,17 @@ def _place(arguments: argparse.Namespace, flags: dict[str, Any], place: dict[str
         arguments.device, arguments.workers = place["device"], place.get("workers")
 
 
-def _dump(config: DecodeConfig) -> None:
+def _cluster(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return where the command runs as the section `cluster` of a YAML file, which has no numbers of GPUs."""
+    if arguments.devices:
+        number = len(set(arguments.devices))
+        workers = {} if arguments.devices == "all" else {"workers": number if number > 1 else 0}
+        return {"device": "gpu", **workers}
+    device = {} if arguments.device == "auto" else {"device": arguments.device}
+    return device if arguments.workers is None else device | {"workers": arguments.workers}
+
+
+def _dump(config: DecodeConfig, cluster: dict[str, Any]) -> None:
     """Print a YAML file whose job has these settings, those that differ from the defaults."""
     import yaml
 
@@ -207,7 +217,8 @@ def _dump(config: DecodeConfig) -> None:
     blank = asdict(DecodeConfig([""], [""], [""], ""))
     job = {f.name: values[f.name] for f in fields(DecodeConfig) if values[f.name] != blank[f.name]}
     job["text"] = [path for path in config.text if path != "-"]
-    print(yaml.safe_dump({"output": "runs", "jobs": [{"decode": job}]}, sort_keys=False), end="")
+    where = {"cluster": cluster} if cluster else {}
+    print(yaml.safe_dump({"output": "runs", **where, "jobs": [{"decode": job}]}, sort_keys=False), end="")
 
 
 def _print(text: bytes) -> None:

@@ -284,7 +284,8 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
     wanted = decode(*system, "text", "-b", 3, "-n", "--n-best")[1]
     dumped = decode(*system, "text", "-b", 3, "-n", "--n-best", "--dump-config")[1]
     assert yaml.safe_load(decode(*system, "--dump-config")[1])["jobs"][0]["decode"]["text"] == []
-    Path("jobs.yaml").write_text(dumped + "cluster: {workers: 0, device: cpu}\n")
+    Path("jobs.yaml").write_text(dumped)
+    assert yaml.safe_load(dumped)["cluster"] == {"device": "cpu", "workers": 0}
     status, out, _ = decode("jobs.yaml", command="plan")
     assert status == 0 and "beam of 3 by m0.npz; 256 sentences at once, refill" in out
     status, out, _ = decode("jobs.yaml", command="run")
@@ -298,6 +299,23 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
         file.write(b"\0")
     status, _, err = decode("jobs.yaml", "--resume", command="run")
     assert status == 2 and "files.m0.npz" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "cluster"),
+    [
+        ("", None),
+        ("-d all", {"device": "gpu"}),
+        ("-d 0 2", {"device": "gpu", "workers": 2}),
+        ("-d 1", {"device": "gpu", "workers": 0}),
+        ("--cpu-threads 3", {"device": "cpu", "workers": 3}),
+        ("--workers 2", {"workers": 2}),
+    ],
+)
+def test_the_dumped_job_runs_where_the_command_does(flags, cluster, system, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["decode", *system, *flags.split(), "--dump-config"])
+    assert yaml.safe_load(capsys.readouterr().out).get("cluster") == cluster
 
 
 def test_the_dumped_job_has_every_setting(system, decode):
