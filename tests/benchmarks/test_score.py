@@ -327,7 +327,7 @@ if sys.argv[1] == "-v":
     sys.stdout.buffer.write(b"ids:" + bytes(4 * len(data.split())))
 elif sys.argv[1] == "-q":
     assert sys.argv[4] == "-t" and (not data or data.count(b"ids:") == 16)
-    print("Probability sum is", open("{sum}").read() if data else 0)
+    print("Threads: 2\\nProbability sum:", open("{sum}").read() if data else 0, file=sys.stderr)  # as of KenLM 9495443
 else:
     assert sys.argv[1] == "probing" and open(sys.argv[2]).read(5).endswith("data")
 """
