@@ -20,6 +20,7 @@ from mgpu_ngram.benchmarks.distribution_thesis import order, saturation, through
 from mgpu_ngram.benchmarks.distribution_workers import workers as several_workers
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import open_suite
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import parse_bytes
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
 
@@ -68,7 +69,8 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
     parts, clusters = options.parts(PARTS), options.clusters()
     tokens = options.num_tokens(TOKENS, MIN_TOKENS)
     size_bytes = parse_bytes(SIZE[options.device] if options.size is None else options.size, "size")
-    size_bytes -= size_bytes % ROW_ALIGNMENT_BYTES
+    if size_bytes < ROW_ALIGNMENT_BYTES:
+        raise InputError(f"size is {size_bytes} bytes but must be at least {ROW_ALIGNMENT_BYTES}")
     suite = open_suite("distribution", options)
     with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
         shared = DistributionBench(suite, tokens, size_bytes, clusters, Path(place))

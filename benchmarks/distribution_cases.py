@@ -117,8 +117,8 @@ class DistributionBench:
 
     @cached_property
     def room(self) -> Any:
-        """(size_bytes,) uint8 on the device: where rows are written, by one part after the other."""
-        return self.suite.xp.zeros(self.size_bytes, np.uint8)
+        """Whole units of alignment of size_bytes, uint8 on the device: parts write rows here, one after the other."""
+        return self.suite.xp.zeros(self.size_bytes - self.size_bytes % ROW_ALIGNMENT_BYTES, np.uint8)
 
     def most(self, case: Case, options: RowOptions) -> int:
         """Histories of the text whose rows the room holds."""

@@ -38,6 +38,8 @@ class BenchOptions:
     def __post_init__(self) -> None:
         if self.folder is not None and not Path(self.folder).is_dir():
             raise InputError(f"{self.folder}: no such folder; make it, or leave it out")
+        if Path(self.results).exists() and not Path(self.results).is_dir():
+            raise InputError(f"{self.results}: results go to a folder, and this is a file; give a folder")
         if self.text is not None and not Path(self.text).is_file():
             raise InputError(f"{self.text}: no such file; give a text file, or leave it out")
 

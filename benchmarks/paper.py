@@ -206,6 +206,7 @@ class Paper:
     bench     whose parts measure its work
     work      what stands in for the paper's data
     not_made  tables and figures that are not made, each with the reason
+    unused    options of the bench that its other parts alone obey
     """
 
     name: str
@@ -216,6 +217,7 @@ class Paper:
     items: tuple[Item, ...]
     programs: tuple[Program, ...] = ()
     not_made: dict[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
 
     def item(self, name: str) -> Item:
         """Return the item that has a name."""
@@ -224,7 +226,7 @@ class Paper:
     @property
     def flags(self) -> set[str]:
         """Options of the bench that the paper takes, too."""
-        return (open_bench(self.bench).FLAGS - {"text"}) | {"only"}
+        return (open_bench(self.bench).FLAGS - {"text", *self.unused}) | {"only"}
 
 
 def reproduce(paper: Paper, options: BenchOptions) -> Path:
@@ -239,13 +241,13 @@ def reproduce(paper: Paper, options: BenchOptions) -> Path:
     names = [name for item in paper.items for name in item.names]
     chosen = list(dict.fromkeys(paper.item(name).name for name in options.parts(names)))
     folder = Path(options.results) / paper.name
-    folder.mkdir(parents=True, exist_ok=True)
     for k, name in enumerate(chosen, 1):
         item = paper.item(name)
         said = f"{paper.name} {', '.join(item.names)}: {item.title}, {k} of {len(chosen)}"
         print(f"bench: {said}", file=sys.stderr, flush=True)
         if item.parts:
             _measure(paper, item, options, folder)
+        folder.mkdir(parents=True, exist_ok=True)
         page = write_page(paper, folder)
     return page
 
@@ -258,6 +260,7 @@ def _measure(paper: Paper, item: Item, options: BenchOptions, folder: Path) -> N
         open_bench(paper.bench).bench(replace(options, results=place, only=",".join(item.parts)))
         rows = read_rows(Path(place) / f"{paper.bench}.csv")
         device = rows[0].device
+        folder.mkdir(parents=True, exist_ok=True)  # only now: wrong options leave no folder
         path = folder / f"{item.name}.csv"
         others = [row for row in rows_of(folder, item) if row.device != device]
         path.unlink(missing_ok=True)

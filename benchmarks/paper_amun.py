@@ -215,9 +215,11 @@ PAPER = Paper(
                     for k, rate in rates.items()
                 ),
             ),
-            ("whole",),
+            ("whole", "cpu"),
             pictures=("decode_whole",),
-            shown=("decode/whole",),
+            shown=("decode/whole", "decode/cpu"),
+            differs="A CPU has no tensor cores. There, Amun's CPU program and this engine translate with a trained "
+            "model and a random one.",
         ),
         Item(
             ("F2",),
@@ -270,4 +272,5 @@ PAPER = Paper(
         "Tables 1 and 2": "BLEU of models trained on WMT data; neither the models nor the data come with the paper",
         "Figure 1": "shares of time of such a model, as a picture without numbers",
     },
+    unused=("workers",),
 )

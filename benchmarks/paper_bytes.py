@@ -165,4 +165,5 @@ PAPER = Paper(
     ),
     (),
     {"The report's own program": "it is not public"},
+    unused=("tokens",),
 )

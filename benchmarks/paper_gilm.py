@@ -304,4 +304,5 @@ PAPER = Paper(
     ),
     (),
     {"The thesis' own program": "it is not public, and its backoff is simulated by a second search"},
+    unused=("workers",),
 )

@@ -111,8 +111,8 @@ def _model_size(found: JudgedRows) -> Verdict:
             raise NoFigure("the larger model was not measured: " + "; ".join(r.notes for r in found.rows if r.notes))
         loss = _loss(rates[0], rates[-1])
         return 0 < loss <= 0.3, (
-            f"{name} falls from {number(rates[0][1])} to {number(rates[-1][1])} queries a second with "
-            f"{rates[-1][0] / rates[0][0]:.3g} times the n-grams, {percent(loss)} for each fivefold"
+            f"{name} {'falls' if loss > 0 else 'rises'} from {number(rates[0][1])} to {number(rates[-1][1])} queries "
+            f"a second with {rates[-1][0] / rates[0][0]:.3g} times the n-grams, {percent(abs(loss))} for each fivefold"
         )
 
     return verdict_of(of_tree(*tree) for tree in TREES.items())
@@ -358,4 +358,5 @@ PAPER = Paper(
         "Table 2": "a survey of data structures, without figures",
         "Figures 1 to 8": "theoretical rates of processors, and drawings of data structures",
     },
+    unused=("workers",),
 )

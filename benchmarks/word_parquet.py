@@ -13,6 +13,7 @@ from mgpu_ngram.benchmarks import oracles
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.units import ROWS_PER_SECOND
 from mgpu_ngram.benchmarks.word_codes import ORDER
+from mgpu_ngram.benchmarks.word_run import PLAIN_WRITES, measure_plain_writes, parquet_bytes
 from mgpu_ngram.benchmarks.word_text import Counted
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.tables import ShardedTable, Table
@@ -42,7 +43,10 @@ def run(suite: Suite, counted: Counted, folder: Path) -> None:
             for shard in range(S):
                 path = folder / "parquet" / f"order={n}" / f"part-{shard:05d}.parquet"
                 _check(path, table.shard(shard), counted.vocabulary, columns)
-        size_bytes = sum(file.stat().st_size for file in (folder / "parquet").rglob("*.parquet"))
+        size_bytes = parquet_bytes(folder / "parquet")
+        shutil.rmtree(folder / "warm")
+        shutil.rmtree(folder / "parquet")
+        measure_plain_writes(suite, folder / "plain", size_bytes)
         suite.add(
             kernel,
             f"rows={rows} n=2..{ORDER} cores={cpu_cores()}",
@@ -50,11 +54,10 @@ def run(suite: Suite, counted: Counted, folder: Path) -> None:
             items=rows,
             unit=ROWS_PER_SECOND,
             bytes_moved=size_bytes,
+            ceiling=PLAIN_WRITES,
             target=TARGET if suite.device == "gpu" and columns == "text" else None,
             notes=f"{files * S} files, {size_bytes:,} bytes, to the page cache; {files * counted.num_shards} in all",
         )
-        shutil.rmtree(folder / "warm")
-        shutil.rmtree(folder / "parquet")
 
 
 def _rows(counted: Counted, shards: int) -> int:

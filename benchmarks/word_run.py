@@ -27,7 +27,7 @@ from mgpu_ngram.jobs.count import run as count_job
 from mgpu_ngram.kernels.dispatch import to_host
 
 WORKERS, RUNS = 2, 3
-TARGET_SPEEDUP = 10  # over Counter, on 2 cores
+TARGET_SPEEDUP = 12  # over Counter, on 2 cores
 TARGET = 2.5e8  # tokens/s of one GPU and 16 cores
 COMPARED_ROWS = 100_000  # rows of each order
 TEXT, IDS = "words/run to Parquet", "words/run to Parquet of ids"
@@ -41,14 +41,18 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
     with open(path, "rb") as file:
         counters = oracles.count_lines(file, ORDER)
     counter_seconds = time.perf_counter() - start
+    columns: Literal["text", "ids"]
     for columns in "ids", "text":  # also the warm-up
         _check(_run(path, columns)[1], counters)
     del counters  # millions of tuples, which would keep Python's garbage collector busy
     gc.collect()
-    whole, ids, unwritten = [], [], []
+    whole, ids, unwritten = list[float](), list[float](), list[float]()
+    bytes_of: dict[str, int] = {}
     for _ in range(RUNS):
-        whole.append(_run(path)[0])
-        ids.append(_run(path, "ids")[0])
+        for kernel, columns, seconds in (TEXT, "text", whole), (IDS, "ids", ids):
+            taken, out = _run(path, columns)
+            seconds.append(taken)
+            bytes_of[kernel] = parquet_bytes(out)
         unwritten.append(_run_unwritten(path))
     sizes = f"tokens={tokens} n=1..{ORDER}"
     peer = "words/peer collections.Counter"
@@ -58,12 +62,16 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
         (IDS, ids, "columns of ids; Counter writes nothing"),
         ("words/run without writing", unwritten, "up to the merged tables"),
     ):
+        if kernel in bytes_of:
+            measure_plain_writes(suite, path.with_name("plain"), bytes_of[kernel])
         suite.add(
             kernel,
             f"{sizes} workers={WORKERS}",
             runs,
             items=tokens,
             unit=TOKENS_PER_SECOND,
+            bytes_moved=bytes_of.get(kernel),
+            ceiling=PLAIN_WRITES,
             baseline=peer,
             baseline_seconds=counter_seconds,
             notes=f"{notes}; target {TARGET_SPEEDUP}x",
@@ -87,14 +95,24 @@ def run_on_gpu(suite: Suite, path: Path, tokens: int, expected_counts: list[np.n
             counts = np.array(pq.read_table(out / f"order={n}", columns=["count"])["count"])
             if not np.array_equal(to_host(suite.xp.sort(to_device(counts, suite.device))), expected):
                 raise WrongResult(f"the files of a run have other counts of order {n} than the text; not timed")
-        size_bytes = sum(file.stat().st_size for file in out.rglob("*.parquet"))
+        size_bytes = parquet_bytes(out)
         shutil.rmtree(out)
-        suite.ceilings[PLAIN_WRITES] = size_bytes / write_plainly(path.with_name("plain"), size_bytes, cpu_cores())
+        measure_plain_writes(suite, path.with_name("plain"), size_bytes)
         suite.add(
             kernel, f"tokens={tokens} n=1..{ORDER} cores={cpu_cores()}", seconds[1:], items=tokens,
             unit=TOKENS_PER_SECOND, bytes_moved=size_bytes, ceiling=PLAIN_WRITES,
             target=TARGET, notes="from text in the page cache; all orders",
         )  # fmt: skip
+
+
+def parquet_bytes(folder: Path) -> int:
+    """Return the bytes of the Parquet files under a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+
+
+def measure_plain_writes(suite: Suite, folder: Path, size_bytes: int) -> None:
+    """Set the ceiling PLAIN_WRITES: the rate at which all cores write as many bytes to a new folder."""
+    suite.ceilings[PLAIN_WRITES] = size_bytes / write_plainly(folder, size_bytes, cpu_cores())
 
 
 def _output(path: Path) -> Path:

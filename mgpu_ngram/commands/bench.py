@@ -178,4 +178,5 @@ def _refuse_others(arguments: argparse.Namespace, allowed: set[str]) -> None:
     for flag in sorted(set().union(*flags_of.values()) - allowed):
         if getattr(arguments, flag) is not None:
             others = ", ".join(f"bench {name}" for name, flags in flags_of.items() if flag in flags)
-            raise InputError(f"bench {arguments.what} takes no --{flag}, which is of {others}; leave it out")
+            asked = " ".join(["bench", arguments.what, *arguments.of])
+            raise InputError(f"{asked} takes no --{flag}, which is of {others}; leave it out")

@@ -56,6 +56,16 @@ def test_every_part_has_rows(suite_run):
         assert kernel in found
 
 
+def test_files_have_a_floor(suite_run):
+    """The bytes over the rate of plain writes."""
+    kernels = [f"words/{what} to Parquet{columns}" for what in ("tables", "run") for columns in ("", " of ids")]
+    written = {row["kernel"]: row for row in suite_run[0] if row["kernel"] in kernels}
+    assert sorted(written) == sorted(kernels)
+    for row in written.values():
+        assert row["ceiling"] == word_run.PLAIN_WRITES and row["bytes_moved"] > 0 and row["floor_seconds"] > 0
+    assert all(" to the page cache" in written[kernel]["notes"] for kernel in kernels[:2])
+
+
 def test_strategies_and_orders_of_experiment_a(suite_run):
     orders = {}
     for row in suite_run[0]:

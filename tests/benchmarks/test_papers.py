@@ -15,6 +15,7 @@ from mgpu_ngram.benchmarks import (
     byte_ngrams,
     decode_amun,
     decode_batch,
+    decode_cpu,
     decode_fusion,
     decode_step,
     decode_whole,
@@ -342,13 +343,47 @@ def test_quote_writes_the_pages_of_papers(by_hand, tmp_path, monkeypatch):
     [
         (["glm", "gilm"], "bench paper takes one of glm"),
         ([], "bench paper takes one of glm"),
-        (["glm", "--text", "x"], "takes no --text"),
+        (["glm", "--text", "x"], "bench paper glm takes no --text"),
+        (["glm", "--workers", "2"], "bench paper glm takes no --workers"),
+        (["ngrams-cuda", "--tokens", "5000"], "bench paper ngrams-cuda takes no --tokens"),
+        (["gilm", "--size", "1"], "size is 1 bytes but must be at least 128"),
+        (["glm", "--tokens", "1"], "tokens is 1 but must be at least 1000"),
         (["glm", "--only", "T9"], "part 'T9' is none of T3, T4, T5, F9, F10, 5.6, 5.7"),
     ],
 )
-def test_wrong_options_are_refused(arguments, message, capsys):
-    assert cli.main(["bench", "paper", *arguments, "--device", "cpu"]) == 2
+def test_wrong_options_are_refused(arguments, message, capsys, tmp_path):
+    assert cli.main(["bench", "paper", *arguments, "--device", "cpu", "--results", str(tmp_path / "papers")]) == 2
     assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_in_place_of_a_file_are_refused(capsys, tmp_path):
+    (tmp_path / "x").write_text("mine")
+    assert cli.main(["bench", "paper", "glm", "--only", "5.6", "--device", "cpu", "--results", f"{tmp_path}/x"]) == 2
+    assert "x: results go to a folder, and this is a file; give a folder" in capsys.readouterr().err
+    assert (tmp_path / "x").read_text() == "mine"
+
+
+def test_amun_is_measured_on_a_cpu(tmp_path, monkeypatch):
+    def add_rows(bench, work, beam_size, threads):
+        sizes = f"beam={beam_size} threads={threads}"
+        bench.suite.add(decode_cpu.AMUN_CPU, sizes, [0.5], items=10, unit="source words/s")
+
+    monkeypatch.setattr(decode_cpu, "PROGRAM", "sh")  # a program that is on the PATH
+    monkeypatch.setattr(decode_cpu, "SHAPE", decode_work.SHAPES["cpu"])
+    monkeypatch.setattr(decode_cpu, "EXAMPLE", tmp_path / "none")
+    monkeypatch.setattr(decode_cpu, "add_rows", add_rows)
+    page = reproduce(open_paper("amun"), BenchOptions("cpu", tmp_path, tokens=100, only="T4")).read_text()
+    assert "| decode/cpu Amun (original program: Amun) | beam=1 threads=1 | 20 source words/s |" in page
+    assert "| Amun | not on the PATH |" not in page
+
+
+def test_a_larger_model_by_hand():
+    rows = of_size(f"score/table4 {score_models.TREE}", "G", {1: 8e9, 5: 6e9})
+    rows += of_size(f"score/table4 {score_models.EDGES}", "G", {1: 8e9, 5: 10e9})
+    verdict = paper_glm._model_size(JudgedRows(rows))
+    assert verdict.result == IN_PART and "falls from 8 G to 6 G queries a second with 5 times" in verdict.why
+    assert "rises from 8 G to 10 G queries a second with 5 times the n-grams, 25 % for each fivefold" in verdict.why
 
 
 def test_a_fivefold_model_by_hand():
