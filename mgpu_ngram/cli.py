@@ -21,6 +21,7 @@ from mgpu_ngram.commands import aliases, commands
 from mgpu_ngram.core.errors import INTERRUPTED, InputError, RunError, show_warnings_plainly
 from mgpu_ngram.core.version import VERSION
 
+INTERRUPTED_HINT = "; a job that has saved a checkpoint continues with --resume"  # of commands with this option
 EXAMPLES = """examples:
   mgpu-ngram run configs/quickstart.yaml
   mgpu-ngram count books/*.txt.gz -o counts --order 5
@@ -34,7 +35,8 @@ EXAMPLES = """examples:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return its exit status."""
     arguments = _parse(argv)
-    return _guarded("mgpu-ngram", lambda: arguments.verb(arguments), arguments.debug)
+    hint = INTERRUPTED_HINT if hasattr(arguments, "resume") else ""
+    return _guarded("mgpu-ngram", lambda: arguments.verb(arguments), arguments.debug, hint)
 
 
 def kenlm_program(argv: list[str] | None = None) -> int:
@@ -46,8 +48,11 @@ def kenlm_program(argv: list[str] | None = None) -> int:
     return _guarded(name, lambda: PROGRAMS[name.removeprefix("kenlm-")](words), debug=False)
 
 
-def _guarded(name: str, run: Callable[[], None], debug: bool) -> int:
-    """Call a function; print an error in one line, after the program's name, and return the exit status."""
+def _guarded(name: str, run: Callable[[], None], debug: bool, hint: str = "") -> int:
+    """Call a function; print an error in one line, after the program's name, and return the exit status.
+
+    hint  what follows the line of an interrupt
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # do not fail for an n-gram that the terminal cannot show
     if sys.stderr is None:  # closed
@@ -66,7 +71,8 @@ def _guarded(name: str, run: Callable[[], None], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         interrupt = _interrupt_of(error)
-        print(f"{name}: {_one_line(interrupt or error, name)}", file=sys.stderr)
+        line = f"interrupted; unfinished outputs are removed{hint}" if interrupt else _one_line(error, name)
+        print(f"{name}: {line}", file=sys.stderr)
         if interrupt:
             return INTERRUPTED
         return 2 if isinstance(error, InputError) else 1
@@ -108,8 +114,6 @@ def _one_line(error: BaseException, name: str) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, InputError | RunError):
         return text
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted; unfinished outputs are removed; a job that has saved a checkpoint continues with --resume"
     from mgpu_ngram.engine.device import out_of_memory
 
     if out_of_memory(error):

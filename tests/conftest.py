@@ -20,6 +20,7 @@ from hypothesis import settings
 from mgpu_ngram import cli
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core import output
+from tests.slowness import slowness
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
@@ -66,15 +67,6 @@ def pytest_make_parametrize_id(config, val, argname):
 
 
 FIRST = {"test_wheel.py", "test_docs.py", "test_slurm.py", "test_faults.py"}  # long files of few tests
-UNIT_SECONDS = 0.03  # seconds that the unit of work below takes on an idle core
-
-
-@functools.cache
-def slowness():
-    """Return how many times slower this machine is than an idle one, measured once; 1 or more."""
-    start = time.monotonic()
-    sum(i * i for i in range(1_000_000))
-    return max(1.0, (time.monotonic() - start) / UNIT_SECONDS)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -571,7 +571,14 @@ def interrupt_compiled(*_, **__):
 @pytest.mark.parametrize("fails", [interrupt, interrupt_compiled])
 def test_interrupted(fails, folder, mgpu_ngram, monkeypatch):
     monkeypatch.setattr(count_passes, "reduce_tasks", fails)
-    check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=130)
+    hint = "; a job that has saved a checkpoint continues with --resume"
+    refused = mgpu_ngram("count", "text", "-o", "out", *HERE)
+    check_refused(folder, refused, f"interrupted; unfinished outputs are removed{hint}", status=130)
+
+
+def test_an_interrupt_of_a_command_that_does_not_resume(folder, mgpu_ngram, monkeypatch):
+    monkeypatch.setattr("mgpu_ngram.commands.info._show_file", interrupt)
+    check_refused(folder, mgpu_ngram("info", "text"), "interrupted; unfinished outputs are removed\n", status=130)
 
 
 FILE_VERBS = {  # arguments of commands that write no text

@@ -2,7 +2,7 @@
 #define BLOCK 128        // values of a block, as in pack_deltas.py
 #define PARTS 4          // of a block, with a width each
 #define WARPS 8          // of a thread block
-#define MOST_BYTES 1072  // of a block: header 18, least difference 10, widths 4, values 1,024
+#define MAX_BYTES 1072  // of a block: header 18, least difference 10, widths 4, values 1,024
 
 __device__ __forceinline__ i64 value_at(const u64* high_R, const u64* low_R, int shift, u64 mask, i64 less, i64 r) {
   u64 bits = shift >= 0 ? high_R[r] >> shift : high_R[r] << -shift | low_R[r] >> (64 + shift);
@@ -39,7 +39,7 @@ extern "C" __global__ void pack_deltas(const u64* high_R, const u64* low_R, i64 
                                        i64* most_P, const i64* ends_K, u8* data) {
   __shared__ u64 shared_differences[WARPS][BLOCK];
 #if WRITE
-  __shared__ u8 shared_bytes[WARPS][MOST_BYTES];
+  __shared__ u8 shared_bytes[WARPS][MAX_BYTES];
 #endif
   i64 lane = lane_id(), K = blocks_P1[P];
   u64* differences = shared_differences[threadIdx.x / 32];

@@ -33,6 +33,7 @@ from mgpu_ngram.jobs.distribution import sizes as distribution_sizes
 from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.trie import run as trie
+from tests.slowness import slowness
 
 HOOKS = Path(__file__).with_name("hooks.py")
 pytestmark = pytest.mark.timeout(120)
@@ -676,7 +677,7 @@ def test_the_driver_is_killed(arpa, text, here, contents, hooks, tmp_path):
     command += ["--chunk-bytes", "300", "--checkpoint-seconds", "0", "--workers", "2", "--device", "cpu"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * slowness()
         while len(noted(tmp_path)) < 4:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline

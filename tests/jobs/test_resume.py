@@ -23,6 +23,7 @@ from mgpu_ngram.core.vocabulary import LocalVocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
+from tests.slowness import slowness
 
 HOOKS = Path(__file__).with_name("hooks.py")
 OPTIONS = {"order": 4, "chunk_bytes": 6000}
@@ -68,7 +69,7 @@ def names(folder):
 
 
 def wait_for(found, process, seconds=60):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * slowness()
     while not found():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -102,7 +103,7 @@ def end_early(folder, corpus, workers, moment, number):
         err = process.communicate()[1]
     finally:
         process.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 30 * slowness()
     while not all(map(is_gone, started)):
         assert time.monotonic() < deadline, started
         time.sleep(0.1)
