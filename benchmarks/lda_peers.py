@@ -109,9 +109,11 @@ def culda_rates(bags: Bags, sweeps: int, folder: Path) -> list[float]:
 
 def _run(command: list[str], folder: Path) -> str:
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    said = ended.stdout + ended.stderr
     if ended.returncode:
-        raise RunError(f"{command[0]} ended with status {ended.returncode}; take it off the PATH to go on without")
-    return ended.stdout + ended.stderr
+        last = (said.strip() or "it says nothing").splitlines()[-1]
+        raise RunError(f"{command[0]} ended with status {ended.returncode}: {last}; take it off the PATH to go without")
+    return said
 
 
 def _texts(bags: Bags) -> Iterator[list[str]]:

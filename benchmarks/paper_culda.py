@@ -230,7 +230,8 @@ PAPER = Paper(
         Program(
             PEER,
             (WARPLDA,),
-            "`./build.sh` in github.com/thu-ml/warplda; `warplda` and `format` are put on the PATH. The paper's peer.",
+            "`./get_gflags.sh`, `./build.sh` and `make -C release/src` in github.com/thu-ml/warplda, with GCC 12 and "
+            "`CXXFLAGS='-include stdexcept'`; `warplda` and `format` are put on the PATH. The paper's peer.",
         ),
     ),
     {

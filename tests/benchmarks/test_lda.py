@@ -183,6 +183,13 @@ else:
 """
 
 
+def test_a_peer_that_fails_is_quoted(tmp_path):
+    with pytest.raises(RunError, match="sh ended with status 3: no NUMA node; take it off the PATH to go without"):
+        lda_peers._run(["sh", "-c", "echo reading; echo no NUMA node >&2; exit 3"], tmp_path)
+    with pytest.raises(RunError, match="sh ended with status 1: it says nothing; "):
+        lda_peers._run(["sh", "-c", "exit 1"], tmp_path)
+
+
 def test_warplda_is_compared(tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
