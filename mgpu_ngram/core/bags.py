@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,10 @@ class Bags:
     words_P: np.ndarray
     counts_P: np.ndarray
     num_words: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: while it is sent, another thread may compute a cached property."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
     def documents(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,10 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.counts_V)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: while it is sent, another thread may compute a cached property."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def symbol(self, v: int) -> bytes:
         """Return the bytes of symbol v."""
