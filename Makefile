@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The text needs Python alone, so it is written while pip installs, and once.
 quickstart: ## set up, then count real English text and make a language model of it
-	@$(MAKE) --no-print-directory --jobs 3 inputs
+	@$(MAKE) --no-print-directory --jobs 2 inputs
 	@$(BIN)/python examples/compile_kernels.py >/dev/null 2>&1 &
 	$(BIN)/mgpu-ngram run configs/quickstart.yaml --overwrite
 	$(BIN)/python examples/generate.py runs/quickstart/estimate/model.safetensors
