@@ -62,7 +62,7 @@ ALLOWED = {
         "core.version",
         "kernels.cache_folders",
     },
-    "core": {"core", "kernels"},
+    "core": {"core", "kernels", "native"},
     "kernels": {"kernels", "core.version"},
     "benchmarks": {
         "benchmarks",

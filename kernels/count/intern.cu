@@ -34,6 +34,19 @@ extern "C" __global__ void insert_words(const u64* hash_T, i64 T, u64* keys_C, u
   }
 }
 
+// Give the words of N new slots the ids V..V+N-1, in order of appearance, and mark each as known. order_N sorts the
+// slots by first_C. hash_V receives the hashes of the new words behind V others; new_N receives their first tokens.
+extern "C" __global__ void number_words(const u32* slots_N, const i64* order_N, i64 N, i64 V, const u64* keys_C,
+                                        u32* first_C, u32* ids_C, u64* hash_V, i64* new_N) {
+  GRID_STRIDE_LOOP(n, N) {
+    u32 slot = slots_N[order_N[n]];
+    new_N[n] = first_C[slot];
+    hash_V[V + n] = keys_C[slot];
+    ids_C[slot] = (u32)(V + n);
+    first_C[slot] = 0;
+  }
+}
+
 // Insert the words of ids 0..V-1 into an empty table and mark each as known.
 extern "C" __global__ void rebuild_table(const u64* hash_V, i64 V, u64* keys_C, u32* first_C, u32* ids_C, i64 capacity) {
   GRID_STRIDE_LOOP(v, V) {

@@ -131,13 +131,17 @@ def _cuda(hash_T, table):
         if N <= limit:
             break
         _grow(table, 4 * capacity)
-    slots_N = new_slots[:N]
-    by_appearance = cupy.argsort(table.first_C[slots_N])
-    slots_N = slots_N[by_appearance]
-    new_N = table.first_C[slots_N].astype(np.int64)
-    table.ids_C[slots_N] = cupy.arange(len(table), len(table) + N, dtype=np.uint32)
-    table.first_C[slots_N] = 0
-    table.hash_V = cupy.concatenate([table.hash_V, hash_T[new_N]])
+    new_N = cupy.empty(N, np.int64)
+    if N:
+        slots_N = new_slots[:N]
+        order_N, V = cupy.argsort(table.first_C[slots_N]), len(table)
+        hash_V = cupy.empty(V + N, np.uint64)
+        hash_V[:V] = table.hash_V
+        table.hash_V = hash_V
+        table_columns = table.keys_C, table.first_C, table.ids_C
+        launch(
+            kernel(stem, "number_words"), grid_for(N, 256), 256, (slots_N, order_N, N, V, *table_columns, hash_V, new_N)
+        )
     launch(kernel(stem, "slots_to_tokens"), grid_for(T, 256), 256, (hash_T, slot_T, T, table.ids_C, slot_T))
     return slot_T, new_N
 

@@ -78,7 +78,7 @@ def read_blocks(
     checksums  receives (source_index, offset, length, crc32) of each piece when it has been read: CRC-32
                of the stored bytes; for a Parquet file, of its footer's metadata, once per file.
                `combine_crc32` joins the checksums of one source
-    plain_crcs False: checksums receives nothing for plain sources; `block_checksums` returns theirs for each block
+    plain_crcs False: checksums receives nothing for plain sources; `BlockChecksums` has theirs for each block
 
     Raises InputError for missing, shrunken, truncated or corrupt sources.
     """
@@ -88,26 +88,41 @@ def read_blocks(
     filler = _Filler(_room(chunk, unit, block_bytes, halo), allocate or (lambda nbytes: np.empty(nbytes, np.uint8)))
     with pool as workers:
         for piece in chunk.pieces:
-            with open_streams(piece, unit, halo, workers, checksums, plain_crcs) as streams:
+            with open_streams(piece, unit, halo, workers, threads, checksums, plain_crcs) as streams:
                 for stream in streams:
                     yield from filler.fill(piece, stream, unit, halo)
     yield from filler.flush()
 
 
-def block_checksums(block: TextBlock, data: Any, chunk: Chunk) -> list[tuple[int, int, int, int]]:
-    """Return (source_index, offset, length, crc32) of the bytes of plain sources that a block owns.
+@dataclass
+class BlockChecksums:
+    """The CRC-32 of the bytes of plain sources that a block owns, computed on the device of the block's bytes.
 
-    data  the block's bytes, on the host or on a GPU
-
-    Over all blocks they tile every non-empty source, as the checksums of `read_blocks` do.
+    crcs_S  (S,) uint32, on that device; a GPU may still be computing them
     """
-    cuttable = {p.source_index for p in chunk.pieces if p.source.format in CUTTABLE}
-    plain = np.array([source in cuttable for source in block.sources_S.tolist()], bool)
-    sources, offsets = block.sources_S[plain], block.offsets_S[plain]
-    starts, lengths = block.starts_S[plain], block.owned_S[plain]
-    xp = array_module(data)
-    crcs = to_host(crc32(data, xp.asarray(starts), xp.asarray(lengths)))
-    return list(zip(*(column.tolist() for column in (sources, offsets, lengths, crcs)), strict=True))
+
+    sources_S: np.ndarray
+    offsets_S: np.ndarray
+    lengths_S: np.ndarray
+    crcs_S: Any
+
+    @classmethod
+    def of(cls, block: TextBlock, data: Any, chunk: Chunk) -> BlockChecksums:
+        """Compute them on the current stream; data are the block's bytes, on the host or on a GPU."""
+        cuttable = {p.source_index for p in chunk.pieces if p.source.format in CUTTABLE}
+        plain_S = np.array([source in cuttable for source in block.sources_S.tolist()], bool)
+        starts_S, lengths_S = block.starts_S[plain_S], block.owned_S[plain_S]
+        xp = array_module(data)
+        crcs_S = crc32(data, xp.asarray(starts_S), xp.asarray(lengths_S))
+        return cls(block.sources_S[plain_S], block.offsets_S[plain_S], lengths_S, crcs_S)
+
+    def rows(self) -> list[tuple[int, int, int, int]]:
+        """Return (source_index, offset, length, crc32) of each segment.
+
+        Over all blocks they tile every non-empty source, as the checksums of `read_blocks` do.
+        """
+        columns = self.sources_S, self.offsets_S, self.lengths_S, to_host(self.crcs_S)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _room(chunk: Chunk, unit: str, block_bytes: int, halo: int) -> int:

@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.lines import arrow_lines
 from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file
-from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read, reader
+from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, LocalFile, Read, reader
 
 ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
 UNKNOWN_END = 1 << 62
@@ -45,11 +45,13 @@ class Range:
     def readinto(self, view: np.ndarray) -> int:
         """Fill the view, or read the rest of the stream; return the number of bytes."""
         n = min(len(view), self.stop - self.at)
-        strips = [(self.at + i, view[i : min(i + STRIP_BYTES, n)]) for i in range(0, n, STRIP_BYTES)]
-        run = self.pool.map if self.pool and len(strips) > 1 else map
-        for crc, length in run(self._strip, strips):
-            if self.crc:
-                self.crc.add(crc, length)
+        filled = self.crc is None and isinstance(self.read, LocalFile) and self.read.fill(self.at, view[:n])
+        if not filled:
+            strips = [(self.at + i, view[i : min(i + STRIP_BYTES, n)]) for i in range(0, n, STRIP_BYTES)]
+            run = self.pool.map if self.pool and len(strips) > 1 else map
+            for crc, length in run(self._strip, strips):
+                if self.crc:
+                    self.crc.add(crc, length)
         self.at += n
         return n
 
@@ -89,9 +91,12 @@ class ArrayStream:
 
 @contextmanager
 def open_streams(
-    piece: Piece, unit: str, halo: int, pool: Any, checksums: list | None, plain_crcs: bool
+    piece: Piece, unit: str, halo: int, pool: Any, threads: int, checksums: list | None, plain_crcs: bool
 ) -> Iterator[Iterable[Any]]:
-    """Yield the streams of a piece in turn; checksums are complete when the streams have been read."""
+    """Yield the streams of a piece in turn; checksums are complete when the streams have been read.
+
+    pool  as many threads of Python as `threads`, or None
+    """
     source = piece.source
     if source.format == "parquet":
         with parquet_file(source) as file:
@@ -100,7 +105,7 @@ def open_streams(
             checksums.append((piece.source_index, 0, *footer_crc(source)))
         return
     offset, crc = piece.start, None
-    with reader(source) as read:
+    with reader(source, threads) as read:
         if source.format not in CUTTABLE:
             crc = None if checksums is None else Crc(piece.end)
             texts = decompressed(source, read, crc)

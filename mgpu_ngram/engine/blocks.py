@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.read_text import TextBlock, block_checksums, read_blocks
+from mgpu_ngram.core.read_text import BlockChecksums, TextBlock, read_blocks
 from mgpu_ngram.engine.device import Stopwatch, pinned_buffer
 
 RING_SLOTS = 3  # one block being read, one being copied, one being processed
@@ -42,11 +42,13 @@ def device_blocks(
         return
     ring = _idle_ring(block_bytes)
     read = lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums, False)  # noqa: E731
-    for block, data, busy in ring.run(read):
+    checked: list[BlockChecksums] = []
+    check = None if checksums is None else lambda block, data: checked.append(BlockChecksums.of(block, data, chunk))
+    for block, data, busy in ring.run(read, check):
         watch.lap_shared(busy)
-        if checksums is not None:
-            checksums.extend(block_checksums(block, data, chunk))
         yield block, data
+    if checksums is not None:
+        checksums.extend(row for block_checksums in checked for row in block_checksums.rows())
     # Not if the caller stops early: after an error, the stream may be collected before this generator.
     _idle_rings.append(ring)
 
@@ -69,8 +71,13 @@ class _Ring:
             self.host[slot] = pinned_buffer(nbytes)
         return self.host[slot][:nbytes]
 
-    def run(self, read: Any) -> Iterator[tuple[TextBlock, Any, dict[str, float]]]:
-        """Yield (block, bytes on the device, seconds of reading and copying so far)."""
+    def run(
+        self, read: Any, check: Callable[[TextBlock, Any], None] | None
+    ) -> Iterator[tuple[TextBlock, Any, dict[str, float]]]:
+        """Yield (block, bytes on the device, seconds of reading and copying so far).
+
+        check  called with each block and its bytes in the reading thread, on the stream that copies them
+        """
         import cupy
 
         filled: queue.Queue = queue.Queue()
@@ -100,8 +107,11 @@ class _Ring:
                     with self.stream:
                         begun = self.stream.record(cupy.cuda.Event())
                         self.device[slot][:n].set(block.data, stream=self.stream)
-                        copied = self.stream.record()
-                    filled.put((slot, block, self.device[slot][:n], begun, copied))
+                        copied = self.stream.record(cupy.cuda.Event())
+                        if check:
+                            check(block, self.device[slot][:n])
+                        ready = self.stream.record()
+                    filled.put((slot, block, self.device[slot][:n], begun, copied, ready))
                 filled.put(None)
             except BaseException as error:  # the consumer raises it
                 filled.put(error)
@@ -112,8 +122,8 @@ class _Ring:
             while (item := filled.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                slot, block, data, begun, copied = item
-                copied.synchronize()
+                slot, block, data, begun, copied, ready = item
+                ready.synchronize()
                 busy["copy"] += cupy.cuda.get_elapsed_time(begun, copied) / 1000
                 yield block, data, busy
                 free.put((slot, cupy.cuda.get_current_stream().record()))

@@ -118,7 +118,7 @@ class _Growing:
 
 
 class ChunkSymbols:
-    """The growing vocabulary of a chunk: positions on the host, counts and bytes on the device of the tokens."""
+    """The growing vocabulary of a chunk, on the device of the tokens."""
 
     def __init__(self, device: str):
         xp = array_module(to_device(np.empty(0), device))
@@ -126,7 +126,7 @@ class ChunkSymbols:
         self._offsets, self._data = _Growing(xp, np.int64), _Growing(xp, np.uint8)
         self._offsets.extend(xp.zeros(1, np.int64))
         self.counts_V = xp.zeros(0, np.int64)
-        self._first_source, self._first_offset = _Growing(np, np.int32), _Growing(np, np.int64)
+        self._first_source, self._first_offset = _Growing(xp, np.int32), _Growing(xp, np.int64)
 
     @property
     def offsets_V(self) -> Any:
@@ -141,18 +141,29 @@ class ChunkSymbols:
         self._offsets.extend(offsets_N[1:] + len(self.data))
         self._data.extend(data)
 
-    def add_places(self, block: TextBlock, positions_N: np.ndarray) -> None:
-        """Record the input and byte offset where each new symbol first occurs."""
-        segment_N = np.searchsorted(block.starts_S, positions_N, side="right") - 1
-        self._first_source.extend(block.sources_S[segment_N])
-        self._first_offset.extend(block.offsets_S[segment_N] + positions_N - block.starts_S[segment_N])
+    def add_places(self, block: TextBlock, positions_N: Any) -> None:
+        """Record the input and byte offset where each new symbol first occurs.
+
+        positions_N  (N,) integers, places in the block's bytes, on the host or on the device of the tokens
+        """
+        positions_N = self.xp.asarray(positions_N).astype(np.int64)
+        if len(block.starts_S) == 1:  # without copies to a GPU, which would wait for that of the next block
+            source, shift = (int(array[0]) for array in (block.sources_S, block.offsets_S - block.starts_S))
+            self._first_source.extend(self.xp.full(len(positions_N), source, np.int32))
+            self._first_offset.extend(positions_N + shift)
+            return
+        segments = np.stack([block.starts_S, block.sources_S, block.offsets_S - block.starts_S])
+        starts_S, sources_S, shifts_S = self.xp.asarray(segments)  # one copy
+        segment_N = self.xp.searchsorted(starts_S, positions_N, side="right") - 1
+        self._first_source.extend(sources_S[segment_N])
+        self._first_offset.extend(positions_N + shifts_S[segment_N])
 
     def add_specials(self) -> None:
         """Append <unk>, <s> and </s> as token ids without positions."""
         self.add_words(4 * self.xp.arange(4), self.xp.zeros(12, np.uint8))
         self.counts_V = self.xp.zeros(3, np.int64)
         for first in (self._first_source, self._first_offset):
-            first.extend(np.full(3, -1))
+            first.extend(self.xp.full(3, -1))
 
     def add_counts(self, tokens_T: Any, V: int) -> None:
         """Add the counts of a stream; the chunk has V symbols so far."""
@@ -163,7 +174,7 @@ class ChunkSymbols:
 
     def finish(self, hash_V: Any, **totals: Any) -> LocalVocabulary:
         """Return the vocabulary, on the device of the tokens."""
-        places = (self.xp.asarray(first.array) for first in (self._first_source, self._first_offset))
+        places = self._first_source.array, self._first_offset.array
         return LocalVocabulary(hash_V, self.offsets_V, self.data, self.counts_V, *places, **totals)
 
 

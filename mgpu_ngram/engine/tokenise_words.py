@@ -26,7 +26,7 @@ from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.gather_words import gather_words
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.intern import WordTable, intern
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module
 
 
 def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
@@ -46,7 +46,7 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
         tokens_T, new_N = intern(hash_T, table)
         new_positions_N = positions_T[new_N]
         symbols.add_words(*gather_words(text_B, new_positions_N))
-        symbols.add_places(block, to_host(new_positions_N).astype(np.int64))
+        symbols.add_places(block, new_positions_N)
         if count_mismatches(text_B, positions_T, tokens_T, symbols.offsets_V, symbols.data):
             raise HashCollision(options.seed)
         if options.lmplz:

@@ -1,21 +1,35 @@
-"""The compiled C++ behind `mgpu_ngram.kenlm`, which scores one word in less time than a call of Python takes.
+"""Compiled C++: `_states` behind `mgpu_ngram.kenlm`, which scores one word in less time than a call of Python takes,
+and `_files`, which reads files with several threads.
 
-Installing the package compiles `_states`. A checkout that is not installed compiles it at its first import, like its
-kernels, and keeps it in the user's cache.
+Installing the package compiles both. A checkout that is not installed compiles `_states` at its first import, like its
+kernels, and keeps it in the user's cache; it reads files with threads of Python.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 SOURCE_FOLDER = Path(__file__).parent
 MODULE_NAME = "mgpu_ngram.native._states"
 COMPILER_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
+
+
+@functools.cache
+def read_into() -> Callable[[int, int, memoryview, int], int] | None:
+    """Return `read_into` of the module `_files`; None if the module is not installed."""
+    try:
+        module = importlib.import_module("mgpu_ngram.native._files")
+    except ImportError:
+        return None
+    function: Callable[[int, int, memoryview, int], int] = module.read_into
+    return function
 
 
 def states() -> ModuleType:
@@ -42,7 +56,7 @@ def _compiled() -> Path:
 
     from mgpu_ngram.kernels.cache_folders import user_folder
 
-    sources = sorted([*SOURCE_FOLDER.glob("*.h"), *SOURCE_FOLDER.glob("*.cpp")])
+    sources = sorted([*SOURCE_FOLDER.glob("*.h"), SOURCE_FOLDER / "module.cpp"])
     key = zlib.crc32(b"".join(path.read_bytes() for path in sources) + sys.version.encode())
     folder = user_folder("native") or Path(tempfile.mkdtemp(prefix="mgpu_ngram-"))
     path = folder / f"_states.{key:08x}{importlib.machinery.EXTENSION_SUFFIXES[0]}"

@@ -8,7 +8,7 @@ import pytest
 from mgpu_ngram.core import decompress, stored, streams
 from mgpu_ngram.core import read_text as reading
 from mgpu_ngram.core.crc import combine_crc32
-from mgpu_ngram.core.read_text import block_checksums, read_blocks
+from mgpu_ngram.core.read_text import BlockChecksums, read_blocks
 from mgpu_ngram.core.sources import CUTTABLE
 
 
@@ -32,7 +32,7 @@ def owned_text():
         last, done = 0, set()  # `done`: sources whose unterminated last line has been read
         for chunk in pickle.loads(pickle.dumps(corpus.chunks(chunk_bytes))):
             for block in read_blocks(chunk, corpus.unit, block_bytes, halo, checksums=checksums, **options):
-                by_block += block_checksums(block, block.data, chunk)
+                by_block += BlockChecksums.of(block, block.data, chunk).rows()
                 assert block.data.dtype == np.uint8 and block.sources_S.dtype == np.int32 and len(block.data)
                 ends_S = block.starts_S + block.lengths_S
                 assert [*block.starts_S, len(block.data)] == [0, *ends_S]  # segments tile the block

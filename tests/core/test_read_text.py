@@ -15,7 +15,7 @@ from mgpu_ngram.core import read_text as reading
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lines import Lines
-from mgpu_ngram.core.read_text import block_checksums, read_blocks
+from mgpu_ngram.core.read_text import BlockChecksums, read_blocks
 
 COMPRESS = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zstd": zstandard.compress}
 TEXTS = [
@@ -137,7 +137,7 @@ def test_checksums_of_blocks_by_hand(tmp_path):
         checksums, by_block = [], []
         for chunk in open_corpus(tmp_path, unit).chunks(chunk_bytes):
             for block in read_blocks(chunk, unit, block_bytes, halo, checksums=checksums, plain_crcs=False):
-                by_block += block_checksums(block, block.data, chunk)
+                by_block += BlockChecksums.of(block, block.data, chunk).rows()
         stored = (tmp_path / "c").read_bytes()
         # Host reading gives the CRC of the compressed file.
         assert checksums == [(2, 0, len(stored), zlib.crc32(stored))]

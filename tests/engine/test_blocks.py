@@ -34,9 +34,12 @@ def test_blocks_hold_all_bytes_in_order(device, block_bytes, tmp_path):
 class HostRing:
     """Yields blocks in the same way as the ring of a GPU, in host memory."""
 
-    def run(self, read):
+    def run(self, read, check):
         for block in read(lambda nbytes: np.empty(nbytes, np.uint8)):
-            yield block, block.data.copy(), {"read": 1.0, "copy": 1.0}
+            data = block.data.copy()
+            if check:
+                check(block, data)
+            yield block, data, {"read": 1.0, "copy": 1.0}
 
 
 @pytest.fixture(params=["cpu", "ring", pytest.param("gpu", marks=pytest.mark.gpu)])
