@@ -175,7 +175,10 @@ def check_texts(found: list[Any], sounds: Sounds, plain: kenlm.Model) -> None:
 
 
 def distance(found: list[str], wanted: list[str]) -> int:
-    """Return how many words must be put in, left out or changed."""
+    """Return how many words must be put in, left out or changed.
+
+    examples/error_rate.py has the same: examples run alone.
+    """
     row = list(range(len(wanted) + 1))
     for i, word in enumerate(found, 1):
         before, row[0] = row[0], i

@@ -1,4 +1,7 @@
-"""Next words from a model: distributions, their most probable words, and sampled words."""
+"""Next words from a model: distributions, their most probable words, and sampled words.
+
+The methods repeat their options in their signatures: `help` and the reference show them.
+"""
 
 from __future__ import annotations
 

@@ -4,9 +4,12 @@ import errno
 import functools
 import gc
 import importlib.util
+import io
+import lzma
 import multiprocessing
 import os
 import signal
+import tarfile
 import time
 from collections import Counter
 from multiprocessing import forkserver
@@ -200,6 +203,26 @@ def shared_data():
 
 
 @pytest.fixture(scope="session")
+def kenlm_files(shared_data):
+    """Return the contents of the golden binary models of KenLM and their ARPA files, by name."""
+    packed = shared_data / "golden" / "tools" / "kenlm_bin" / "bin.tar.xz"
+    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed.read_bytes()))) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
+
+
+@pytest.fixture(scope="session")
+def golden_filter(shared_data, tmp_path_factory):
+    """Return the folder of golden outputs of KenLM's filter, with the model a.arpa that it read."""
+    golden, folder = shared_data / "golden" / "tools", tmp_path_factory.mktemp("filter")
+    if not golden.is_dir():
+        pytest.skip("shared/data beside this checkout has no golden outputs of tools")
+    with tarfile.open(golden / "filter" / "filter.tar.xz") as tar:
+        tar.extractall(folder, filter="data")
+    (folder / "filter" / "a.arpa").write_bytes(lzma.decompress((golden / "mix" / "a.arpa.xz").read_bytes()))
+    return folder / "filter"
+
+
+@pytest.fixture(scope="session")
 def pack_keys():
     """Return pack_keys(ngrams, order, bits): (C, G) uint64 keys of tuples of codes, packed with Python integers."""
 
@@ -258,10 +281,34 @@ ngram 3=1
 """
 
 
+OTHER_ARPA = """\\data\\
+ngram 1=5
+ngram 2=1
+
+\\1-grams:
+-99\t<unk>
+-99\t<s>\t0
+-0.30103\t</s>
+-0.60206\ta\t-0.1
+-0.60206\tz
+
+\\2-grams:
+-0.2\ta z
+
+\\end\\
+"""
+
+
 @pytest.fixture(scope="session")
 def arpa_text():
     """Return a trigram model with exact sums: "a b" has -0.5 - 0.25 - (0.03125 + 0.625), "c" has -(0.5 + 2) - 1."""
     return ARPA
+
+
+@pytest.fixture(scope="session")
+def other_arpa_text():
+    """Return a bigram model that lacks b and has z, a word of its own."""
+    return OTHER_ARPA
 
 
 @pytest.fixture
@@ -272,16 +319,28 @@ def arpa(arpa_text, tmp_path):
     return path
 
 
+def status_of(words):
+    """Run a command in this process; return its exit code."""
+    try:
+        return cli.main([str(word) for word in words])
+    except SystemExit as error:  # argparse
+        return error.code
+
+
 @pytest.fixture
 def mgpu_ngram(capsys):
     """Return mgpu_ngram(*words), which runs a command in this process: (status, stdout, stderr)."""
+    return lambda *words: (status_of(words), *capsys.readouterr())
+
+
+@pytest.fixture
+def command(capfdbinary):
+    """Return command(*words), as `mgpu_ngram`, for commands that write bytes to the file of stdout."""
 
     def run(*words):
-        try:
-            status = cli.main([str(word) for word in words])
-        except SystemExit as error:  # argparse
-            status = error.code
-        return status, *capsys.readouterr()
+        status = status_of(words)
+        out, err = capfdbinary.readouterr()
+        return status, out.decode("utf-8", "surrogateescape"), err.decode()
 
     return run
 

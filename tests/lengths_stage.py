@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.corpus import open_corpus
@@ -84,7 +84,7 @@ class LengthsStage(Stage[LengthsConfig, LengthsResult]):
 
     def changed_since(self, config, manifest):
         made_of = self.made_of(config, self.open_inputs(config))
-        return what_changed({key: manifest.get(key) for key in made_of}, made_of)
+        return manifest_changes(manifest, made_of)
 
     def run(self, config, context, inputs):
         executor, made_of = context.executor, self.made_of(config, inputs)

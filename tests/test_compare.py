@@ -11,29 +11,13 @@ import pytest
 
 from mgpu_ngram.engine.comparison_figure import draw_comparison
 
-OTHER = """\\data\\
-ngram 1=5
-ngram 2=1
-
-\\1-grams:
--99\t<unk>
--99\t<s>\t0
--0.30103\t</s>
--0.60206\ta\t-0.1
--0.60206\tz
-
-\\2-grams:
--0.2\ta z
-
-\\end\\
-"""
 PERPLEXITY_1 = 10 ** (6.40625 / 6)  # of all words in the first model
 
 
 @pytest.fixture
-def here(arpa, tmp_path, monkeypatch):
+def here(arpa, other_arpa_text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.arpa").write_text(OTHER)
+    (tmp_path / "other.arpa").write_text(other_arpa_text)
     (tmp_path / "text").write_bytes(b"a b\n\vc\f\r\n\n")
     return tmp_path
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import zlib
 from types import SimpleNamespace
 
@@ -456,26 +455,12 @@ def test_raw_ngrams_of_each_line_and_of_contexts(run, tmp_path, monkeypatch):
     assert lines_of(tmp_path / "o") == kept.split("|")
 
 
-@pytest.fixture(scope="module")
-def filter_goldens(shared_data, tmp_path_factory):
-    """Return the folder of outputs of KenLM's filter, with the model that it read."""
-    golden, folder = shared_data / "golden" / "tools", tmp_path_factory.mktemp("filter")
-    if not golden.is_dir():
-        pytest.skip("shared/data beside this checkout has no golden outputs of tools")
-    with tarfile.open(golden / "filter" / "filter.tar.xz") as tar:
-        tar.extractall(folder, filter="data")
-    (folder / "filter" / "a.arpa").write_bytes(lzma.decompress((golden / "mix" / "a.arpa.xz").read_bytes()))
-    return folder / "filter"
-
-
-def test_golden_raw_ngrams(run, tmp_path, filter_goldens):
+def test_golden_raw_ngrams(run, tmp_path, golden_filter):
     """That of the mode single is empty, because KenLM with threads loses it."""
-    counts = (filter_goldens / "raw_in.txt").read_bytes()
-    done = run(
-        "kenlm-filter", "union", "raw", f"vocab:{filter_goldens / 'sent12.txt'}", tmp_path / "kept", stdin=counts
-    )
+    counts = (golden_filter / "raw_in.txt").read_bytes()
+    done = run("kenlm-filter", "union", "raw", f"vocab:{golden_filter / 'sent12.txt'}", tmp_path / "kept", stdin=counts)
     assert done.status == 0
-    assert (tmp_path / "kept").read_bytes() == (filter_goldens / "raw_union.txt").read_bytes()
+    assert (tmp_path / "kept").read_bytes() == (golden_filter / "raw_union.txt").read_bytes()
 
 
 def entries(path):
@@ -498,11 +483,11 @@ def entries(path):
         ("union phrase", "phrases12.txt", "a.union_phrase.arpa"),
     ],
 )
-def test_golden_filtered_models(run, tmp_path, filter_goldens, words, text, expected):
-    model = f"model:{filter_goldens / 'a.arpa'}"
-    done = run("filter", *words.split(), model, tmp_path / "made", stdin=(filter_goldens / text).read_bytes())
+def test_golden_filtered_models(run, tmp_path, golden_filter, words, text, expected):
+    model = f"model:{golden_filter / 'a.arpa'}"
+    done = run("filter", *words.split(), model, tmp_path / "made", stdin=(golden_filter / text).read_bytes())
     assert (done.status, done.out) == (0, b"")
-    assert entries(tmp_path / "made") == entries(filter_goldens / expected)
+    assert entries(tmp_path / "made") == entries(golden_filter / expected)
 
 
 @pytest.mark.parametrize("kind", ["raw", "arpa"])
@@ -517,13 +502,13 @@ def test_a_folder_in_place_of_an_output(kind, run, arpa, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["o1"]
 
 
-def test_a_model_of_each_line_of_a_golden_text(run, tmp_path, filter_goldens):
+def test_a_model_of_each_line_of_a_golden_text(run, tmp_path, golden_filter):
     """KenLM counts no blank line."""
-    text = b"\n" + (filter_goldens / "sent12.txt").read_bytes()
-    done = run("filter", "multiple", f"model:{filter_goldens / 'a.arpa'}", tmp_path / "a.", stdin=text)
+    text = b"\n" + (golden_filter / "sent12.txt").read_bytes()
+    done = run("filter", "multiple", f"model:{golden_filter / 'a.arpa'}", tmp_path / "a.", stdin=text)
     assert (done.status, done.out) == (0, b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"a.{k}" for k in range(12))
-    assert entries(tmp_path / "a.3") == entries(next(filter_goldens.rglob("multi/a.3")))
+    assert entries(tmp_path / "a.3") == entries(next(golden_filter.rglob("multi/a.3")))
 
 
 @pytest.mark.parametrize(

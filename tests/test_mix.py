@@ -10,28 +10,12 @@ import mgpu_ngram as ng
 from mgpu_ngram.core.model_file import load_model
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "mix.yaml"
-OTHER = """\\data\\
-ngram 1=5
-ngram 2=1
-
-\\1-grams:
--99\t<unk>
--99\t<s>\t0
--0.30103\t</s>
--0.60206\ta\t-0.1
--0.60206\tz
-
-\\2-grams:
--0.2\ta z
-
-\\end\\
-"""
 
 
 @pytest.fixture
-def here(arpa, tmp_path, monkeypatch):
+def here(arpa, other_arpa_text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.arpa").write_text(OTHER)
+    (tmp_path / "other.arpa").write_text(other_arpa_text)
     (tmp_path / "text").write_text("a b\na\n\nz q\n")
     return tmp_path
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgpu_ngram import cli
-
 LN_10 = math.log(10)
 NBEST = (
     "0 ||| c ||| F0= -1 TM= -0.5 -0.25 ||| -1.5\n"
@@ -30,19 +28,14 @@ def shown(value):
 
 
 @pytest.fixture
-def rescore(arpa, tmp_path, monkeypatch, capfdbinary):
+def rescore(arpa, tmp_path, monkeypatch, command):
     """Return rescore(*words), which runs in this process on the file nbest: (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     Path("nbest").write_text(NBEST)
 
-    def run(*words, inputs=("nbest",), command="rescore"):
-        more = ["--workers", "0", "--device", "cpu"] if command == "rescore" else []
-        try:
-            status = cli.main([command, *map(str, [*inputs, *words]), *more])
-        except SystemExit as error:
-            status = error.code
-        out, err = capfdbinary.readouterr()
-        return status, out.decode("utf-8", "surrogateescape"), err.decode()
+    def run(*words, inputs=("nbest",), verb="rescore"):
+        more = ["--workers", "0", "--device", "cpu"] if verb == "rescore" else []
+        return command(verb, *inputs, *words, *more)
 
     return run
 
@@ -180,18 +173,18 @@ def test_jobs_of_a_yaml_file(rescore):
     Path("jobs.yaml").write_text(
         json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0, "device": "cpu"}})
     )
-    status, out, _ = rescore(inputs=["jobs.yaml"], command="plan")
+    status, out, _ = rescore(inputs=["jobs.yaml"], verb="plan")
     assert status == 0 and "models runs/trie/model.safetensors, model.arpa; weights total 1.0, A 1, B 0.0" in out
-    status, out, err = rescore(inputs=["jobs.yaml"], command="run")
+    status, out, err = rescore(inputs=["jobs.yaml"], verb="run")
     assert status == 0, err
     found = Path("runs/rescore/nbest.txt").read_text().splitlines()
     assert [line.split(" ||| ")[-1] for line in found] == [line.split(" ||| ")[-1] for line in wanted.splitlines()]
     assert Path("runs/best/best.txt").read_text() == "\nc\n"
-    status, out, _ = rescore(inputs=["runs/rescore"], command="info")
+    status, out, _ = rescore(inputs=["runs/rescore"], verb="info")
     assert status == 0 and out.startswith("runs/rescore: 2 lists, 5 hypotheses, 11 words, 2 unknown to A, 2 unknown")
-    assert rescore("--resume", inputs=["jobs.yaml"], command="run")[2].endswith("runs/best: finished before\n")
+    assert rescore("--resume", inputs=["jobs.yaml"], verb="run")[2].endswith("runs/best: finished before\n")
     Path("nbest").write_text(NBEST + NBEST)
-    status, _, err = rescore("--resume", inputs=["jobs.yaml"], command="run")
+    status, _, err = rescore("--resume", inputs=["jobs.yaml"], verb="run")
     assert status == 2 and "runs/rescore is finished, but" in err and err.count("\n") == 1
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgpu_ngram import cli, kenlm
+from mgpu_ngram import kenlm
 
 OBJECTS = [
     {"id": 0, "text": "c", "features": {"F0": -1, "TM": [0.5, -0.25]}, "total": -1.5, "more": {"x": ['"}', 1]}},
@@ -25,19 +25,14 @@ LM = "utt-a-1 1\nutt-a-2 2\nutt-b-1 3\nutt-b-2 0.5\n"
 
 
 @pytest.fixture
-def rescore(arpa, tmp_path, monkeypatch, capfdbinary):
+def rescore(arpa, tmp_path, monkeypatch, command):
     """Return rescore(*words), which runs in this process: (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     for name, text in {"kaldi": KALDI, "ac": AC, "lm": LM}.items():
         Path(name).write_text(text)
 
     def run(*words):
-        try:
-            status = cli.main(["rescore", *words, "--lm", "model.arpa", "--names", "LM", "--workers", "0"])
-        except SystemExit as error:
-            status = error.code
-        out, err = capfdbinary.readouterr()
-        return status, out.decode(), err.decode()
+        return command("rescore", *words, "--lm", "model.arpa", "--names", "LM", "--workers", "0")
 
     return run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgpu_ngram import cli, kenlm
+from mgpu_ngram import kenlm
 
 LN_10 = math.log(10)
 KALDI = """utt-1
@@ -50,19 +50,14 @@ TEXTS = {"a b": (-2.0, -3.25), "a c": (-0.5, -4.5), "c a b": (-1.75, -2.75), "c 
 
 
 @pytest.fixture
-def rescore(arpa, tmp_path, monkeypatch, capfdbinary):
+def rescore(arpa, tmp_path, monkeypatch, command):
     """Return rescore(*words), which runs in this process: (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     Path("kaldi").write_text(KALDI)
     Path("utt-1.slf").write_text(SLF)
 
     def run(*words):
-        try:
-            status = cli.main(["rescore", *map(str, words), "--workers", "0", "--device", "cpu"])
-        except SystemExit as error:
-            status = error.code
-        out, err = capfdbinary.readouterr()
-        return status, out.decode(), err.decode()
+        return command("rescore", *words, "--workers", "0", "--device", "cpu")
 
     return run
 

@@ -44,16 +44,11 @@ def text(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def score(arpa, text, capfdbinary):
+def score(arpa, text, command):
     """Return score(*words), which scores in this process: (status, stdout, stderr)."""
 
     def run(*words, model=arpa, inputs=(text,)):
-        try:
-            status = cli.main(["score", str(model), *map(str, inputs), "--workers", "0", *map(str, words)])
-        except SystemExit as error:
-            status = error.code
-        out, err = capfdbinary.readouterr()
-        return status, out.decode("utf-8", "surrogateescape"), err.decode()
+        return command("score", model, *inputs, "--workers", "0", *words)
 
     return run
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mgpu_ngram import cli
-
 # Of list 0 the second line is right, which needs F1 over F0; of list 1 the first; of list 2 the model's choice.
 NBEST = (
     "0 ||| a b b ||| F0= 2 F1= 0 ||| 0\n"
@@ -24,20 +22,15 @@ WEIGHTS = ["--weights", "F0=1", "F1=0", "model=0"]
 
 
 @pytest.fixture
-def tune(arpa, tmp_path, monkeypatch, capfdbinary):
+def tune(arpa, tmp_path, monkeypatch, command):
     """Return tune(*words), which runs in this process on the file nbest: (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     Path("nbest").write_text(NBEST)
     Path("right").write_text(RIGHT)
 
-    def run(*words, command="tune", inputs=("nbest",)):
-        more = ["--workers", "0", "--device", "cpu"] if command in ("tune", "rescore") else []
-        try:
-            status = cli.main([command, *map(str, [*inputs, *words]), *more])
-        except SystemExit as error:
-            status = error.code
-        out, err = capfdbinary.readouterr()
-        return status, out.decode(), err.decode()
+    def run(*words, verb="tune", inputs=("nbest",)):
+        more = ["--workers", "0", "--device", "cpu"] if verb in ("tune", "rescore") else []
+        return command(verb, *inputs, *words, *more)
 
     return run
 
@@ -50,7 +43,7 @@ def test_the_right_hypotheses_become_the_best(metric, tune):
     assert status == 0 and " 0.00 % after; 3 lists, 6 hypotheses" in out and " 0.00 % before" not in out, err
     weights = yaml.safe_load(Path("weights.yaml").read_text())
     assert list(weights) == ["total", "F0", "F1", "model"] and weights["total"] == 0
-    assert tune("--lm", "model.arpa", "--weights", "weights.yaml", "--best", command="rescore") == (0, RIGHT, "")
+    assert tune("--lm", "model.arpa", "--weights", "weights.yaml", "--best", verb="rescore") == (0, RIGHT, "")
     for more in [], ["-o", "-"], ["--chunk-bytes", 30]:  # lists that continue in the next chunk are the same
         assert tune(*flags, *more)[1] == Path("weights.yaml").read_text()
 
@@ -146,16 +139,16 @@ def test_jobs_of_a_yaml_file(tune):
     Path("jobs.yaml").write_text(
         json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0, "device": "cpu"}})
     )
-    status, out, err = tune(inputs=["jobs.yaml"], command="plan")
+    status, out, err = tune(inputs=["jobs.yaml"], verb="plan")
     assert status == 0 and "weights total 0.0, F0 1, F1 0, trie 0.0; 4 line searches for wer" in out, err
     assert "weights runs/tune/weights.yaml" in out
-    status, out, err = tune(inputs=["jobs.yaml"], command="run")
+    status, out, err = tune(inputs=["jobs.yaml"], verb="run")
     assert status == 0 and Path("runs/rescore/best.txt").read_text() == RIGHT, err
-    status, out, _ = tune(inputs=["runs/tune"], command="info")
+    status, out, _ = tune(inputs=["runs/tune"], verb="info")
     assert status == 0 and out.startswith("runs/tune: WER 66.67 % before, WER 0.00 % after; 3 lists")
-    assert tune("--resume", inputs=["jobs.yaml"], command="run")[2].count("finished before") == 3
+    assert tune("--resume", inputs=["jobs.yaml"], verb="run")[2].count("finished before") == 3
     Path("right").write_text(RIGHT + "c\n")
-    status, _, err = tune("--resume", inputs=["jobs.yaml"], command="run")
+    status, _, err = tune("--resume", inputs=["jobs.yaml"], verb="run")
     assert status == 2 and "runs/tune is finished, but" in err and err.count("\n") == 1
 
 
@@ -168,7 +161,7 @@ def test_archives_of_kaldi(tune):
     more = ["--references", "right", "--metric", "wer", "-o", "w.yaml", "--weights", "ac=1"]
     status, out, err = tune(*flags, *more)
     assert status == 0 and "WER 66.67 % before, WER 0.00 % after" in out, err
-    assert tune(*flags, "--weights", "w.yaml", "--best", command="rescore")[1] == "u a b\nv a\n"
+    assert tune(*flags, "--weights", "w.yaml", "--best", verb="rescore")[1] == "u a b\nv a\n"
     Path("right").write_text("u a b\nv a\nv b\n")
     status, _, err = tune(*flags, *more, "--overwrite")
     assert status == 2 and "references 'right' have two texts for list 'v'; remove one of them" in err
@@ -195,7 +188,7 @@ def test_lattices(tune):
     more = ["--references", "right", "--metric", "wer", "--n-best", 2, "--weights", "ac=1", "-o", "w.yaml"]
     status, out, err = tune(*flags, *more)
     assert status == 0 and "WER 33.33 % before, WER 0.00 % after" in out, err
-    assert tune(*flags, "--weights", "w.yaml", "--best", command="rescore")[1] == "u a b\nv b\n"
+    assert tune(*flags, "--weights", "w.yaml", "--best", verb="rescore")[1] == "u a b\nv b\n"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 #include "codes.cuh"
 #include "bins.cuh"
 // V1 of Bianco's "Ngrams with CUDA": one atomic add per n-gram to one histogram in device memory.
+// histogram_private.cu repeats this loop with bins of another type in shared memory; the compiler must see both.
 extern "C" __global__ void histogram_global(const token_t* tokens_T, i64 T, const u16* lut_table, u64 symbols, u32* bins) {
   LOAD_LUT(lut, lut_table)
   GRID_STRIDE_LOOP(i, (T + RUN - 1) / RUN) {

@@ -48,6 +48,7 @@ extern "C" __global__ void score_by_edges(const ulonglong2* slots_E, const ulong
     __syncthreads();
     i64 t = base + threadIdx.x;
     if ((int)threadIdx.x < kept && t < T) {
+      // The sum of score_tokens.cu, whose probabilities and backoffs are in the arrays of the trie, not in `met`.
       const float2* mine = met + threadIdx.x + ahead;  // mine[k * (threads - 1)]: the k + 1 words that end here
       u32 code = codes_T[t];
       float prob = 0;

@@ -32,6 +32,11 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return f"the {what} changed: {'; '.join(text for _, text in changes[:NAMED_CHANGES])}{more}"
 
 
+def manifest_changes(manifest: Mapping[str, Any], made_of: Mapping[str, Any]) -> str:
+    """Return how `made_of` differs from what a manifest says under the same keys; "" if it does not."""
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
 def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path of keys, JSON) of each leaf of nested mappings and lists; an empty one is a leaf."""
     for key, value in values.items() if isinstance(values, dict) else enumerate(values):

@@ -240,11 +240,7 @@ def is_model_file(path: str | Path) -> bool:
 
 def is_intermediate_file(path: str | Path) -> bool:
     """Return whether a file starts as the text of KenLM's intermediate models does."""
-    try:
-        with open(path, "rb") as file:
-            return what_begins(file.read(HEAD_BYTES)) == INTERMEDIATE
-    except OSError:
-        return False
+    return _begins(path, INTERMEDIATE)
 
 
 def is_probing_file(path: str | Path) -> bool:
@@ -257,9 +253,13 @@ def is_probing_file(path: str | Path) -> bool:
 
 def is_kenlm_file(path: str | Path) -> bool:
     """Return whether a file starts as KenLM's binary models do."""
+    return _begins(path, KENLM)
+
+
+def _begins(path: str | Path, kind: str) -> bool:
     try:
         with open(path, "rb") as file:
-            return what_begins(file.read(HEAD_BYTES)) == KENLM
+            return what_begins(file.read(HEAD_BYTES)) == kind
     except OSError:
         return False
 

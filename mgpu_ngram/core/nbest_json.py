@@ -18,16 +18,16 @@ from mgpu_ngram.core.nbest_moses import (
     NO_OBJECT,
     NUMBER,
     NUMBER_END,
-    TAKEN,
     TEXT,
     TEXT_END,
     VALUES,
     before_spaces,
+    begin_feature,
     past_spaces,
     read_number,
 )
 from mgpu_ngram.kernels.common.find_tokens import is_space
-from mgpu_ngram.kernels.common.words import equal_words, find_word
+from mgpu_ngram.kernels.common.words import equal_words
 from mgpu_ngram.kernels.compile import njit
 
 _QUOTE, _COMMA, _COLON, _BACKSLASH, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = b'",:\\{}[]'
@@ -171,20 +171,17 @@ def _which_key(data, start, stop):
 @njit(nogil=True, cache=True)
 def _read_features(data, at, names, n, values_NC, filled_W):
     """Read the weighted features of line n in the object at `at`; return (error code, number of a name)."""
-    columns, words = names[0], names[1:]
+    columns = names[0]
     word = np.int64(0)
     at = past_spaces(data, at + 1)
     while data[at] != _CLOSE:
         key, key_end, value, end = _member(data, at)
         if end < 0:
             return NO_OBJECT, word
-        word = np.int64(find_word(data, key, key_end, *words))
+        code, word = begin_feature(data, key, key_end, names, n, filled_W)
+        if code != FINE:
+            return code, word
         if word:
-            if columns[word] == columns[word + 1]:
-                return TAKEN, word
-            if filled_W[word] == n:
-                return VALUES, word
-            filled_W[word] = n
             is_list = data[value] == _OPEN_LIST
             i = past_spaces(data, value + 1) if is_list else value
             column = columns[word]

@@ -133,22 +133,32 @@ def parse_moses(data, names, spans_N9, values_NC, found_W, text_B):
 
 
 @njit(nogil=True, cache=True)
+def begin_feature(data, start, stop, names, n, filled_W):
+    """Note that line n has the feature data[start:stop]; return (error code, number of the name, 0 without weights)."""
+    columns = names[0]
+    word = np.int64(find_word(data, start, stop, *names[1:]))
+    if word:
+        if columns[word] == columns[word + 1]:
+            return TAKEN, word
+        if filled_W[word] == n:
+            return VALUES, word
+        filled_W[word] = n
+    return FINE, word
+
+
+@njit(nogil=True, cache=True)
 def _read_features(data, at, stop, names, n, values_NC, filled_W):
     """Read the weighted features of line n at data[at:stop]; return (error code, number of the name)."""
-    columns, words = names[0], names[1:]
+    columns = names[0]
     word, column = np.int64(0), np.int64(0)  # of the values that follow; word 0: they have no weights
     while at < stop:
         end = past_token(data, at)
         if data[end - 1] == 61 or data[end - 1] == 58:  # = :
             if column != columns[word + 1] and word:
                 return VALUES, word
-            word = np.int64(find_word(data, at, end - 1, *words))
-            if word:
-                if columns[word] == columns[word + 1]:
-                    return TAKEN, word
-                if filled_W[word] == n:
-                    return VALUES, word
-                filled_W[word] = n
+            code, word = begin_feature(data, at, end - 1, names, n, filled_W)
+            if code != FINE:
+                return code, word
             column = columns[word]
         elif word:
             if column == columns[word + 1]:

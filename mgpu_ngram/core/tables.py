@@ -11,8 +11,23 @@ if TYPE_CHECKING:
 MAX_ORDER = 1000  # greatest order of a count; every order has files of its own
 
 
+class _Rows:
+    """Rows of n-grams: what tables and sharded tables have in common."""
+
+    keys: Any
+    counts: Any
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and counts."""
+        return int(self.keys.nbytes + self.counts.nbytes)
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(_Rows):
     """Distinct n-grams of one order with their counts, sorted by key; NumPy or CuPy.
 
     keys    (C, G) uint64, codes (symbol id + 1) packed `bits` bits each, first word highest,
@@ -27,17 +42,9 @@ class Table:
     order: int
     bits: int
 
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys and counts."""
-        return int(self.keys.nbytes + self.counts.nbytes)
-
 
 @dataclass(frozen=True)
-class ShardedTable:
+class ShardedTable(_Rows):
     """A table cut into S shards: rows sorted by (shard, key); NumPy or CuPy.
 
     keys, counts, order, bits  as in `Table`
@@ -49,14 +56,6 @@ class ShardedTable:
     ends_S: np.ndarray
     order: int
     bits: int
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys and counts."""
-        return int(self.keys.nbytes + self.counts.nbytes)
 
     def start(self, shard: int) -> int:
         """Return the first row of a shard; for shard S, the number of rows."""

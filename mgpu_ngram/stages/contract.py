@@ -1,6 +1,8 @@
 """The contract between a stage and the command line, YAML files, plans, reports and resumed runs.
 
-This module and the modules of the stages import nothing heavy at their top, because `--help` loads them.
+This module and the modules of the stages import nothing heavy at their top, because `--help` loads them. So the methods
+`plan`, `run` and `changed_since` of most stages import a function of their job and call it. Each stage has its own
+three: a general method would look the functions up by name, and mypy could not check their types.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ class Settings(Protocol):
 
 
 class Result(Protocol):
-    """The result of a run, for people and for machines: a frozen dataclass."""
+    """The result of a run, for people and for machines: a frozen dataclass.
+
+    Results repeat their last fields (`seconds` to `transport`): fields of a base class would come first in the JSON.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 

@@ -36,6 +36,7 @@ from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine import word_scores
 from mgpu_ngram.engine.decode_batch import BATCHINGS, Batching
 from mgpu_ngram.engine.ensemble_steps import Ensemble
+from tests.benchmarks.short_benches import measure_once
 
 WORDS = 100
 
@@ -64,9 +65,7 @@ def small():
         patch.setattr(decode_workers, "TASKS", 3)
         patch.setattr(decode_cpu, "PROGRAM", "no program of this name")
         patch.setattr(decode_workers, "open_executor", lambda cluster: LocalExecutor(cluster.device, cluster.workers))
-        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
-        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
+        measure_once(patch)
         yield
 
 

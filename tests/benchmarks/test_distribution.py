@@ -48,6 +48,7 @@ from mgpu_ngram.engine.next_word import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.distribution.rows import BLOCK_SHAPE
 from mgpu_ngram.kernels.launch import source
+from tests.ngrams import ngrams_in
 
 TOKENS = 2_000
 FIGURES = {"dense", "small", "peers", "saturation", "order", "steps"}
@@ -254,16 +255,6 @@ def test_rows_by_hand():
     assert all(row.tolist() == no_such[0].tolist() for row in no_such)
     _, stored, _ = row_of(case.subject.trie, distribution_work.nodes_of(case, 1)[0].tolist(), "stored")
     assert np.isfinite(stored).tolist() == [False, False, False, True, True, False]
-
-
-def ngrams_in(trie):
-    """Return {n-gram: node}, found by walking down the trie."""
-    nodes = {(word,): word for word in range(trie.symbols)}
-    for ngram, node in (found := list(nodes.items())):
-        if node < trie.histories:
-            children = range(int(trie.first_child_M[node]), int(trie.first_child_M[node + 1]))
-            found += [((*ngram, int(trie.word_G[child])), child) for child in children]
-    return dict(found)
 
 
 words = st.lists(st.integers(A, C), max_size=6)

@@ -18,6 +18,7 @@ from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import estimate as engine
+from tests.benchmarks.short_benches import measure_once
 
 TOKENS = 3_000
 STAGES = ("read", "tokenise", "vocabulary", "count", "reduce", "adjust", "estimate", "assemble")
@@ -43,9 +44,7 @@ def small():
         for module in estimate_ids, estimate_text, estimate_files, estimate_peers:
             patch.setattr(module, "ROUNDS", 1)
         patch.setattr(estimate_text, "FILE_TOKENS", {"cpu": 1_000, "gpu": 100_000})
-        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
-        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
+        measure_once(patch)
         yield
 
 

@@ -12,6 +12,7 @@ from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import Words
+from tests.benchmarks.short_benches import measure_once
 
 HAS_TORCH = find_spec("torch") is not None
 
@@ -30,9 +31,7 @@ def bench_run(tmp_path_factory):
         patch.setattr(fusion_ctc, "find_spec", lambda name: None)
         patch.setitem(fusion_ctc.BATCH, "cpu", 2)
         patch.setitem(fusion_ctc.FRAMES, "cpu", 60)
-        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
-        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
+        measure_once(patch)
         if HAS_TORCH:
             patch.setattr("torch.compile", lambda fn, dynamic: fn)
         yield fusion.bench(BenchOptions("cpu", folder)), folder

@@ -39,6 +39,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.held_out import hold_out
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.kernels.lda.fold_in import Bag, FixedTopics, fixed_topics, fold_in
+from tests.benchmarks.short_benches import measure_once
 
 TOKENS = 4_000
 
@@ -71,9 +72,7 @@ def small():
         patch.setattr(
             lda_paper, "open_executor", lambda cluster: threads(cluster.workers)
         )  # the part gpus takes Dask's
-        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
-        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
+        measure_once(patch)
         yield
 
 

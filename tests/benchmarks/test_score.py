@@ -36,6 +36,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie import with_fanout
 from mgpu_ngram.kernels.launch import source
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
+from tests.ngrams import ngrams_in
 
 TOKENS = 2_000
 FIGURES = {"table3", "table4", "table5", "figure9", "figure10", "stumps"}
@@ -187,16 +188,6 @@ def test_lines_by_hand(by_hand):
     # Nothing follows <unk>: no level is read for b, and only the word's own probability.
     work = ScoreWork.of(by_hand, codes_of([[0, B]]))
     assert work.lines == 3 + 2 + 3 + 2 and (work.searches.tolist(), work.parents.tolist()) == ([3], [2])
-
-
-def ngrams_in(trie):
-    """Return {n-gram: node}, found by walking down the trie."""
-    nodes = {(word,): word for word in range(trie.symbols)}
-    for ngram, node in (found := list(nodes.items())):
-        if node < trie.histories:
-            children = range(int(trie.first_child_M[node]), int(trie.first_child_M[node + 1]))
-            found += [((*ngram, int(trie.word_G[child])), child) for child in children]
-    return dict(found)
 
 
 def log10(trie, nodes, history, word):

@@ -11,6 +11,7 @@ from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mix import mix
+from tests.benchmarks.short_benches import measure_once
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -19,9 +20,7 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tools.TUNE_TOKENS, "cpu", 100)
         patch.setitem(tools.QUERIES, "cpu", 100)
-        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
-        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
+        measure_once(patch)
         yield
 
 

@@ -28,20 +28,15 @@ NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|(?<=\s)\d(?=e-)")
 
 
 @pytest.fixture
-def decode(monkeypatch, capfdbinary):
+def decode(monkeypatch, command):
     """Return decode(*words, stdin), which decodes in this process: (status, stdout, stderr)."""
 
-    def run(*words, stdin=b"", command="decode"):
+    def run(*words, stdin=b"", verb="decode"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         words = [*map(str, words)]
-        if command == "decode":
+        if verb == "decode":
             words += ["--workers", "0"] + ([] if "--device" in words else ["--device", "cpu"])
-        try:
-            status = cli.main([command, *words])
-        except SystemExit as error:
-            status = error.code
-        out, err = capfdbinary.readouterr()
-        return status, out.decode("utf-8", "surrogateescape"), err.decode()
+        return command(verb, *words)
 
     return run
 
@@ -286,18 +281,18 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
     assert yaml.safe_load(decode(*system, "--dump-config")[1])["jobs"][0]["decode"]["text"] == []
     Path("jobs.yaml").write_text(dumped)
     assert yaml.safe_load(dumped)["cluster"] == {"device": "cpu", "workers": 0}
-    status, out, _ = decode("jobs.yaml", command="plan")
+    status, out, _ = decode("jobs.yaml", verb="plan")
     assert status == 0 and "beam of 3 by m0.npz; 256 sentences at once, refill" in out
-    status, out, _ = decode("jobs.yaml", command="run")
+    status, out, _ = decode("jobs.yaml", verb="run")
     assert status == 0 and out.startswith("runs/decode: 5 sentences, 14 words to ")
     assert Path("runs/decode/translations.txt").read_text() == wanted
-    status, out, _ = decode("runs/decode", command="info")
+    status, out, _ = decode("runs/decode", verb="info")
     assert status == 0 and out.startswith("runs/decode: 5 sentences, 14 words to ") and "beam_size=3" in out
-    assert json.loads(decode("runs/decode", "--json", command="info")[1])["totals"]["sentences"] == 5
-    assert decode("jobs.yaml", "--resume", command="run")[2] == "runs/decode: finished before\n"
+    assert json.loads(decode("runs/decode", "--json", verb="info")[1])["totals"]["sentences"] == 5
+    assert decode("jobs.yaml", "--resume", verb="run")[2] == "runs/decode: finished before\n"
     with open("m0.npz", "ab") as file:
         file.write(b"\0")
-    status, _, err = decode("jobs.yaml", "--resume", command="run")
+    status, _, err = decode("jobs.yaml", "--resume", verb="run")
     assert status == 2 and "files.m0.npz" in err
 
 
@@ -366,8 +361,8 @@ def test_a_plan_refuses_what_a_run_refuses(setting, message, system, decode):
     } | setting
     jobs = [{"estimate": {"corpus": "corpus", "name": "lm"}}, {"decode": job}]
     Path("jobs.yaml").write_text(json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0}}))
-    for command in ("plan", "run"):
-        status, out, err = decode("jobs.yaml", command=command)
+    for verb in ("plan", "run"):
+        status, out, err = decode("jobs.yaml", verb=verb)
         assert (status, out) == (2, "") and message in err and err.count("\n") == 1
 
 
@@ -388,7 +383,7 @@ def test_the_job_the_command_and_python_give_the_same(decode, tmp_path, monkeypa
     monkeypatch.chdir(ROOT)
     out = decode("-c", "examples/g2p/amun.yml", "-i", "examples/g2p/words.txt")[1]
     assert out.count("\n") == len(Path("examples/g2p/words.txt").read_text().splitlines())
-    status, shown, _ = decode("configs/decode.yaml", f"output={tmp_path}", "cluster.workers=0", command="run")
+    status, shown, _ = decode("configs/decode.yaml", f"output={tmp_path}", "cluster.workers=0", verb="run")
     assert status == 0 and (tmp_path / "decode" / "translations.txt").read_text() == out, shown
     files = (f"examples/g2p/{name}" for name in ("model.npz", "letters.json", "phonemes.json"))
     translator = ng.Translator(*files, device="cpu")
@@ -407,7 +402,7 @@ def test_a_model_that_an_earlier_job_makes(system, decode):
     Path("jobs.yaml").write_text(
         json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0, "device": "cpu"}})
     )
-    assert decode("jobs.yaml", command="run")[0] == 0
+    assert decode("jobs.yaml", verb="run")[0] == 0
     fused = Path("runs/decode/translations.txt").read_text()
     assert fused != texts(expected())
     lm = next(Path("runs/lm").glob("*.safetensors"))
@@ -437,21 +432,21 @@ def test_weights_are_shown(system, decode):
 
 
 def test_a_model_is_described(system, decode, random_tensors, save_model):
-    status, out, _ = decode("m0.npz", command="info")
+    status, out, _ = decode("m0.npz", verb="info")
     assert (
         status == 0 and "a translation model, 9 source words to 7 target words\nGRU of 4, embeddings of 5, with" in out
     )
     sizes = sum(array.size for name, array in random_tensors(0).items() if name != "decoder_c_tt")
     assert f"{sizes} parameters" in out
     save_model(random_tensors(0, cell="mlstm", factors=(2,)), "m2")
-    found = json.loads(decode("m2.npz", "--json", command="info")[1])
+    found = json.loads(decode("m2.npz", "--json", verb="info")[1])
     assert (found["cell"], found["source_words"], found["state"]) == ("multiplicative LSTM", [9, 4], 4)
     np.savez("other.npz", a=np.zeros(2))
-    assert decode("other.npz", command="info")[1].startswith("other.npz: ZIP archive")
+    assert decode("other.npz", verb="info")[1].startswith("other.npz: ZIP archive")
     Path("damaged.npz").write_bytes(Path("m0.npz").read_bytes()[:2000])
-    assert decode("damaged.npz", command="info")[1].startswith("damaged.npz: ZIP archive")
+    assert decode("damaged.npz", verb="info")[1].startswith("damaged.npz: ZIP archive")
     save_model({**random_tensors(0), "extra": np.zeros(3, np.float32)}, "extra")
-    assert "tensor 'extra' (3,)" in decode("extra.npz", command="info")[2]
+    assert "tensor 'extra' (3,)" in decode("extra.npz", verb="info")[2]
 
 
 def test_a_model_without_attention_has_no_alignment(shared_data, decode, monkeypatch):

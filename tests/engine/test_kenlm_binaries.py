@@ -1,9 +1,6 @@
 """Models from KenLM's binary files score as KenLM does, to the bit, and are those of the ARPA files."""
 
-import io
 import itertools
-import lzma
-import tarfile
 from functools import partial
 
 import numpy as np
@@ -191,13 +188,6 @@ def test_a_warning_before_many_pairs(binaries, put, monkeypatch):
     monkeypatch.setattr("mgpu_ngram.core.kenlm_probing.MANY_PAIRS", 15)
     with pytest.warns(InputWarning, match="model.binary' stores no words of n-grams, so 20 pairs are tested; convert "):
         open_model(put(binaries.BINARIES["probing"]))
-
-
-@pytest.fixture(scope="session")
-def kenlm_files(shared_data):
-    packed = shared_data / "golden" / "tools" / "kenlm_bin" / "bin.tar.xz"
-    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed.read_bytes()))) as tar:
-        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
 
 
 @pytest.mark.parametrize("name", GOLDEN)

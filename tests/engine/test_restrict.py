@@ -1,7 +1,5 @@
 """Models restricted to the words of a text: on random models, and against KenLM's filter."""
 
-import lzma
-import tarfile
 from itertools import product
 
 import numpy as np
@@ -46,18 +44,6 @@ def test_no_words(tmp_path, plain_backoff):
         assert list(words) == ["<unk>", "<s>", "</s>", "<c>"] and trie.order == 4
 
 
-@pytest.fixture(scope="module")
-def golden_filter(shared_data, tmp_path_factory):
-    """Return (the model, the folder of KenLM's outputs)."""
-    golden, folder = shared_data / "golden" / "tools", tmp_path_factory.mktemp("filter")
-    if not golden.is_dir():
-        pytest.skip("shared/data beside this checkout has no golden outputs of tools")
-    with tarfile.open(golden / "filter" / "filter.tar.xz") as tar:
-        tar.extractall(folder, filter="data")
-    (folder / "a.arpa").write_bytes(lzma.decompress((golden / "mix" / "a.arpa.xz").read_bytes()))
-    return open_model(folder / "a.arpa"), folder / "filter"
-
-
 def lines(path):
     return sorted(line for line in path.read_bytes().split(b"\n") if line)
 
@@ -74,7 +60,7 @@ def lines(path):
 )
 def test_what_kenlm_keeps(mode, context, phrases, text, expected, golden_filter, tmp_path):
     """The same lines of text; KenLM keeps the order of its input."""
-    model, folder = golden_filter
+    model, folder = open_model(golden_filter / "a.arpa"), golden_filter
     allowed = read_allowed(str(folder / text), model.words, phrases)
     write_model(tmp_path / "made.arpa", *restrict(model.trie, model.words, allowed, mode, context), "arpa", 1)
     assert lines(tmp_path / "made.arpa") == lines(folder / expected)
@@ -84,7 +70,7 @@ def test_what_kenlm_keeps(mode, context, phrases, text, expected, golden_filter,
     ("phrases", "text", "expected"), [(False, "sent12.txt", "multi"), (True, "phrases12.txt", "multi_phrase")]
 )
 def test_the_models_of_lines_that_kenlm_writes(phrases, text, expected, golden_filter, tmp_path):
-    model, folder = golden_filter
+    model, folder = open_model(golden_filter / "a.arpa"), golden_filter
     allowed = read_allowed(str(folder / text), model.words, phrases)
     found = list(by_line(nodes_of(model.trie), model.trie, model.words, allowed))
     assert len(found) == 12

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from mgpu_ngram.core import shards
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
+from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.progress import Progress
+from tests.slowness import slowness
 
 HOOKS = Path(__file__).with_name("hooks.py")
 HOOKS_FOLDER = f"{ENVIRONMENT}.NGRAM_TEST_HOOKS"
@@ -35,6 +38,48 @@ def contents():
         return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
 
     return read
+
+
+@pytest.fixture
+def model_bytes(device, tmp_path):
+    """Return model_bytes(config, cluster): the bytes of the model file of an estimate, by default in this process."""
+
+    def run(config, cluster=None):
+        executor = cluster or LocalExecutor(device, 1)
+        try:
+            estimate.run(config, RunContext(executor, tmp_path / "model", single_file=True, overwrite=True))
+        finally:
+            if cluster is None:
+                executor.close()
+        return (tmp_path / "model").read_bytes()
+
+    return run
+
+
+@pytest.fixture
+def slow_first_chunk(monkeypatch):
+    """Return slow_first_chunk(job, name, window): (the chunks that start, the event that ends the first one).
+
+    The task `name` of the first chunk lasts until `window` chunks have started; meanwhile no more may start.
+    """
+
+    def replace(job, name, window):
+        real, started, first = getattr(job, name), [], threading.Event()
+
+        def slow(chunk, options):
+            started.append(chunk.index)
+            if chunk.index == 0:
+                assert first.wait(30 * slowness())
+            elif len(started) == window:
+                threading.Timer(0.2, first.set).start()
+            elif not first.is_set():
+                assert len(started) <= window
+            return real(chunk, options)
+
+        monkeypatch.setattr(job, name, slow)
+        return started, first
+
+    return replace
 
 
 @pytest.fixture(params=[2, 4])

@@ -33,6 +33,7 @@ from mgpu_ngram.jobs.distribution import sizes as distribution_sizes
 from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.trie import run as trie
+from tests.jobs.told_progress import Told
 from tests.slowness import slowness
 
 HOOKS = Path(__file__).with_name("hooks.py")
@@ -525,20 +526,6 @@ class Interrupt(Progress):
                     time.sleep(0.01)
                 raise KeyboardInterrupt
             time.sleep(0.02)  # for chunks recorded meanwhile
-
-
-class Told(Progress):
-    """Records the progress: of each phase its start, then the sums of done and amount."""
-
-    def __init__(self):
-        self.phases = []
-
-    def start(self, phase, total, unit="", rate=""):
-        self.phases.append([phase, total, unit, rate, 0, 0])
-
-    def advance(self, done, amount=0):
-        self.phases[-1][4] += done
-        self.phases[-1][5] += amount
 
 
 CUT = {"chunk_bytes": 60}

@@ -110,17 +110,17 @@ def windows(lines, order):
     return Counter(tuple(line[i : i + order]) for line in lines for i in range(len(line) - order + 1))
 
 
-def by_rank(lines):
-    """Return [(word, count)] by id."""
+def by_rank(lines, value=bytes):
+    """Return [(word, count)] by id; ties are sorted by the value of the word."""
     counts = Counter(word for line in lines for word in line)
-    rest = sorted(set(counts) - set(SPECIALS), key=lambda w: (-counts[w], w))
+    rest = sorted(set(counts) - set(SPECIALS), key=lambda w: (-counts[w], value(w)))
     return [(word, counts[word]) for word in (*SPECIALS, *rest)]
 
 
-def check(result, lines):
+def check(result, lines, value=bytes):
     found, words, totals = result
     assert found == {n: windows(lines, n) for n in found}
-    assert words == by_rank(lines)
+    assert words == by_rank(lines, value)
     assert totals["tokens"] == sum(map(len, lines)) and totals["lines"] == len(lines)
 
 
@@ -248,20 +248,6 @@ def id_sentences(separator, *streams):
     return found
 
 
-def id_ranks(lines):
-    """Return [(word, count)] by id: ties by value."""
-    counts = Counter(word for line in lines for word in line)
-    rest = sorted(set(counts) - set(SPECIALS), key=lambda w: (-counts[w], int(w)))
-    return [(word, counts[word]) for word in (*SPECIALS, *rest)]
-
-
-def check_ids(result, lines):
-    found, words, totals = result
-    assert found == {n: windows(lines, n) for n in found}
-    assert words == id_ranks(lines)
-    assert totals["tokens"] == sum(map(len, lines)) and totals["lines"] == len(lines)
-
-
 def test_ids_by_hand(passes, tmp_path):
     paths = files(tmp_path, np.array([10, 9, 0, 0, 10, 70000, 0], "<u4").tobytes(), np.array([9, 2], "<u4").tobytes())
     for strategy in STRATEGIES:
@@ -298,7 +284,7 @@ def test_ids_against_plain_python(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_streams, "SMALL_BYTES", small_bytes)
         result = passes(paths, folder, REFUSE, order, chunk_bytes, block_bytes, **options)
-    check_ids(result, id_sentences(separator_id, *streams))
+    check(result, id_sentences(separator_id, *streams), int)
 
 
 def test_on_two_processes(passes, start, device, tmp_path):
@@ -312,7 +298,7 @@ def test_on_two_processes(passes, start, device, tmp_path):
         passes(files(tmp_path, *texts), tmp_path, REFUSE, 3, 40, 20, cluster)
     ids = [[1, 2, 0, 3] * 9, [5, 0], [7]]
     paths = files(tmp_path, *(np.array(stream, "<u2").tobytes() for stream in ids), b"")
-    check_ids(passes(paths, tmp_path, SKIP, 3, 20, 10, cluster, unit="id", separator_id=0), id_sentences(0, *ids))
+    check(passes(paths, tmp_path, SKIP, 3, 20, 10, cluster, unit="id", separator_id=0), id_sentences(0, *ids), int)
 
 
 LOGS = ["small.o3", "small_unk.o3.skip", "edge_nonl", "edge_empty", "edge_crlf"]

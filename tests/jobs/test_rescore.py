@@ -1,7 +1,6 @@
 """Whole rescoring runs: beside plain Python, the same lines for any cut, and after worker deaths."""
 
 import math
-import threading
 
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine import rescore as engine
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.rescore import lattices as lattices_job
 from mgpu_ngram.jobs.rescore import run as rescore_job
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.rescore.run import run
 from mgpu_ngram.jobs.tune import run as tune_job
 from mgpu_ngram.jobs.tune.config import TuneConfig
+from tests.jobs.told_progress import Told
 
 pytestmark = pytest.mark.timeout(120)
 WEIGHTS = {"F0": 0.75, "TM": [0.5, -0.25], "model": 0.375}
@@ -106,39 +105,20 @@ def test_on_a_gpu(best, arpa, wanted):
         executor.close()
 
 
-def test_few_chunks_wait_for_the_first(arpa, wanted, here, monkeypatch):
+def test_few_chunks_wait_for_the_first(arpa, wanted, here, slow_first_chunk):
     """Chunks are consumed in order; while the first one is slow, only a window of others is computed."""
-    real, started, first = rescore_job.rescore_chunk, [], threading.Event()
     window = rescore_job.AHEAD * here.workers
-
-    def slow(chunk, options):
-        started.append(chunk.index)
-        if chunk.index == 0:
-            assert first.wait(30)
-        elif len(started) == window:
-            threading.Timer(0.2, first.set).start()
-        elif not first.is_set():
-            assert len(started) <= window
-        return real(chunk, options)
-
-    monkeypatch.setattr(rescore_job, "rescore_chunk", slow)
+    started, _ = slow_first_chunk(rescore_job, "rescore_chunk", window)
     assert rescored(config(arpa, chunk_bytes=1000), here) == wanted[0]
     assert len(started) > window
 
 
 def test_progress(arpa, wanted, here):
-    told = []
-
-    class Told(Progress):
-        def start(self, phase, total, unit="", rate=""):
-            told.append((phase, total, unit, rate))
-
-        def advance(self, done, amount=0):
-            told.append((done, amount))
-
-    rescored(config(arpa, chunk_bytes=1000), here, progress=Told())
-    assert told[0][0] == "rescore" and told[0][2:] == ("chunks", "hypotheses")
-    assert [sum(column) for column in zip(*told[1:], strict=True)] == [told[0][1], LINES]
+    told = Told()
+    rescored(config(arpa, chunk_bytes=1000), here, progress=told)
+    [[phase, chunks, unit, rate, done, amount]] = told.phases
+    assert (phase, unit, rate) == ("rescore", "chunks", "hypotheses")
+    assert (done, amount) == (chunks, LINES)
 
 
 def test_system_errors_in_a_task(arpa, wanted, here, monkeypatch):

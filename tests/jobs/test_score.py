@@ -4,7 +4,6 @@ import gzip
 import json
 import math
 import re
-import threading
 from collections import OrderedDict
 
 import numpy as np
@@ -24,6 +23,7 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, run
 from mgpu_ngram.jobs.trie import run as trie
+from tests.jobs.told_progress import Told
 
 pytestmark = pytest.mark.timeout(120)
 CHUNKS = 40
@@ -82,25 +82,20 @@ def test_compressed_files(level, arpa, lines, here, whole, tmp_path, monkeypatch
     """A small file is one task; a large one is read in parts that go to all workers."""
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(lines.read_bytes()))
-    tasks, told = [], []
-    call = here.call
+    tasks, call = [], here.call
 
     def follow(fn, chunk, *args, **more):
         tasks.append(chunk)
         return call(fn, chunk, *args, **more)
 
-    class Told(Progress):
-        def advance(self, done, amount=0):
-            told.append(done)
-
     monkeypatch.setattr(here, "call", follow)
     for chunk_bytes, least, most in (100_000, 1, 1), (500, 20, 60):
         tasks.clear()
-        told.clear()
+        told = Told()
         cut = config(arpa, packed, level=level, chunk_bytes=chunk_bytes)
-        assert score(cut, here, tmp_path / "cut", progress=Told()).totals == whole[0]
+        assert score(cut, here, tmp_path / "cut", progress=told).totals == whole[0]
         assert table(tmp_path / "cut") == whole[1][level]
-        assert least <= len(tasks) <= most and sum(told) == len({chunk.index for chunk in tasks})
+        assert least <= len(tasks) <= most and told.phases[-1][4] == len({chunk.index for chunk in tasks})
         assert all(chunk.size_bytes < 4 * chunk_bytes or not chunk.pieces for chunk in tasks)
     assert re.match("chunk 0: .*text.gz, bytes 0 to 4[0-9]{2}$", str(tasks[0]))
     assert re.match("chunk 0: .*text.gz, bytes 4[0-9]{2} to [0-9]{3}$", str(tasks[1]))
@@ -140,26 +135,16 @@ def test_a_chunk_that_always_kills_its_worker(cluster, arpa, lines, hooks, tmp_p
     cluster._watch.error = None  # other tests share these workers
 
 
-def test_few_chunks_wait_for_the_first(arpa, lines, here, monkeypatch):
+def test_few_chunks_wait_for_the_first(arpa, lines, here, monkeypatch, slow_first_chunk):
     """Chunks are consumed in order; while the first one is slow, only a window of others is computed."""
-    real, started, taken, first = score_job.score_chunk, [], [], threading.Event()
+    real, taken = score_job.score_chunk, []
     window = score_job.AHEAD * here.workers
-
-    def slow(chunk, options):
-        started.append(chunk.index)
-        if chunk.index == 0:
-            assert first.wait(30)
-        elif len(started) == window:
-            threading.Timer(0.2, first.set).start()
-        elif not first.is_set():
-            assert len(started) <= window
-        return real(chunk, options)
+    started, first = slow_first_chunk(score_job, "score_chunk", window)
 
     def take(scores):
         assert first.is_set()
         taken.append(float(scores.sentences["prob_log10"].sum()))
 
-    monkeypatch.setattr(score_job, "score_chunk", slow)
     cut = config(arpa, lines, chunk_bytes=lines.stat().st_size // CHUNKS)
     score(cut, here, take=take)
     assert len(taken) == len(started) >= CHUNKS > window
@@ -170,18 +155,11 @@ def test_few_chunks_wait_for_the_first(arpa, lines, here, monkeypatch):
 
 
 def test_progress(arpa, lines, here, whole):
-    told = []
-
-    class Told(Progress):
-        def start(self, phase, total, unit="", rate=""):
-            told.append((phase, total, unit, rate))
-
-        def advance(self, done, amount=0):
-            told.append((done, amount))
-
-    score(config(arpa, lines, chunk_bytes=5000), here, progress=Told())
-    assert told[0][0] == "score" and told[0][2:] == ("chunks", "tokens")
-    assert [sum(column) for column in zip(*told[1:], strict=True)] == [told[0][1], whole[0].tokens]
+    told = Told()
+    score(config(arpa, lines, chunk_bytes=5000), here, progress=told)
+    [[phase, chunks, unit, rate, done, amount]] = told.phases
+    assert (phase, unit, rate) == ("score", "chunks", "tokens")
+    assert (done, amount) == (chunks, whole[0].tokens)
 
 
 def test_a_model_that_changes_during_the_run(arpa, lines, here, monkeypatch):

@@ -28,7 +28,7 @@ SMOOTHINGS = [
 
 
 @pytest.fixture
-def made(device, tmp_path, monkeypatch):
+def made(model_bytes, tmp_path, monkeypatch):
     """Return a function: the bytes of an ARPA file of lines, made in about that many shards."""
 
     def run(lines, cluster=None, shards=1, vocabulary=None, **options):
@@ -39,13 +39,7 @@ def made(device, tmp_path, monkeypatch):
         tokens = sum(len(line.split()) + 2 for line in lines)
         monkeypatch.setattr(estimate, "_part_tokens", lambda _: -(-tokens // shards))
         config = EstimateConfig([str(tmp_path / "text")], **{"format": "arpa", **options})
-        executor = cluster or LocalExecutor(device, 1)
-        try:
-            estimate.run(config, RunContext(executor, tmp_path / "model", single_file=True, overwrite=True))
-        finally:
-            if cluster is None:
-                executor.close()
-        return (tmp_path / "model").read_bytes()
+        return model_bytes(config, cluster)
 
     return run
 

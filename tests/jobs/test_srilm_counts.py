@@ -9,9 +9,7 @@ import pytest
 
 import mgpu_ngram as ng
 from mgpu_ngram import cli
-from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from tests.srilm_models import LINES, MODELS
@@ -38,7 +36,7 @@ def counts_of(lines, order):
 
 
 @pytest.fixture
-def model_of(device, tmp_path, monkeypatch):
+def model_of(model_bytes, tmp_path, monkeypatch):
     """Return a function: the bytes of a model of text, a list of lines, or of a counts file."""
 
     def run(source, shards=1, cluster=None, **options):
@@ -50,14 +48,7 @@ def model_of(device, tmp_path, monkeypatch):
         else:
             path.write_bytes(source if isinstance(source, bytes) else source.encode())
             given = {"counts": str(path)}
-        executor = cluster or LocalExecutor(device, 1)
-        try:
-            config = EstimateConfig(**given, **options)
-            estimate.run(config, RunContext(executor, tmp_path / "model", single_file=True, overwrite=True))
-        finally:
-            if cluster is None:
-                executor.close()
-        return (tmp_path / "model").read_bytes()
+        return model_bytes(EstimateConfig(**given, **options), cluster)
 
     return run
 

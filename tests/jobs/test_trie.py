@@ -16,6 +16,21 @@ from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.trie import run as trie
 from mgpu_ngram.jobs.trie.run import TrieConfig, build, plan, run
 
+DEFAULTS = {
+    "index": None,
+    "format": "safetensors",
+    "fanout": None,
+    "quantize": None,
+    "quantize_backoff": None,
+    "pointer_bits": None,
+    "multiplier": 1.5,
+    "rest": [],
+    "words": True,
+    "unk_log10": -100,
+    "need_markers": True,
+    "positive_to_zero": False,
+    "backoff": True,
+}
 ARPA = r"""\data\
 ngram 1=5
 ngram 2=6
@@ -210,21 +225,7 @@ def test_as_a_job(arpa, executor, tmp_path):
     assert (named["path"], named["order"], named["counts"]) == (str(result.path), 3, [5, 6, 2])
     manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["orders"] == [5, 6, 2] and manifest["fingerprint"] == load_model(result.path).fingerprint
-    assert manifest["options"] == {
-        "index": "edge",
-        "format": "safetensors",
-        "fanout": None,
-        "quantize": 8,
-        "quantize_backoff": None,
-        "pointer_bits": None,
-        "multiplier": 1.5,
-        "rest": [],
-        "words": True,
-        "unk_log10": -100,
-        "need_markers": True,
-        "positive_to_zero": False,
-        "backoff": True,
-    }
+    assert manifest["options"] == DEFAULTS | {"index": "edge", "quantize": 8}
     assert plan(TrieConfig(arpa), PlanContext(2, "cpu", 1 << 30))["index"] == "auto"
     with pytest.raises(InputError, match="exists; add --overwrite"):
         run(config, RunContext(executor, output))
@@ -285,23 +286,7 @@ def test_settings_at_their_limits():
         trie | {"quantize": 1, "quantize_backoff": 2, "pointer_bits": 0}, trie | {"pointer_bits": 255, "multiplier": 2},
     ):  # fmt: skip
         fill(TrieConfig, {"model": "m"} | settings, "trie")
-    defaults = {
-        "index": None,
-        "format": "safetensors",
-        "fanout": None,
-        "quantize": None,
-        "quantize_backoff": None,
-        "pointer_bits": None,
-        "multiplier": 1.5,
-        "rest": [],
-        "words": True,
-        "unk_log10": -100,
-        "need_markers": True,
-        "positive_to_zero": False,
-        "backoff": True,
-        "name": "trie",
-    }
-    assert dataclasses.asdict(TrieConfig("m")) == {"model": "m"} | defaults
+    assert dataclasses.asdict(TrieConfig("m")) == {"model": "m", "name": "trie"} | DEFAULTS
 
 
 @pytest.mark.parametrize("format", ["arpa", "kenlm-probing", "kenlm-trie"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.file_kind import identify_file
 from mgpu_ngram.core.lazy_import import LazyModule
@@ -141,7 +141,7 @@ def plan(config: CompareConfig, context: PlanContext) -> dict[str, Any]:
 def changed_since(config: CompareConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
     made_of = _made_of(config, open_inputs(config))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: CompareConfig, corpus: Corpus) -> dict[str, Any]:

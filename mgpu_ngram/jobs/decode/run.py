@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, warn
@@ -99,7 +99,7 @@ def changed_since(config: DecodeConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, files and text; "" if it does not."""
     corpus = open_inputs(config)
     made_of = _made_of(config, _opened(config, corpus))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 class _RunInputs(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.distributions import FORMAT
@@ -93,7 +93,7 @@ def plan(config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
 def changed_since(config: DistributionConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, model, and names and sizes of inputs."""
     made_of = _made_of(config, open_inputs(config))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: DistributionConfig, corpus: Corpus) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts
@@ -348,4 +348,4 @@ def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings and names and sizes of inputs; "" if it does not."""
     config, source = _opened(config)
     made_of = _made_of(config, source)
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)

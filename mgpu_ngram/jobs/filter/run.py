@@ -12,7 +12,7 @@ from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.buckets import Rules, read_cutoffs
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError, warn
@@ -125,7 +125,7 @@ def plan(config: FilterConfig, context: PlanContext) -> dict[str, Any]:
 def changed_since(config: FilterConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, files, and names and sizes of inputs."""
     made_of = _made_of(config, open_inputs(config))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: FilterConfig, corpus: Corpus) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, in_order
 from mgpu_ngram.core.bags import empty_corpus
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.files import find_files
@@ -120,7 +120,7 @@ def work_bytes(config: LdaConfig) -> int:
 def changed_since(config: LdaConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and inputs; "" if it does not."""
     made_of = _made_of(config, states_of_inputs(config.corpus))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: LdaConfig, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:

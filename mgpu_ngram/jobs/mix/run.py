@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.model_file import BackoffModel, identify
 from mgpu_ngram.core.read_text import whole_text
@@ -54,7 +54,7 @@ def plan(config: MixConfig, context: PlanContext) -> dict[str, Any]:
 def changed_since(config: MixConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and its inputs; "" if it does not."""
     made_of = _made_of(config)
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: MixConfig) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.model_file import identify
@@ -51,7 +51,7 @@ def plan(config: PruneConfig, context: PlanContext) -> dict[str, Any]:
 def changed_since(config: PruneConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and its inputs; "" if it does not."""
     made_of = _made_of(config)
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: PruneConfig) -> dict[str, Any]:

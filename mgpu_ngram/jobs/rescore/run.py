@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
@@ -135,7 +135,7 @@ def changed_since(config: RescoreConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
     config = with_weights(config)
     made_of = _made_of(config, open_inputs(config))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: RescoreConfig, corpus: Corpus) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
@@ -171,7 +171,7 @@ def run(
 def changed_since(config: ScoreConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, model, and names and sizes of inputs."""
     made_of = _made_of(config, open_inputs(config))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:

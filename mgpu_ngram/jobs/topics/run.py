@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.document_columns import check_column, check_column_of
 from mgpu_ngram.core.documents import stored_source
@@ -169,7 +169,7 @@ def work_bytes(config: TopicsConfig) -> int:
 def changed_since(config: TopicsConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, model and inputs; "" if it does not."""
     made_of = _made_of(config, find_topic_model(config.model))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: TopicsConfig, path: str) -> dict[str, Any]:

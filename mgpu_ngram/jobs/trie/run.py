@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.arpa import Arpa, read_arpa, write_arpa
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.kenlm_trie import Packing
 from mgpu_ngram.core.model_file import BackoffModel, identify, save_model
@@ -37,7 +37,7 @@ def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
 def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and its model; "" if it does not."""
     made_of = _made_of(config)
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: TrieConfig) -> dict[str, Any]:

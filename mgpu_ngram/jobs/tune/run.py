@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
-from mgpu_ngram.core.changes import what_changed
+from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nbest import json_id
@@ -94,7 +94,7 @@ def changed_since(config: TuneConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
     config = with_weights(config)
     made_of = _made_of(config, open_inputs(config))
-    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+    return manifest_changes(manifest, made_of)
 
 
 def _made_of(config: TuneConfig, corpus: Corpus) -> dict[str, Any]:
