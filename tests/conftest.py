@@ -23,7 +23,7 @@ from hypothesis import settings
 from mgpu_ngram import cli
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core import output
-from tests.slowness import slowness
+from tests.slowness import scaled
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
@@ -77,14 +77,13 @@ def pytest_collection_modifyitems(config, items):
 
     The last file of a run has one process; the others then have nothing to do.
 
-    A limit ends a test that hangs. Limits are set for an idle machine, so they are scaled by the present slowness, and
-    by 3 because the machine may be slower when the test runs.
+    A limit ends a test that hangs. Limits are set for an idle machine.
     """
     items.sort(key=lambda item: item.path.name not in FIRST)
     for item in items:
         mark = item.get_closest_marker("timeout")
         seconds = mark.args[0] if mark else float(config.getini("timeout"))
-        item.add_marker(pytest.mark.timeout(3 * slowness() * seconds), append=False)
+        item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
     for mark, least in ("gpu", 1), ("multigpu", 2):
         for item in items:
             if item.get_closest_marker(mark):

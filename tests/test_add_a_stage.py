@@ -4,7 +4,6 @@ import importlib
 import json
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.stages import registry
 from mgpu_ngram.stages.contract import Stage
 from mgpu_ngram.stages.registry import ENTRIES, STAGES, StageEntry
+from tests.slowness import wait_until
 
 HERE = ["--workers", "0"]
 
@@ -86,9 +86,7 @@ class Interrupt(Progress):
     def advance(self, done, amount=0):
         self.finished += 1
         if self.finished == 2:
-            deadline = time.monotonic() + 60
-            while not list(Path().glob("out.checkpoint/*/length-*.safetensors")) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_until(lambda: list(Path().glob("out.checkpoint/*/length-*.safetensors")))
             raise KeyboardInterrupt
 
 

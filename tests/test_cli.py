@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from mgpu_ngram.commands import commands
 from mgpu_ngram.engine import count as engine_count
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import run as count_job
+from tests.slowness import scaled, wait_until
 
 TEXT = b"of the people by the people\nfor the people of the people\n"
 COMMAND = [sys.executable, "-m", "mgpu_ngram"]
@@ -275,7 +275,7 @@ def test_export_into_head(folder):
     )
     assert export.stdout.readline().endswith(b"\t1\n")
     export.stdout.close()
-    assert (export.stderr.read(), export.wait(60)) == (b"", 0)
+    assert (export.stderr.read(), export.wait(scaled(60))) == (b"", 0)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -718,9 +718,7 @@ def test_interrupted_by_a_signal(number, folder):
     command = [*COMMAND, "count", "-", "-o", "out", *HERE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, text=True, **pipes)
-    deadline = time.monotonic() + 60
-    while not list(folder.glob(".stdin-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: list(folder.glob(".stdin-*")))
     process.send_signal(number)
     out, err = process.communicate()
     check_refused(folder, (process.returncode, out, err), "interrupted", status=130)

@@ -26,6 +26,7 @@ import zstandard
 
 import mgpu_ngram as ng
 from mgpu_ngram import cli
+from tests.slowness import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -139,7 +140,7 @@ def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch, mgpu_
                     status, out, err = mgpu_ngram(*words)
                 else:
                     bash = ["bash", "-euo", "pipefail", "-c", command]
-                    done = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=600)
+                    done = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=scaled(600))
                     status, out, err = done.returncode, done.stdout, done.stderr
                 assert status == 0, f"{where}: {command}\n{out}{err}"
                 assert not same_text or shows(expected, out), f"{where}: {command} prints\n{out}"

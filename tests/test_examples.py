@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from mgpu_ngram import cli, read_counts
+from tests.slowness import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*command, **options):
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=600, **options)
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=scaled(600), **options)
 
 
 @pytest.fixture(scope="module")

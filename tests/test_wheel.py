@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.slowness import scaled
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".txt", ".html", ".css", ".js")
 COMPILED = {f"mgpu_ngram/native/{name}.abi3.so" for name in ("_states", "_files")}
 
 
 def run(*command, **options):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800, **options)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=scaled(800), **options)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -19,7 +19,7 @@ numbers = itertools.count()
 # Kept in a folder, because a preloaded file is imported more than once.
 # imports: records of arrays that this process read from others. If the other files have any content:
 # broken, the device no longer works; refuse, memory of peers cannot be opened; full, no memory is left
-# slow, two paths: a copy creates the first file when it begins, then waits for the second
+# slow, two paths and seconds: a copy creates the first file when it begins, then waits so long for the second
 state = gpu.__dict__.setdefault("fake", types.SimpleNamespace(imports=[], broken=[], refuse=[], full=[], slow=[]))
 
 
@@ -47,9 +47,9 @@ def import_arrays(records, on_host=False):
     if state.full and not on_host:
         raise MemoryError("no memory is left")
     if state.slow:
-        begun, go_on = map(Path, state.slow)
+        begun, go_on, seconds = Path(state.slow[0]), Path(state.slow[1]), state.slow[2]
         begun.touch()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + seconds
         while not go_on.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         begun.with_suffix(".late" if time.monotonic() > deadline else ".done").touch()

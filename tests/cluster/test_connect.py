@@ -24,6 +24,7 @@ from mgpu_ngram.cluster import dask as opening
 from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
+from tests.slowness import scaled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)
@@ -155,7 +156,7 @@ def test_late_workers_and_a_late_file(tmp_path):
     driver.start()
     time.sleep(0.3)
     with started(tmp_path, 2):
-        driver.join(60)
+        driver.join(scaled(60))
         assert outcome == [[0, 1, 4]]
 
 

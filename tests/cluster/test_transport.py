@@ -29,6 +29,7 @@ from mgpu_ngram.cluster.transport import FILES, OFFER, Parcel
 from mgpu_ngram.cluster.worker import run_task
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.mapped import file_place_of
+from tests.slowness import scaled
 
 FAKE = Path(__file__).with_name("fake_gpu.py")
 spec = importlib.util.spec_from_file_location("fake_gpu", FAKE)
@@ -156,7 +157,7 @@ def test_a_worker_serves_peers_while_it_copies(executor, tmp_path):
     begun, go_on = tmp_path / "begun", tmp_path / "go_on"
     here, there = executor.call(make, affinity=0), executor.call(make, affinity=1)
     executor.wait([here, there])
-    set_everywhere(executor, "slow", [str(begun), str(go_on)])
+    set_everywhere(executor, "slow", [str(begun), str(go_on), scaled(10)])
     copying = executor.call(look, here, affinity=1)
     executor.everywhere(os.getpid)  # sends the call: tasks begin when this process waits or asks everywhere
     while not begun.exists():

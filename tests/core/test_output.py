@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zlib
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import mgpu_ngram.core.output as output_module
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, Sink, _host, find_manifest, new_file, write_manifest
+from tests.slowness import wait_until
 
 FORMAT = "mgpu_ngram counts"
 
@@ -239,9 +239,7 @@ def test_the_disk_takes_a_durable_file_while_it_is_written(tmp_path, monkeypatch
     assert synced == []
     with new_file(tmp_path / "durable", durable=True) as sink:
         write(sink, bytes(1500))
-        deadline = time.monotonic() + 60
-        while not synced and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: synced, pause=0.001)
         assert synced == [1500]  # before the block ends
         write(sink, bytes(100))
     assert synced == [1500, 1600]

@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from mgpu_ngram.core.scratch import is_running, scratch_folder
+from tests.slowness import wait_until
 
 
 def test_folders_of_dead_processes_are_removed_and_others_kept(tmp_path, monkeypatch):
@@ -27,9 +27,6 @@ def test_folders_of_dead_processes_are_removed_and_others_kept(tmp_path, monkeyp
 def test_a_zombie_process_counts_as_ended():
     ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     ended.stdout.read()  # until it has ended
-    until = time.monotonic() + 60
-    while is_running(ended.pid) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not is_running(ended.pid)
+    assert wait_until(lambda: not is_running(ended.pid))
     os.kill(ended.pid, 0)  # the system still lists its number
     ended.communicate()

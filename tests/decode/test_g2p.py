@@ -18,6 +18,7 @@ from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.decode_batch import Forced, decode
 from mgpu_ngram.engine.decode_output import text_of
 from mgpu_ngram.engine.search_options import SearchOptions
+from tests.slowness import scaled
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 G2P = EXAMPLES / "g2p"
@@ -111,7 +112,7 @@ def service():
 
 def answer(port, method, body=None, **headers):
     """Return (status, answer or reason) of a request."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=scaled(100))
     with contextlib.closing(connection):
         connection.request(method, "/", body, {name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+from tests.slowness import scaled
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -121,7 +123,7 @@ class Browser:
         self.run(f"{element}.value = {json.dumps(value)}, {element}.dispatchEvent(new Event('input'))")
 
     def _read(self):
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + scaled(SECONDS)
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self.replies], [], [], max(0.0, end - time.monotonic()))
             data = os.read(self.replies, 1 << 20) if ready else b""

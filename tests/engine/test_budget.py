@@ -21,6 +21,7 @@ from mgpu_ngram.engine.budget import (
     peak_device_bytes,
     peak_host_bytes,
 )
+from tests.slowness import scaled
 
 
 @dataclass(eq=False)
@@ -138,12 +139,12 @@ def test_overlapping_scopes_of_threads(gpu):
     def work(i):
         with device_limited(Budget("gpu", [600, 400][i], 0)):
             entered[i].set()
-            leave[i].wait(10)
+            leave[i].wait(scaled(10))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
     for thread, event in zip(threads, entered, strict=True):
         thread.start()
-        assert event.wait(10)
+        assert event.wait(scaled(10))
         seen.append(pool.limit)
     for thread, event in zip(threads, leave, strict=True):  # the first scope to begin ends first
         event.set()
@@ -281,7 +282,7 @@ def test_tasks_of_a_gpu_take_turns(device, at_once, gpu):
         with device_alone(Budget(device, 1, 1)):
             working.append(1)
             with suppress(threading.BrokenBarrierError):
-                together.wait(0.2 if device == "gpu" else 10)
+                together.wait(0.2 if device == "gpu" else scaled(10))
             most.append(len(working))
             working.pop()
 

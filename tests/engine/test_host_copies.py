@@ -10,6 +10,7 @@ import pytest
 
 from mgpu_ngram.engine import host_copies
 from mgpu_ngram.engine.host_copies import SliceCopies
+from tests.slowness import scaled
 
 VALUES = np.random.default_rng(7).integers(0, 256, 5_000, np.uint8)
 SOME = [(10, 500), (500, 500), (4_000, 5_000)]
@@ -98,10 +99,10 @@ def test_a_thread_waits_for_a_buffer(array):
     thread = threading.Thread(target=copy, daemon=True)
     with copies.copied(array, [(7, 3_000)]) as parts:
         thread.start()
-        assert waits.wait(10)
+        assert waits.wait(scaled(10))
         thread.join(0.05)
         assert not found and listed(parts) == expected([(7, 3_000)])
-    thread.join(10)
+    thread.join(scaled(10))
     assert found == [expected(SOME)]
 
 

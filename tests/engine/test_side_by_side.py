@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from mgpu_ngram.engine.side_by_side import side_by_side
+from tests.slowness import scaled
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -13,7 +14,7 @@ def test_results_are_in_order(threads):
 
     def square(i):
         if threads > 1:  # the first item ends last
-            assert first_may_end.wait(10) if i == 0 else not first_may_end.set()
+            assert first_may_end.wait(scaled(10)) if i == 0 else not first_may_end.set()
         return i * i
 
     assert list(side_by_side(square, iter(range(4)), threads)) == [0, 1, 4, 9]

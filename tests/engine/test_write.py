@@ -27,6 +27,7 @@ from mgpu_ngram.engine.heaviest import summaries
 from mgpu_ngram.engine.sorted_runs import MERGE_COPIES, SortedRun, StoredRun, bundle_runs, store_run, take_shards
 from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
 from mgpu_ngram.kernels.dispatch import to_host
+from tests.slowness import scaled
 
 SHARDS, BITS = 3, 4
 AMPLE_BYTES = 1 << 40
@@ -320,7 +321,7 @@ def test_an_error_of_the_last_files_ends_the_writing(write, to_runs, ample, monk
         tried.append(shard)
         if len(tried) == 1:
             raise OSError("no space")
-        assert ends.wait(10)
+        assert ends.wait(scaled(10))
 
     monkeypatch.setattr(write_module, "ThreadPoolExecutor", Pool)
     monkeypatch.setattr(write_module, "_write_shard", fail)
@@ -346,7 +347,7 @@ def test_large_shards_are_written_concurrently(writing):
     together = threading.Barrier(2)
 
     def write(tables):
-        together.wait(10)
+        together.wait(scaled(10))
         return len(tables)
 
     writing.add_pieces(write, iter([one_row(), one_row()]))
@@ -359,7 +360,7 @@ def test_buffered_rows_are_limited(writing):
 
     def write(tables):
         started.append(len(tables))
-        assert go_on.wait(10)
+        assert go_on.wait(scaled(10))
         return len(tables)
 
     writing.add([partial(write, [one_row()] * 2)], 32)
@@ -376,7 +377,7 @@ def test_pages_on_the_device_have_room_of_their_own(writing):
     go_on = threading.Event()
 
     def write(size):
-        assert go_on.wait(10)
+        assert go_on.wait(scaled(10))
         return size
 
     writing.add([partial(write, 64)], 64)

@@ -23,7 +23,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.progress import Progress
-from tests.slowness import slowness
+from tests.slowness import scaled
 
 HOOKS = Path(__file__).with_name("hooks.py")
 HOOKS_FOLDER = f"{ENVIRONMENT}.NGRAM_TEST_HOOKS"
@@ -69,7 +69,7 @@ def slow_first_chunk(monkeypatch):
         def slow(chunk, options):
             started.append(chunk.index)
             if chunk.index == 0:
-                assert first.wait(30 * slowness())
+                assert first.wait(scaled(30))
             elif len(started) == window:
                 threading.Timer(0.2, first.set).start()
             elif not first.is_set():

@@ -18,6 +18,7 @@ from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import LimitedTask, chunks_ahead, limited, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.count.plan import MAX_CHUNK_BYTES, text_bytes
 from mgpu_ngram.stages.registry import STAGES
+from tests.slowness import scaled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
 
@@ -105,7 +106,7 @@ def test_every_task_of_a_limited_executor_is_within_the_budget(monkeypatch):
     executor = limited(inner, Budget("gpu", 700, 0))
 
     def look(more=0):
-        together.wait(10)
+        together.wait(scaled(10))
         return pool.limit + more
 
     def fail():

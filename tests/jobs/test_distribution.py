@@ -34,7 +34,7 @@ from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.trie import run as trie
 from tests.jobs.told_progress import Told
-from tests.slowness import slowness
+from tests.slowness import scaled, wait_until
 
 HOOKS = Path(__file__).with_name("hooks.py")
 pytestmark = pytest.mark.timeout(120)
@@ -521,9 +521,7 @@ class Interrupt(Progress):
         if self.phase == "distribution":
             self.left -= done
             if self.left <= 0:
-                deadline = time.monotonic() + 30
-                while self.least and len(noted(self.folder)) < self.least and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                wait_until(lambda: not self.least or len(noted(self.folder)) >= self.least)
                 raise KeyboardInterrupt
             time.sleep(0.02)  # for chunks recorded meanwhile
 
@@ -664,17 +662,14 @@ def test_the_driver_is_killed(arpa, text, here, contents, hooks, tmp_path):
     command += ["--chunk-bytes", "300", "--checkpoint-seconds", "0", "--workers", "2", "--device", "cpu"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60 * slowness()
-        while len(noted(tmp_path)) < 4:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: len(noted(tmp_path)) >= 4 or process.poll() is not None)
+        assert process.poll() is None and len(noted(tmp_path)) >= 4, process.communicate()
         started = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.kill()
     process.communicate()
     assert len(started) >= 2
-    psutil.wait_procs(started, timeout=30)
+    psutil.wait_procs(started, timeout=scaled(30))
     done = noted(tmp_path)
     result = run(config(arpa, text), RunContext(here, tmp_path / "out", resume=True))
     assert result.resumed_chunks == len(done) >= 4 and names(tmp_path) == ["out"]

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
-from tests.slowness import slowness
+from tests.slowness import wait_until
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
 HOOKS = Path(__file__).with_name("hooks.py")
@@ -706,10 +705,8 @@ def test_the_driver_is_killed_while_it_counts(workers, corpus, on_cluster, hooks
     command = [sys.executable, "-c", DRIVER, str(HOOKS.parent), str(tmp_path / "model"), *config.corpus]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 60 * slowness()
-        while stored(tmp_path) < 3:
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-            time.sleep(0.01)
+        wait_until(lambda: stored(tmp_path) >= 3 or process.poll() is not None)
+        assert process.poll() is None and stored(tmp_path) >= 3, process.communicate()
     finally:
         process.kill()
         process.communicate()

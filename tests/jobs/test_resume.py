@@ -23,7 +23,7 @@ from mgpu_ngram.core.vocabulary import LocalVocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
-from tests.slowness import slowness
+from tests.slowness import wait_until
 
 HOOKS = Path(__file__).with_name("hooks.py")
 OPTIONS = {"order": 4, "chunk_bytes": 6000}
@@ -69,11 +69,9 @@ def names(folder):
 
 
 def wait_for(found, process, seconds=60):
-    deadline = time.monotonic() + seconds * slowness()
-    while not found():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: found() or process.poll() is not None, seconds, 0.005)
+    assert process.poll() is None, process.communicate()
+    assert found()
 
 
 def is_gone(process):
@@ -103,10 +101,7 @@ def end_early(folder, corpus, workers, moment, number):
         err = process.communicate()[1]
     finally:
         process.kill()
-    deadline = time.monotonic() + 30 * slowness()
-    while not all(map(is_gone, started)):
-        assert time.monotonic() < deadline, started
-        time.sleep(0.1)
+    assert wait_until(lambda: all(map(is_gone, started)), 30), started
     return process.returncode, err
 
 
@@ -171,9 +166,7 @@ def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_her
         return any(tmp_path.glob("out.checkpoint/entries-*/run-*.safetensors"))
 
     def slow(*args):
-        deadline = time.monotonic() + 1
-        while not is_saved() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(is_saved, 1)
         return count_chunk(*args)
 
     monkeypatch.setattr(count_passes, "count_chunk", slow)
@@ -194,11 +187,8 @@ def test_saved_runs_are_released(corpus, num_chunks, run_here, tmp_path, monkeyp
     def count(chunk, *options):
         run = count_chunk(chunk, *options)
         if chunk.index == num_chunks - 1:
-            deadline = time.monotonic() + 60
-            while (alive := sum(other() is not None for other in made)) and time.monotonic() < deadline:
-                time.sleep(0.05)
-                gc.collect()
-            left.append(alive)
+            wait_until(lambda: gc.collect() is not None and all(other() is None for other in made))
+            left.append(sum(other() is not None for other in made))
         made.append(weakref.ref(run))
         return run
 
@@ -212,10 +202,7 @@ def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path
 
     def slow(chunk, *options):
         if chunk.index == 0:
-            deadline = time.monotonic() + 60
-            while not (found := saved(tmp_path, "vocabulary_0")) and time.monotonic() < deadline:
-                time.sleep(0.005)
-            saved_first.append(bool(found))
+            saved_first.append(bool(wait_until(lambda: saved(tmp_path, "vocabulary_0"))))
         return tokenise(chunk, *options)
 
     monkeypatch.setattr(count_passes, "tokenise", slow)
