@@ -34,10 +34,13 @@ def parse_buckets(buckets: Sequence[str], percentiles: bool = True) -> dict[str,
             end = float(number)
         except ValueError:
             end = math.nan
-        if not name or name in (*found, LAST, NO_BUCKET) or not math.isfinite(end):
+        if not name or name in found or not math.isfinite(end):
             raise InputError(
                 f"the bucket {text!r} is not NAME:{kind} with a unique name; write buckets such as {example}"
             )
+        if name in (LAST, NO_BUCKET):
+            others = "above all other buckets" if name == LAST else "without a perplexity"
+            raise InputError(f"the bucket {text!r} has the name of the documents {others}; give it another name")
         if percentiles and not 0 <= end <= 100:
             raise InputError(
                 f"the bucket {text!r} ends at a percentile outside 0 to 100; correct it, or use fixed buckets"
@@ -127,7 +130,7 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
 
     The first column holds percentiles, each other column the perplexities of a language. Raises InputError for a file
     in another form, for a missing percentile, for a percentile or a language that occurs twice, and for falling
-    cut-offs.
+    cut-offs. A language that lacks a cut-off is left out.
     """
     try:
         rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))

@@ -68,12 +68,12 @@ class _SentencePiece:
             if not data:  # the library takes it and fails at its first use
                 raise RuntimeError
             self._model = SentencePieceProcessor(model_proto=data)
-        except (OSError, RuntimeError) as error:
+            names = self._model.id_to_piece(list(range(len(self._model))))
+        except (OSError, RuntimeError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not a SentencePiece model"
             raise InputError(
                 f"{path}: cannot be read ({reason}); give a SentencePiece model or tokenizer.json"
             ) from None
-        names = self._model.id_to_piece(list(range(len(self._model))))
         self.pieces = [None if i == self._model.unk_id() else name for i, name in enumerate(names)]
         self.unigram = _unigram(data)
 
@@ -115,16 +115,23 @@ class _HuggingFace:
             raise InputError(
                 f"{path}: cannot be read ({error}); give a SentencePiece model or tokenizer.json"
             ) from None
+        self._path = path
         self._model.no_padding()
         self._model.no_truncation()
         names = {i: name for name, i in self._model.get_vocab(with_added_tokens=True).items()}
         self.pieces = [names.get(i) for i in range(max(names, default=-1) + 1)]
 
     def ids(self, texts: list[str], threads: int) -> list[list[int]]:
-        return [found.ids for found in self._model.encode_batch_fast(texts, add_special_tokens=False)]
+        return [found.ids for found in self._encoded(texts)]
 
     def spell(self, texts: list[str], threads: int) -> list[list[str]]:
-        return [found.tokens for found in self._model.encode_batch_fast(texts, add_special_tokens=False)]
+        return [found.tokens for found in self._encoded(texts)]
+
+    def _encoded(self, texts: list[str]) -> Any:
+        try:
+            return self._model.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises Exception itself
+            raise InputError(f"{self._path}: cannot split a text ({error}); correct the tokeniser") from None
 
 
 @functools.lru_cache(KEPT)

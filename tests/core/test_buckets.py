@@ -55,6 +55,10 @@ def test_percentiles_of_buckets():
     for wrong in ["head"], ["head:x"], [":3"], ["tail:30"], ["a:30", "a:40"], ["a:101"], ["a:nan"], ["a:30", "b:30"]:
         with pytest.raises(InputError, match="PERCENTILE|percentile|above"):
             parse_buckets(wrong)
+    with pytest.raises(
+        InputError, match="'all:30' has the name of the documents without a perplexity; give it another"
+    ):
+        parse_buckets(["all:30"])
 
 
 def test_exact_percentiles():

@@ -2,6 +2,7 @@
 
 import random
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +80,24 @@ def train(folder, **options):
         input=str(folder / "text.txt"), model_prefix=str(folder / "m"), vocab_size=200, minloglevel=2, **options
     )
     return str(folder / "m.model"), words
+
+
+def test_tokenisers_with_damaged_pieces(tmp_path):
+    path, _ = train(tmp_path)
+    data = Path(path).read_bytes()
+    (tmp_path / "m.model").write_bytes(data.replace("▁".encode(), b"\xff\xff\xff", 9))
+    with pytest.raises(InputError, match="m.model: cannot be read .it is not a SentencePiece model"):
+        open_subwords(path)
+
+
+def test_a_tokeniser_that_cannot_split_a_text(tmp_path):
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}')
+    codes = SubwordCodes(open_subwords(str(path)), Words.of(["<unk>", "a"]))
+    assert codes(["a"]).tolist() == [2, 0]
+    with pytest.raises(InputError, match="tokenizer.json: cannot split a text .WordLevel error: Missing .UNK. token"):
+        codes(["b"])
 
 
 KINDS = [

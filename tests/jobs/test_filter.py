@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import re
+import shutil
 import warnings
 
 import numpy as np
@@ -369,6 +370,29 @@ def test_percentiles_of_no_words(lines, language, more, arpa, here, tmp_path):
     assert result.cutoffs == {} and set(result.stats.buckets) == ({"all"} if lines else set())
 
 
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (
+            {"model": "{language}.arpa"},
+            "no document has a perplexity: none has words and a language with a model, de, nl",
+        ),
+        (
+            {"model": "de.arpa", "cutoffs": "cutoff.csv", "buckets": ["low:50"]},
+            "all documents have the bucket 'all': none has words and a language of cutoff.csv, de",
+        ),
+    ],
+)
+def test_no_document_in_a_known_language(settings, wanted, arpa, here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(arpa, "de.arpa")
+    arpa.rename("nl.arpa")
+    (tmp_path / "cutoff.csv").write_text(",de\n50,9.0\n")
+    (tmp_path / "docs.jsonl").write_text('{"text": "a b", "language": "en"}\n')
+    with pytest.warns(InputWarning, match=re.escape(wanted)):
+        run(FilterConfig(["docs.jsonl"], **settings), RunContext(here, "out"))
+
+
 @pytest.mark.parametrize("text", ["\n", '{"text": 3}\n'], ids=["blank", "rejected"])
 @pytest.mark.filterwarnings("ignore:1 of 3 records")
 def test_percentiles_beside_a_shard_without_documents(text, arpa, here, tmp_path):
@@ -514,6 +538,7 @@ def test_a_table_of_models(suffix, arpa_text, contrast, here, tmp_path):
         ("m.csv", "language,model\n,a.arpa\n", "line 2 has the language '', which is not a name"),
         ("m.csv", "language,model\nen,a.arpa\nen,b.arpa\n", "line 3 gives the language 'en' a second model"),
         ("m.csv", "language,model\nen,\n", "line 2 has no model; give the path of one"),
+        ("m.csv", "language,model\nen,a\0.arpa\n", "line 2 has 'a\\x00.arpa' as model, which is not a path"),
         ("m.csv", "language,model,contrast_model\nen,a.arpa,b.arpa\nde,a.arpa,\n", "'de' has no contrast_model but"),
         ("m.yaml", "no: a.arpa\n", "the entry False has the language False, which is not a name; write it in quotes"),
         ("m.yaml", "en: [a.arpa]\n", "the entry 'en' is ['a.arpa'] but must be a path"),
@@ -687,6 +712,10 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         ({"fixed_buckets": ["a:3"], "sample": 9}, "sample is 9 but no percentiles are computed"),
         ({"sample": 0}, "sample is 0 but must be at least 1"),
         ({"contrast_model": "m", "min_difference": 1.0, "max_difference": 0.5}, "must be at most max_difference, 0.5"),
+        ({"buckets": [","]}, "buckets is ',' but must have a name; leave it out, or give one"),
+        ({"only": [""], "buckets": ["low:3"]}, "only is '' but must have a name"),
+        ({"keep": [""]}, "keep is '' but must have a name"),
+        ({"fixed_buckets": ["low:0.5"]}, "fixed_buckets ends at 0.5 but a perplexity is at least 1"),
     ],
 )
 def test_settings_that_contradict(settings, wanted):

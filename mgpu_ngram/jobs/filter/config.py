@@ -70,6 +70,11 @@ class FilterConfig:
             low, high = getattr(self, least), getattr(self, most)
             if low is not None and high is not None and low > high:
                 raise InputError(f"{least} is {low} but must be at most {most}, {high}")
+        for name in "buckets", "fixed_buckets", "only", "keep":
+            if getattr(self, name) and not _parts(getattr(self, name)):
+                raise InputError(
+                    f"{name} is {getattr(self, name)[0]!r} but must have a name; leave it out, or give one"
+                )
         for name in _parts(self.keep):
             if name not in NEW_FIELDS:
                 raise InputError(f"keep has the unknown field {name!r}; {suggest(name, NEW_FIELDS)}")
@@ -103,6 +108,9 @@ class FilterConfig:
     def _check_buckets(self) -> None:
         if self.buckets and self.fixed_buckets:
             raise InputError("buckets and fixed_buckets are given; give percentiles or limits, not both")
+        least = min(self.bucket_ends.values(), default=1.0)
+        if self.fixed_buckets and self.bucket_by == "perplexity" and least < 1:
+            raise InputError(f"fixed_buckets ends at {least} but a perplexity is at least 1; correct the limit")
         example = "add --buckets head:30,middle:60"
         if self.cutoffs and not self.buckets:
             raise InputError(f"cutoffs is given but there are no buckets; {example}")

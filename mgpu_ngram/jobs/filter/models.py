@@ -64,7 +64,7 @@ def read_table(path: str) -> dict[str, ModelPaths]:
         for key, value in row.items():
             if key not in names:
                 raise InputError(f"{path}: {where} has the unknown key {key!r}; {suggest(str(key), names)}")
-            if not isinstance(value, str):
+            if not isinstance(value, str) or "\0" in value:
                 raise InputError(f"{path}: {where} has {value!r} as {key}, which is not a path; give a path")
         if "model" not in row:
             raise InputError(f"{path}: {where} has no model; give the path of one")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.core.buckets import Rules, read_cutoffs
+from mgpu_ngram.core.buckets import NO_BUCKET, Rules, read_cutoffs
 from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Corpus
@@ -203,14 +203,25 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
         records = job.stats.rejects + job.stats.documents
         reasons = out.path / REJECTS_FILE
         warn(f"{job.stats.rejects:,} of {records:,} records could not be read; {reasons} has the reasons")
-    if _from_documents(config) and not names:
-        figure = f"a {config.bucket_by}" + " and a language" * bool(config.language)
-        warn(f"no document has {figure}, so there are no percentiles; all documents have the bucket 'all'")
+    _warn_of_no_figures(config, job.stats, names)
     executor = context.executor
     return FilterResult(
         out.path, job.stats, names, corpus.size_bytes, job.seconds, time.perf_counter() - start, executor.workers,
         executor.device, executor.transport, job.resumed,
     )  # fmt: skip
+
+
+def _warn_of_no_figures(config: FilterConfig, stats: FilterStats, cutoffs: Mapping[str, Any]) -> None:
+    """Warn if all documents lack percentiles, a model or cut-offs."""
+    if _from_documents(config) and not cutoffs:
+        figure = f"a {config.bucket_by}" + " and a language" * bool(config.language)
+        warn(f"no document has {figure}, so there are no percentiles; all documents have the bucket 'all'")
+    elif config.by_language and stats.documents and not stats.words:
+        known = ", ".join(sorted(model_paths(config)))
+        warn(f"no document has a perplexity: none has words and a language with a model, {known}")
+    elif config.cutoffs and stats.words and set(stats.buckets) == {NO_BUCKET}:
+        known = ", ".join(sorted(cutoffs))
+        warn(f"all documents have the bucket 'all': none has words and a language of {config.cutoffs}, {known}")
 
 
 class _Shards:
