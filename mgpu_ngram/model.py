@@ -21,6 +21,7 @@ from mgpu_ngram.core.words import Words, line_of
 from mgpu_ngram.engine.device import device_of, move_to, synchronize, to_device, to_host_fast
 from mgpu_ngram.engine.open_model import KeyedModel, open_keyed, open_model
 from mgpu_ngram.engine.score import BlockScores, Replica, check_index
+from mgpu_ngram.engine.torch_arrays import as_integers, not_compiled, on_stream_of, tensors_like
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.model_states import ModelStates
@@ -127,15 +128,20 @@ class Model(ModelStates):
             tokens += len(block.codes_T)
         return score_job.perplexity(total, tokens)
 
+    @not_compiled
     def score_ids(self, ids: Any, offsets: Any, bos: bool = True, eos: bool = True) -> Any:
         """Return the log10 probability of sentences of word ids, (S,) float32 on the device of `ids`.
 
-        ids      (T,) integers below len(vocabulary), NumPy or CuPy; copied to the model's device if needed
-        offsets  (S + 1,) integers, NumPy or CuPy: sentence s is ids[offsets[s]:offsets[s + 1]]
+        ids      (T,) integers below len(vocabulary), NumPy, CuPy or PyTorch; copied to the model's device if needed
+        offsets  (S + 1,) integers: sentence s is ids[offsets[s]:offsets[s + 1]]
 
+        From a PyTorch tensor, the result is a tensor; if it is on a GPU, the work is done on PyTorch's current stream.
         Raises InputError for ids or offsets that are out of range.
         """
-        return move_to(self._replica.score_ids(ids, offsets, bos, eos).total_S, device_of(ids))
+        with on_stream_of(ids, offsets):
+            given_T, given_S = as_integers("ids", ids), as_integers("offsets", offsets)
+            total_S = self._replica.score_ids(given_T, given_S, bos, eos).total_S
+            return tensors_like(ids, move_to(total_S, device_of(given_T)))[0]
 
     @cached_property
     def _replica(self) -> Replica:

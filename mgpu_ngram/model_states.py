@@ -10,17 +10,16 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import check_gpu, device_of, memory_guard, move_to, refuse_capture, synchronize
-from mgpu_ngram.engine.row_options import RowOptions, check_option
+from mgpu_ngram.engine.row_options import RowOptions, check_flag, check_option
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.state_model import SCALE_UNITS, StateModel
-from mgpu_ngram.engine.states import EMPTY, MAX_STATE
+from mgpu_ngram.engine.states import EMPTY, MAX_BATCH, MAX_STATE
 from mgpu_ngram.engine.token_states import TokenStates
-from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, not_compiled, on_stream_of, torch_of
+from mgpu_ngram.engine.torch_arrays import as_integers, not_compiled, on_stream_of, tensors_like
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.next_words import NextWords
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
-MAX_BATCH = 1 << 40
 FEWER = "give fewer states at once"
 
 
@@ -52,7 +51,8 @@ class ModelStates(NextWords):
         out  an array or a tensor to fill and return; None: a new array
         """
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not 0 <= batch <= MAX_BATCH:
-            raise InputError(f"batch is {batch!r} but must be a number of sentences, 0 to {MAX_BATCH:,}")
+            raise InputError(f"batch is {batch!r:.60} but must be a number of sentences, 0 to {MAX_BATCH:,}")
+        check_flag("bos", bos)
         with on_stream_of(out), memory_guard(f"making {batch:,} states", self.device, FEWER):
             state = self._state_model.begin if bos else EMPTY
             if out is None:
@@ -84,7 +84,7 @@ class ModelStates(NextWords):
                 targets = tuple(writable(array, states_B.shape, dtype, self.device) for array, dtype in names)
             with memory_guard(f"scoring {len(states_B):,} words", self.device, FEWER):
                 made = model.step(states_B, words_B, scale, targets)
-            return out if out is not None else _like(states, *made)
+            return out if out is not None else tensors_like(states, *made)
 
     @not_compiled
     def final(self, states: Any, scale: str = "log10") -> Any:
@@ -94,7 +94,7 @@ class ModelStates(NextWords):
             states_B = self._numbers("states", states, np.int32)
             with memory_guard(f"scoring {len(states_B):,} words", self.device, FEWER):
                 ends_B = array_module(states_B).full(len(states_B), self._state_model.end, np.int32)
-                [made] = _like(states, self._state_model.step(states_B, ends_B, scale)[0])
+                [made] = tensors_like(states, self._state_model.step(states_B, ends_B, scale)[0])
             return made
 
     @not_compiled
@@ -111,6 +111,7 @@ class ModelStates(NextWords):
         Raises InputError for invalid arguments and RunError if the memory is too small.
         """
         options = _options(self.arrays.trie.order, scale, dtype)
+        check_flag("next_states", next_states)
         rows, following = _pair(out) if out is not None else (None, None)
         with on_stream_of(states, rows, following):
             model, states_B = self._state_model, self._numbers("states", states, np.int32)
@@ -123,15 +124,15 @@ class ModelStates(NextWords):
                 made, after = model.advance(states_B, options, next_states, row_target, state_target)
             if out is not None:
                 return rows, following
-            return _like(states, made)[0], None if after is None else _like(states, after)[0]
+            return tensors_like(states, made)[0], None if after is None else tensors_like(states, after)[0]
 
     def advance_tokens(self, states: Any, tokens: TokenStates) -> tuple[Any, Any]:
         """Return ln P of every token after each state, (B, V) float32, and the states after them, (B, V) int32."""
         if not isinstance(tokens, TokenStates):
-            raise InputError(f"tokens is {tokens!r} but must be the TokenStates of a vocabulary of tokens")
+            raise InputError(f"tokens is {tokens!r:.60} but must be the TokenStates of a vocabulary of tokens")
         with on_stream_of(states), memory_guard("making rows of tokens", self.device, "give fewer states at once"):
             rows, after = tokens.advance(self._numbers("states", states, np.int32))
-            return _like(states, rows)[0], _like(states, after)[0]
+            return tensors_like(states, rows)[0], tensors_like(states, after)[0]
 
     @property
     def _state_model(self) -> StateModel:
@@ -153,10 +154,7 @@ class ModelStates(NextWords):
         if is_ready and hasattr(values, "flags") and values.ndim == 1 and values.flags.c_contiguous:
             check_gpu(name, values, self._state_model.table.state_G)
             return values
-        torch = torch_of(values)
-        if torch is not None and values.dtype == torch.bfloat16:
-            raise InputError(f"{name} are of dtype bfloat16 but must be integers; give int32")
-        array = as_array(values)
+        array = as_integers(name, values)
         try:
             array = array if hasattr(array, "dtype") else np.asarray(array)
         except ValueError:
@@ -190,12 +188,3 @@ def _pair(out: Any) -> tuple[Any, Any]:
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         raise InputError(f"out is {type(out).__name__} but must be two arrays: (log-probabilities, states)")
     return out[0], out[1]
-
-
-def _like(states: Any, *arrays: Any) -> tuple[Any, ...]:
-    """Return arrays as tensors if the states are one; uint16, the bits of bfloat16, as that."""
-    torch = torch_of(states)
-    if torch is None:
-        return arrays
-    tensors = (as_tensor(array.view(np.int16) if array.dtype == np.uint16 else array, states) for array in arrays)
-    return tuple(tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor for tensor in tensors)

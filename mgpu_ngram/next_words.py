@@ -27,9 +27,9 @@ from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, replica_bytes, rows_of, use_block
-from mgpu_ngram.engine.row_options import RowOptions, block_rows
+from mgpu_ngram.engine.row_options import RowOptions, block_rows, check_flag
 from mgpu_ngram.engine.sample_words import WordSampler
-from mgpu_ngram.engine.torch_arrays import not_compiled, on_stream_of
+from mgpu_ngram.engine.torch_arrays import not_compiled, on_stream_of, tensors_like
 
 SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
 MAX_CALLED_HISTORIES = 1 << 16  # per block that workers make; they pass through the scheduler, about 20 bytes each
@@ -41,8 +41,11 @@ class NextWords:
     """The methods of `Model` for next-word distributions.
 
     A history is a string of words, a list of words or an array of ids. Several histories are a list of these, or a
-    matrix of ids with a row per history (NumPy or CuPy). Unknown words are <unk>. Only the last order - 1 words of a
-    history count. A string without words is the empty history.
+    matrix of ids with a row per history (NumPy, CuPy or PyTorch). Unknown words are <unk>. Only the last order - 1
+    words of a history count. A string without words is the empty history.
+
+    From a PyTorch tensor of ids, `distribution` and `sample` make tensors; if it is on a GPU, they work on PyTorch's
+    current stream.
     """
 
     device: str
@@ -88,16 +91,20 @@ class NextWords:
         is on the device of the model. Its rows may be padded so that each starts at a multiple of 128 bytes. Raises
         InputError for invalid arguments and RunError if the memory is too small.
         """
+        check_flag("bos", bos)
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         if top_k is not None and out is not None:
             raise InputError("out is for whole rows but top_k is given; leave one of them out")
-        with on_stream_of(out):
+        with on_stream_of(out, histories):
             codes_T, positions_H = self._codes(several(histories))
             shape = len(positions_H), len(options.orders), len(self.arrays.words)
             target = None if out is None else writable(out, shape, dtype, self.device)
             with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
                 made = self._next_word_model.find_and_make(codes_T, positions_H, options, bos, target)
-            return made if out is None else out
+            if out is not None:
+                return out
+            tensors = tensors_like(histories, *(made if options.top_k else (made,)))
+            return tensors if options.top_k else tensors[0]
 
     def iter_distributions(
         self,
@@ -122,6 +129,7 @@ class NextWords:
 
         A generator: work starts when the caller asks for the first block, and ends when the generator is closed.
         """
+        check_flag("bos", bos)
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         _check_rows(rows)
         if compact and top_k is not None:
@@ -166,15 +174,17 @@ class NextWords:
 
         The other arguments are those of `iter_distributions`.
         """
+        check_flag("bos", bos)
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         _check_rows(rows)
         if not callable(fn):
-            raise InputError(f"fn is {fn!r} but must be a function of a block; give it before the histories")
+            raise InputError(f"fn is {fn!r:.60} but must be a function of a block; give it before the histories")
         if client is None:
             yield from map(fn, self._blocks_here(histories, options, bos, rows, False))
         else:
             yield from self._from_workers(histories, bos, options, fn, rows, client)
 
+    @not_compiled
     def sample(
         self,
         histories: Any,
@@ -197,7 +207,10 @@ class NextWords:
         sums of the last temperature are kept. top_k up to 1,024 without top_p needs no sums. Raises RunError if the
         memory is too small.
         """
-        return self._draw(self._find(several(histories), bos), 0, seed, temperature, top_k, top_p)
+        check_flag("bos", bos)
+        with on_stream_of(histories):
+            drawn_H = self._draw(self._find(several(histories), bos), 0, seed, temperature, top_k, top_p)
+            return tensors_like(histories, drawn_H)[0]
 
     def generate(
         self,
@@ -210,7 +223,7 @@ class NextWords:
     ) -> str:
         """Return sampled words that continue a sentence, until its end or up to max_words words."""
         if isinstance(max_words, bool) or not (isinstance(max_words, (int, np.integer)) and max_words >= 0):
-            raise InputError(f"max_words is {max_words!r} but must be a number, 0 or more")
+            raise InputError(f"max_words is {max_words!r:.60} but must be a number, 0 or more")
         history: list[str | bytes] = list(line_of(prompt, "prompt").split())
         end = self.arrays.words.id("</s>")
         made: list[str] = []
@@ -275,11 +288,11 @@ class NextWords:
         if not (_is_finite(temperature) and temperature >= 0):
             raise InputError(f"temperature is {temperature!r:.60} but must be a finite number, 0 or more")
         if not (isinstance(top_p, (int, float, np.floating)) and 0 < top_p <= 1):
-            raise InputError(f"top_p is {top_p!r} but must be above 0 and at most 1")
+            raise InputError(f"top_p is {top_p!r:.60} but must be above 0 and at most 1")
         if top_k is not None and not (isinstance(top_k, (int, np.integer)) and top_k >= 1 and top_k is not True):
-            raise InputError(f"top_k is {top_k!r} but must be 1 or more; leave it out for all words")
+            raise InputError(f"top_k is {top_k!r:.60} but must be 1 or more; leave it out for all words")
         if not (isinstance(seed, (int, np.integer)) and 0 <= seed <= MAX_SEED):
-            raise InputError(f"seed is {seed!r} but must be 0 to 2^64 - 1")
+            raise InputError(f"seed is {seed!r:.60} but must be 0 to 2^64 - 1")
         with memory_guard("sampling words", self.device, "give fewer histories at once"):
             return self._sampler.sample(found, number, seed, float(temperature), top_k or 0, top_p)
 
@@ -352,4 +365,4 @@ def _is_finite(value: Any) -> bool:
 
 def _check_rows(rows: Any) -> None:
     if rows is not None and not (isinstance(rows, (int, np.integer)) and 1 <= rows <= sys.maxsize):
-        raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out to fill the memory")
+        raise InputError(f"rows is {rows!r:.60} but must be 1 or more; leave it out to fill the memory")

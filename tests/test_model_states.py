@@ -249,15 +249,25 @@ def test_tensors_in_tensors_out(arpa):
     assert model.advance(after)[0].stride() == (32, 1)  # rows begin at multiples of 128 bytes: they are not copied
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda torch: torch.zeros(2, dtype=torch.bfloat16), "states are of dtype bfloat16 but must be integers"),
+        (
+            lambda torch: torch.zeros(2, dtype=torch.bfloat16),
+            r"states are torch.bfloat16 of shape \(2,\) but must be integers",
+        ),
         (
             lambda torch: torch.zeros(2, dtype=torch.int32).to_sparse(),
             "a tensor is torch.sparse_coo on cpu but must be",
         ),
         (lambda torch: torch.zeros(2, dtype=torch.int32, device="meta"), "a tensor is torch.strided on meta but must"),
+        (
+            lambda torch: torch.nested.as_nested_tensor([torch.zeros(2), torch.zeros(3)]),
+            "a tensor is nested but must be dense; give tensor.to_padded",
+        ),
+        (lambda torch: torch.zeros(2, dtype=torch.float8_e4m3fn), "states are torch.float8_e4m3fn of shape"),
+        (lambda torch: torch.zeros(2, dtype=torch.complex64).conj(), "states are torch.complex64 of shape"),
     ],
 )
 def test_tensors_that_are_no_states(arpa, make, message):
@@ -311,3 +321,25 @@ def test_tensors_of_a_stream(arpa):
             )
             found = [tensor.cpu().numpy() for tensor in made]
         assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_flags_are_true_or_false(arpa):
+    model = ng.Model.load(arpa, "cpu")
+    for value in ("no", None, 2, 0.0, np.zeros(2)):
+        for name, call in {
+            "bos": lambda bos: model.start(1, bos),
+            "next_states": lambda following: model.advance([0], next_states=following),
+        }.items():
+            with pytest.raises(ng.InputError, match=f"^{name} is .* but must be True or False$"):
+                call(value)
+    assert model.start(1, np.bool_(False))[0] == model.start(1, 0)[0] == -1
+
+
+def test_messages_are_one_line_whatever_they_show(arpa):
+    model = ng.Model.load(arpa, "cpu")
+    with pytest.raises(ng.InputError, match=r"^batch is array\(\[\[0., 0.\], \[0., 0.\]\]\) but must be a number"):
+        model.start(np.zeros((2, 2)))
+    with pytest.raises(ng.InputError, match=r"^scale is array\(\[\[0., 0.\], \[0., 0.\]\]\) but must be log10 or ln$"):
+        model.step([0], [1], scale=np.zeros((2, 2)))
+    for error in ng.InputError, ng.RunError:
+        assert str(error("one\n  two\r\nthree")) == "one two three"

@@ -40,8 +40,8 @@ def resolve_device(wanted: str) -> str:
 
     "auto" is the GPU if one is visible and CuPy is installed.
     """
-    if wanted not in ("auto", "cpu", "gpu"):
-        raise InputError(f"device is {wanted!r} but must be auto, cpu or gpu")
+    if not isinstance(wanted, str) or wanted not in ("auto", "cpu", "gpu"):
+        raise InputError(f"device is {wanted!r:.60} but must be auto, cpu or gpu")
     if wanted == "cpu":
         return "cpu"
     gpus, cupy = visible_gpus(), importlib.util.find_spec("cupy") is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +14,24 @@ INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells report it
 class InputError(ValueError):
     """An input cannot be used: a wrong path or option, or a damaged file. Exit status 2."""
 
+    def __init__(self, message: str = ""):
+        super().__init__(_in_one_line(message))
+
 
 class RunError(RuntimeError):
     """The run failed: out of memory, full disk, lost workers. Exit status 1."""
 
+    def __init__(self, message: str = ""):
+        super().__init__(_in_one_line(message))
+
 
 class InputWarning(UserWarning):
     """An input is used, but perhaps not as the user expects."""
+
+
+def _in_one_line(message: str) -> str:
+    """Return a message without line breaks: values in it, such as arrays, may be shown in several lines."""
+    return re.sub(r"\s*[\r\n]\s*", " ", str(message))
 
 
 _emit: Callable[..., None] = warnings.warn

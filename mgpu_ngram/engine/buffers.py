@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import check_gpu
-from mgpu_ngram.engine.torch_arrays import check_dense, torch_of
+from mgpu_ngram.engine.torch_arrays import check_dense, to_numpy, torch_of
 
 
 def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
@@ -64,7 +64,9 @@ def _array(out: Any, device: str) -> Any:
     if isinstance(out, np.ndarray):
         return out
     if torch_of(out) is not None:
-        return out.numpy()  # DLPack of earlier releases does not tell whether memory may be written
+        if out.is_neg() or out.is_conj():  # PyTorch would write into a copy
+            raise InputError("out is a view with another sign than its memory; give out.clone()")
+        return to_numpy(out)  # DLPack of earlier releases does not tell whether memory may be written
     if hasattr(out, "__dlpack__"):
         return np.from_dlpack(out)
     raise InputError(f"out is {type(out).__name__} but must be an array or an object with DLPack")

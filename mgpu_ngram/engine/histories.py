@@ -11,6 +11,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words, line_of
 from mgpu_ngram.engine.device import move_to, to_device, to_device_fast
+from mgpu_ngram.engine.torch_arrays import as_integers, check_dense
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.score.find_codes import find_codes
@@ -43,12 +44,13 @@ class Encoder:
         return codes_T, xp.arange(len(codes_T)) if bos else xp.flatnonzero(codes_T)
 
     def histories(self, histories: Any) -> tuple[Any, Any]:
-        """Return (codes_T, positions_H) of histories: strings, lists of words, arrays of ids, or one matrix of ids.
+        """Return (codes_T, positions_H) of histories: strings, lists of words, arrays or tensors of ids, or one
+        matrix of ids.
 
         Raises InputError for other types, and for ids outside the vocabulary.
         """
         if hasattr(histories, "ndim"):
-            return self._of_ids(histories)
+            return self._of_ids(as_integers("histories", histories))
         histories = list(histories)
         if all(isinstance(history, (str, bytes)) for history in histories):
             text = bytearray().join(line_of(history, f"history {i}") for i, history in enumerate(histories))
@@ -72,7 +74,7 @@ class Encoder:
         if not _is_of_ids(ids_HK, 2):
             raise InputError(
                 f"histories are {ids_HK.dtype} of shape {tuple(ids_HK.shape)} but must be a list of histories, or a "
-                "matrix of ids (NumPy or CuPy), a row each"
+                "matrix of ids, a row each"
             )
         kept_HK = ids_HK[:, max(0, ids_HK.shape[1] - self.order + 1) :]
         ids_HK = move_to(array_module(ids_HK).ascontiguousarray(kept_HK), self.device)
@@ -87,6 +89,7 @@ class Encoder:
         """Return the codes of one history; `known` caches the ids of words."""
         if isinstance(history, (str, bytes)):
             history = line_of(history, f"history {i}").split()
+        history = as_integers(f"history {i}", history)
         if _is_of_ids(history, 1):
             ids = move_to(history[max(0, len(history) - self.order + 1) :], "cpu").tolist()
             if ids:
@@ -118,9 +121,12 @@ def several(histories: Any) -> Any:
     """Return histories as a sequence; a string is one history. Raises InputError for other single values."""
     if isinstance(histories, (str, bytes)):
         return [histories]
+    check_dense(histories)
     is_several = histories.ndim > 0 if hasattr(histories, "ndim") else isinstance(histories, Iterable)
     if not is_several:
-        raise InputError(f"histories are {histories!r} but must be a list of histories, or a matrix of ids, a row each")
+        raise InputError(
+            f"histories are {histories!r:.60} but must be a list of histories, or a matrix of ids, a row each"
+        )
     return histories
 
 

@@ -62,7 +62,7 @@ class RowOptions:
         check_option("dtype", dtype, ROW_DTYPES)
         if top_k is not None:
             if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or not 1 <= top_k <= MAX_TOP_K:
-                raise InputError(f"top_k is {top_k!r} but must be 1 to {MAX_TOP_K:,}; leave it out for all words")
+                raise InputError(f"top_k is {top_k!r:.60} but must be 1 to {MAX_TOP_K:,}; leave it out for all words")
             if dtype != "float32":
                 raise InputError(f"dtype is {dtype} but the values of top_k are float32; leave dtype out")
         return cls(_parsed(orders, order), mode, scale, dtype, None if top_k is None else int(top_k))
@@ -84,7 +84,14 @@ class RowOptions:
 def check_option(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise InputError unless the value of an option is one of the known ones."""
     if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name} is {value!r} but must be {' or '.join(known)}")
+        raise InputError(f"{name} is {value!r:.60} but must be {' or '.join(known)}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise InputError unless a value is True or False, or 1 or 0."""
+    is_number = isinstance(value, (bool, int, np.bool_, np.integer))
+    if not is_number or value not in (0, 1):
+        raise InputError(f"{name} is {value!r:.60} but must be True or False")
 
 
 def _parsed(orders: Any, order: int) -> tuple[int, ...]:
@@ -97,9 +104,11 @@ def _parsed(orders: Any, order: int) -> tuple[int, ...]:
             several = map(int, several.split(","))
         numbers = sorted({operator.index(n) for n in several})
     except (TypeError, ValueError):
-        raise InputError(f"orders is {orders!r} but must be all, max or numbers such as 1,2,{order}") from None
+        raise InputError(f"orders is {orders!r:.60} but must be all, max or numbers such as 1,2,{order}") from None
     if not numbers or numbers[0] < 1 or numbers[-1] > order:
-        raise InputError(f"orders is {orders!r} but the model has orders 1 to {order}; give some of these, all or max")
+        raise InputError(
+            f"orders is {orders!r:.60} but the model has orders 1 to {order}; give some of these, all or max"
+        )
     return tuple(numbers)
 
 

@@ -203,7 +203,12 @@ class Replica:
 
     def _integers(self, name: str, values: Any) -> Any:
         """Return ids or offsets on the device. Raises InputError unless they are integers in one dimension."""
-        array = values if on_gpu(values) else np.asarray(values)
+        try:
+            array = values if on_gpu(values) else np.asarray(values)
+        except ValueError:  # NumPy's, of rows of several lengths
+            raise InputError(
+                f"{name} are rows of several lengths but ids and offsets must be integers in one dimension"
+            ) from None
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
             raise InputError(
                 f"{name} are {array.dtype} of shape {array.shape} but ids and offsets must be integers in one dimension"

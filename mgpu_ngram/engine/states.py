@@ -15,8 +15,9 @@ from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.step_states import EMPTY
 
-__all__ = ["EMPTY", "MAX_STATE", "signed_backoffs"]
+__all__ = ["EMPTY", "MAX_BATCH", "MAX_STATE", "signed_backoffs"]
 
+MAX_BATCH = 1 << 40  # states in one call
 MAX_STATE = np.iinfo(np.int32).max
 
 

@@ -24,20 +24,25 @@ def torch_of(value: Any) -> Any:
 
 
 def check_dense(value: Any) -> None:
-    """Raise InputError for a tensor that is sparse or has no memory; accept all other values."""
+    """Raise InputError for a tensor that is sparse, nested or quantised or has no memory; accept all other values."""
     torch = torch_of(value)
-    if torch is not None and (value.layout != torch.strided or value.is_meta):
+    if torch is None:
+        return
+    if value.layout != torch.strided or value.is_meta:
         raise InputError(
             f"a tensor is {value.layout} on {value.device} but must be dense and in memory; give tensor.to_dense(), or "
             "one that has values"
         )
+    if value.is_nested or value.is_quantized:
+        kind, way_out = ("nested", "to_padded_tensor(0)") if value.is_nested else ("quantized", "dequantize()")
+        raise InputError(f"a tensor is {kind} but must be dense; give tensor.{way_out}")
 
 
 def as_array(value: Any) -> Any:
     """Return a tensor as a NumPy or CuPy array that shares its memory; other values unchanged.
 
     A tensor of bfloat16, which NumPy and CuPy lack, becomes uint16: its bits. Raises InputError for a tensor that is
-    sparse or has no memory.
+    not dense, has no memory, or is of another dtype that they lack.
     """
     torch = torch_of(value)
     if torch is None:
@@ -46,8 +51,39 @@ def as_array(value: Any) -> Any:
     tensor, halves = value.detach(), value.dtype == torch.bfloat16
     if halves:
         tensor = tensor.view(torch.int16)
-    array = _cupy().from_dlpack(tensor) if tensor.is_cuda else tensor.cpu().numpy()
+    array = _cupy().from_dlpack(tensor) if tensor.is_cuda else to_numpy(tensor)
     return array.view(np.uint16) if halves else array
+
+
+def as_integers(name: str, values: Any) -> Any:
+    """Return `as_array` of values that must be integers. Raises InputError for a tensor of other numbers."""
+    check_dense(values)
+    if torch_of(values) is not None and (values.is_floating_point() or values.is_complex()):
+        raise InputError(
+            f"{name} are {values.dtype} of shape {tuple(values.shape)} but must be integers; give tensor.int()"
+        )
+    return as_array(values)
+
+
+def tensors_like(given: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Return arrays as tensors if the given value is one; uint16, the bits of bfloat16, as that."""
+    torch = torch_of(given)
+    if torch is None:
+        return arrays
+    tensors = (as_tensor(array.view(np.int16) if array.dtype == np.uint16 else array, given) for array in arrays)
+    return tuple(tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor for tensor in tensors)
+
+
+def to_numpy(tensor: Any) -> Any:
+    """Return a tensor as a NumPy array, which shares its memory if it is in host memory. Raises InputError for a dtype
+    that NumPy lacks.
+    """
+    try:
+        return tensor.cpu().resolve_conj().resolve_neg().numpy()
+    except TypeError:
+        raise InputError(
+            f"a tensor is of dtype {tensor.dtype}, which NumPy lacks; convert it: tensor.float()"
+        ) from None
 
 
 def as_tensor(array: Any, like: Any) -> Any:

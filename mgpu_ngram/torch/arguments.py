@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.torch_arrays import check_dense
 from mgpu_ngram.model import Model
 
 
@@ -43,9 +44,18 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
 
 def ordered(name: str, values: Any, kind: str) -> list[Any]:
     """Return the items of a list or of another collection that has an order; not of a string."""
-    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes, Mapping, Set)):
         raise InputError(f"{name} are {values!r:.60} but must be a list of {kind}")
-    return list(values)
+    return collection(name, values, kind)
+
+
+def collection(name: str, values: Any, kind: str) -> list[Any]:
+    """Return the items of a collection."""
+    check_dense(values)
+    try:
+        return list(values)
+    except TypeError:  # also of an array without dimensions
+        raise InputError(f"{name} are {values!r:.60} but must be a list of {kind}") from None
 
 
 def described(value: Any) -> str:
@@ -58,10 +68,13 @@ def check_tensor(name: str, given: Any) -> None:
     """Raise InputError unless a value is a tensor."""
     if not isinstance(given, torch.Tensor):
         raise InputError(f"{name} is {type(given).__name__} but must be a tensor")
+    if not given.is_meta:  # callers compare devices
+        check_dense(given)
 
 
 def check_integers(name: str, given: Any) -> None:
     """Raise InputError unless a value is a tensor of integers, (B,)."""
+    check_dense(given)
     is_tensor = isinstance(given, torch.Tensor)
     if not is_tensor or given.ndim != 1 or given.dtype == torch.bool or given.is_floating_point() or given.is_complex():
         raise InputError(f"{name} are {described(given)} but must be a tensor of integers, (B,)")

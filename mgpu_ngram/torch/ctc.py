@@ -12,11 +12,12 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCOptions, CTCSearch
 from mgpu_ngram.engine.ctc_tokens import read_labels
 from mgpu_ngram.engine.device import to_host_fast
+from mgpu_ngram.engine.row_options import check_flag
 from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 from mgpu_ngram.engine.torch_arrays import as_array, check_dense, not_compiled, on_stream_of
 from mgpu_ngram.model import Model
 
-from .arguments import check_model, finite_number, integer, ordered
+from .arguments import check_model, collection, finite_number, integer, ordered
 
 
 class CTCBeamSearch:
@@ -61,6 +62,7 @@ class CTCBeamSearch:
         self._known = None if unigrams is None else set(_words("unigrams", unigrams))
         self.alpha, self.beta = finite_number("alpha", alpha), finite_number("beta", beta)
         self.unk_score_offset = finite_number("unk_score_offset", unk_score_offset)
+        check_flag("lm_score_boundary", lm_score_boundary)
         self.lm_score_boundary = bool(lm_score_boundary)
         self._searches: dict[str, CTCSearch] = {}
 
@@ -111,6 +113,7 @@ class CTCBeamSearch:
             _words("hotwords", () if hotwords is None else hotwords),
             finite_number("hotword_weight", hotword_weight),
         )
+        check_flag("prune_history", prune_history)
         tensor = self._checked(log_probs)
         history = max(1, self.model.order - 1 if self.model else 0) if prune_history else 0
         rules = CTCOptions(
@@ -133,12 +136,12 @@ class CTCBeamSearch:
         V = len(self.alphabet.texts)
         if not isinstance(log_probs, torch.Tensor):
             raise InputError(f"log_probs are {type(log_probs).__name__} but must be a tensor")
+        check_dense(log_probs)
         if log_probs.ndim != 3 or not log_probs.is_floating_point():
             raise InputError(
                 f"log_probs are {log_probs.dtype} of shape {tuple(log_probs.shape)} but must be floating-point numbers "
                 "of shape (B, T, V)"
             )
-        check_dense(log_probs)
         if log_probs.shape[2] != V:
             raise InputError(
                 f"log_probs have {log_probs.shape[2]:,} tokens but there are {V:,} labels, with the blank; give the "
@@ -178,9 +181,9 @@ class CTCBeamSearch:
 
 
 def _words(name: str, words: Iterable[str]) -> list[str]:
-    if isinstance(words, (str, bytes)) or not isinstance(words, Iterable):
+    if isinstance(words, (str, bytes)):
         raise InputError(f"{name} are {words!r:.60} but must be a list of words; give [{words!r:.60}]")
-    made = list(words)
+    made = collection(name, words, "words")
     for word in made:
         if not isinstance(word, str):
             raise InputError(f"{name} have {word!r:.60} but must be strings")
@@ -190,7 +193,8 @@ def _words(name: str, words: Iterable[str]) -> list[str]:
 def _integers(name: str, values: Any, batch: int) -> np.ndarray:
     """Return an integer for each utterance, (B,) in host memory."""
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
+        check_dense(values)
+        values = values.detach().cpu().resolve_conj()
     try:
         array = to_host_fast(values) if hasattr(values, "__cuda_array_interface__") else np.asarray(values)
     except (TypeError, ValueError):  # of bfloat16, or rows of several lengths

@@ -17,6 +17,8 @@ from .arguments import check_model, described, finite_number, integer, ordered
 from .ngram_lm import NGramLM
 from .word_scores import PieceScores
 
+SCORE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
 
 class LogitsProcessor:
     """Adds the scores of an n-gram model, of token ids or of words, in Hugging Face's `generate`.
@@ -128,6 +130,7 @@ class LogitsProcessor:
 
 def _ids(name: str, given: Any) -> list[int]:
     """Return a list of token ids from one id, several ids or None."""
+    check_dense(given)
     several = given.tolist() if hasattr(given, "tolist") else [] if given is None else given
     is_one = isinstance(several, str) or not isinstance(several, Iterable)
     return [integer(name, token) for token in ([several] if is_one else several)]
@@ -135,11 +138,12 @@ def _ids(name: str, given: Any) -> list[int]:
 
 def _check(input_ids: Any, scores: Any) -> None:
     """Raise InputError unless the arguments of a call fit together."""
+    check_dense(input_ids)
+    check_dense(scores)
     both = isinstance(input_ids, torch.Tensor) and isinstance(scores, torch.Tensor)
     fit = both and input_ids.ndim == scores.ndim == 2 and len(input_ids) == len(scores)
-    if not fit or input_ids.dtype not in (torch.int64, torch.int32) or not scores.is_floating_point():
+    if not fit or input_ids.dtype not in (torch.int64, torch.int32) or scores.dtype not in SCORE_DTYPES:
         raise InputError(
             f"input_ids are {described(input_ids)} and scores {described(scores)} but must be tensors of integers, "
-            "(B, L), and of floating-point numbers, (B, V)"
+            "(B, L), and of floating-point numbers of 16 bits or more, (B, V)"
         )
-    check_dense(scores)

@@ -9,12 +9,14 @@ import torch
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import DROPPED_BITS, tensor_rows
 from mgpu_ngram.engine.states import EMPTY, MAX_STATE
+from mgpu_ngram.engine.torch_arrays import check_dense
 
 from . import operators
 from .arguments import check_tensor, described, finite_number, integer, ordered
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
 
+MAX_WEIGHTS = 1 << 40
 ALIGNED_COLUMNS = 8  # columns; 8 numbers of float16 are 16 bytes
 
 
@@ -52,6 +54,11 @@ class MixtureOfDistributions(torch.nn.Module):
         if shares.get("words") and not num_counts:
             raise InputError("block_dropout drops the words but num_counts is 0, so that nothing is left; give 0")
         self.num_words, self.num_counts, self.block_dropout = num_words, num_counts, shares
+        if hidden_size * (num_words + num_counts) > MAX_WEIGHTS:
+            raise InputError(
+                f"hidden_size {hidden_size:,} and {num_words + num_counts:,} words and count distributions need over "
+                f"{MAX_WEIGHTS:,} weights; give smaller ones"
+            )
         columns = -(-(num_words + num_counts) // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
         self.logits = torch.nn.Linear(hidden_size, columns)
 
@@ -119,7 +126,8 @@ class MixtureOfDistributions(torch.nn.Module):
         for i, model in enumerate(models):
             if not isinstance(model, NGramLM):
                 raise InputError(f"model {i} is {type(model).__name__} but must be an NGramLM")
-        if not isinstance(states, torch.Tensor) or states.dtype not in (torch.int64, torch.int32):
+        check_tensor("states", states)
+        if states.dtype not in (torch.int64, torch.int32):
             raise InputError(f"states are {described(states)} but must be a tensor of int64 or int32")
         sizes = [model.vocab_size for model in models]
         if sizes != [self.num_words] * self.num_counts or states.shape != (*shape, self.num_counts):
@@ -143,6 +151,7 @@ class MixtureOfDistributions(torch.nn.Module):
 
     def _check(self, hidden: torch.Tensor, **others: torch.Tensor) -> None:
         size = self.logits.in_features
+        check_dense(hidden)
         if not isinstance(hidden, torch.Tensor) or hidden.shape[-1:] != (size,) or not hidden.is_floating_point():
             raise InputError(
                 f"hidden states are {described(hidden)} but must be a tensor of floating-point numbers of shape "

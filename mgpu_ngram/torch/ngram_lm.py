@@ -10,8 +10,11 @@ from typing import Any
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.states import EMPTY
+from mgpu_ngram.core.files import check_path
+from mgpu_ngram.engine.row_options import check_flag
+from mgpu_ngram.engine.states import EMPTY, MAX_BATCH
 from mgpu_ngram.engine.token_states import TokenStates
+from mgpu_ngram.engine.torch_arrays import check_dense
 from mgpu_ngram.model import Model
 
 from . import operators
@@ -43,6 +46,7 @@ class NGramLM(torch.nn.Module):
         super().__init__()
         check_model(model)
         tokens = ordered("tokens", tokens, "words, by token id")
+        check_flag("normalize_unk", normalize_unk)
         self.vocab_size, self._tokens, self._share = len(tokens), tokens, normalize_unk
         self._number = operators.number_of(self)
         self._use(model)
@@ -67,6 +71,7 @@ class NGramLM(torch.nn.Module):
 
         Raises InputError for a file of another format, and for a .nemo file with another number of tokens.
         """
+        check_path(lm_path, "lm_path")
         vocab_size, token_offset = integer("vocab_size", vocab_size, 1), integer("token_offset", token_offset, 0)
         if token_offset and vocab_size + token_offset > sys.maxunicode + 1:
             raise InputError(
@@ -119,7 +124,10 @@ class NGramLM(torch.nn.Module):
     def get_init_states(self, batch_size: int, bos: bool = True) -> torch.Tensor:
         """Return the states of sentences that have not begun, (B,) int64; see `Model.start`."""
         if not torch.compiler.is_compiling():
+            check_flag("bos", bos)
             batch_size = integer("batch_size", batch_size, 0)
+            if batch_size > MAX_BATCH:
+                raise InputError(f"batch_size is {batch_size:,} but must be at most {MAX_BATCH:,}")
         return torch.full((batch_size,), self._begin if bos else EMPTY, dtype=torch.int64, device=self.device)
 
     def advance(self, states: torch.Tensor, eos_id: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -167,10 +175,12 @@ class NGramLM(torch.nn.Module):
         labels_lengths  (B,) labels of each row; None: all
         eos             also of the end, behind the labels of each row: (B, L + 1)
         """
+        check_flag("bos", bos)
+        check_flag("eos", eos)
         labels, labels_lengths = self._checked(labels, labels_lengths)
         rows, length = labels.shape
         states = self.get_init_states(rows, bos).to(labels.device)
-        made = torch.zeros(rows, length + eos, dtype=torch.float32, device=labels.device)
+        made = torch.zeros(rows, length + bool(eos), dtype=torch.float32, device=labels.device)
         for i in range(length):
             is_label, of_label = i < labels_lengths, labels[:, i : i + 1]
             scores, after = self.advance(states)
@@ -182,6 +192,8 @@ class NGramLM(torch.nn.Module):
 
     def _checked(self, labels: torch.Tensor, lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return labels, 0 behind the ends of rows, and the lengths, both int64. Waits for the GPU."""
+        check_dense(labels)
+        check_dense(lengths)
         if not isinstance(labels, torch.Tensor) or labels.ndim != 2 or labels.dtype not in (torch.int64, torch.int32):
             raise InputError(f"labels are {described(labels)} but must be a tensor of integers, (B, L)")
         (rows, length), device = labels.shape, labels.device
@@ -191,13 +203,15 @@ class NGramLM(torch.nn.Module):
             raise InputError(
                 f"labels_lengths are {lengths!r:.60} but must be {rows} integers, one for each row"
             ) from None
-        if lengths.shape != (rows,) or (rows and (lengths.is_floating_point() or lengths.dtype == torch.bool)):
+        is_real = lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool
+        if lengths.shape != (rows,) or (rows and is_real):
             raise InputError(f"labels_lengths are {described(lengths)} but must be {rows} integers, one for each row")
+        lengths = lengths.to(torch.int64)  # PyTorch does not compare uint64
         labels = labels.to(torch.int64).where(torch.arange(length, device=device) < lengths[:, None], 0)
         for name, numbers, most in ("labels", labels, self.vocab_size - 1), ("labels_lengths", lengths, length):
             wrong = numbers[(numbers < 0) | (numbers > most)]
             if len(wrong):
                 raise InputError(f"{name} have {wrong[0].item()} but must be 0 to {most}")
-        return labels, lengths.to(torch.int64)
+        return labels, lengths
 
     score_sentences = forward  # another name in NeMo
