@@ -16,7 +16,8 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel
+from mgpu_ngram.engine.next_word import NextWordModel
+from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES, ROW_DTYPES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 

@@ -13,7 +13,8 @@ from mgpu_ngram.benchmarks.distribution_limits import COPY
 from mgpu_ngram.benchmarks.distribution_rates import dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
 from mgpu_ngram.benchmarks.units import DISTRIBUTIONS_PER_SECOND, HISTORIES_PER_SECOND
-from mgpu_ngram.engine.next_word import FoundHistories, densify_block
+from mgpu_ngram.engine.next_word import densify_block
+from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 

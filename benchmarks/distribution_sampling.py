@@ -13,7 +13,7 @@ from mgpu_ngram.benchmarks.score_ceilings import READ_BYTES, SECTORS, random_rea
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.benchmarks.units import NGRAMS_PER_SECOND, WORDS_PER_SECOND
 from mgpu_ngram.core.vocabulary import START_ID
-from mgpu_ngram.engine.next_word import FoundHistories
+from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.sum_children import sum_children

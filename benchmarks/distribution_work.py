@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.score_work import walk
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.vocabulary import START_ID
-from mgpu_ngram.engine.next_word import FoundHistories
+from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.dispatch import array_module
 

@@ -26,7 +26,8 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.gang import Communicator
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.lda_blocks import CorpusPart, Room
+from mgpu_ngram.engine.lda_blocks import Room
+from mgpu_ngram.engine.lda_documents import CorpusPart
 
 SWEEPS = {"gpu": {"NYTimes": 100, "PubMed": 30}, "cpu": {"NYTimes": 3, "PubMed": 3}}
 TOPICS = {"gpu": 1024, "cpu": 64}

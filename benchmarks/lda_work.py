@@ -18,7 +18,8 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import Stopwatch, synchronize
 from mgpu_ngram.engine.lda import Group, Sampler, document_counts, make_sampler, start_topics, sweep, word_topics
-from mgpu_ngram.engine.lda_blocks import Block, CorpusPart, Room
+from mgpu_ngram.engine.lda_blocks import Room
+from mgpu_ngram.engine.lda_documents import Block, CorpusPart
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
 

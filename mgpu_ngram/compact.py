@@ -8,9 +8,9 @@ from typing import Any
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine import next_word as distribution
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import memory_guard
+from mgpu_ngram.engine.next_word import densify_block
 from mgpu_ngram.engine.row_options import RowOptions
 
 __all__ = ["CompactBlock", "densify"]
@@ -40,5 +40,5 @@ def densify(
     shape = len(block), len(options.orders), len(block.prob_V)
     target = None if out is None else writable(out, shape, dtype, device)
     with memory_guard(f"making rows of shape {shape}", device, "cut the block into block.parts(rows)"):
-        made = distribution.densify_block(block, options, device, cpu_cores(), target)
+        made = densify_block(block, options, device, cpu_cores(), target)
     return made if out is None else out

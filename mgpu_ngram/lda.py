@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.api import executor_of
 from mgpu_ngram.cluster.devices import cpu_cores
-from mgpu_ngram.core.bags import empty_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.estimator import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     NotFittedError,
     TransformerMixin,
-    check_columns,
 )
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.output import new_file
-from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, load_topic_model, save_topic_model
 from mgpu_ngram.engine.bag_corpus import BagCorpus
-from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.coherence import COHERENCE_MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.fold_documents import to_csr
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
@@ -37,15 +29,11 @@ from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import most_probable
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.lda.run import PART_TOKENS, priors_of, settings_of
-from mgpu_ngram.jobs.lda.train import corpus_of, shared_folder, train
 from mgpu_ngram.jobs.topics.files import HTML, check_file
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
-from mgpu_ngram.lda_fitted import FittedModel, device_for
-from mgpu_ngram.lda_inputs import CONFIG_NAMES, config_of, is_counts, seed_of, text_bytes, updates_of
-
-TEXT_PARAMETERS = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
-BAG_BYTES_PER_SECOND = 8e6  # bytes of text that 2 CPU cores turn into bags of words in a second, rounded down
+from mgpu_ngram.lda_fitted import FittedModel
+from mgpu_ngram.lda_inputs import CONFIG_NAMES, config_of, documents_of, seed_of, updates_of
+from mgpu_ngram.lda_training import trained
 
 
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -356,67 +344,16 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return config_of(self, seed)
 
     def _documents(self, X: Any, fitting: bool = False) -> BagCorpus:
-        """Return documents as bags of words, of the model's vocabulary unless `fitting` chooses one."""
-        words = self.vocabulary if fitting else self._model.words
-        if hasattr(X, "__array__") and not hasattr(X, "shape"):
-            X = np.asarray(X)
-        if len(getattr(X, "shape", ())) == 2:
-            check_columns(self, X, reset=fitting)
-        token_pattern = self.token_pattern or DEFAULT_PATTERN
-        options = TextOptions(self.lowercase, token_pattern, *(getattr(self, name) for name in TEXT_PARAMETERS[2:]))
-        if fitting and is_counts(X):
-            options.refuse_for("X")
-        if words is None and not fitting and not is_counts(X):
-            raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
-        documents = bags_of(X, words, options, device_for(self.device, text_bytes(X) / BAG_BYTES_PER_SECOND))
-        if fitting and len(getattr(X, "shape", ())) != 2:
-            self.n_features_in_ = documents.num_words
-            with suppress(AttributeError):
-                del self.feature_names_in_
-        elif documents.num_words != self.n_features_in_:
-            raise InputError(f"X has {documents.num_words} features, but the model has {self.n_features_in_}")
-        return documents
+        return documents_of(self, X, fitting)
 
     def _train(self, config: LdaConfig, documents: BagCorpus, client: Any, earlier: TopicModel | None = None) -> None:
         """Set the model to that of the documents, in addition to those of the earlier model."""
-        priors = earlier.priors if earlier else priors_of(config, self.seeds or {}, documents)
-        executor, folder = None, None
-        try:
-            if client is not None:
-                executor = executor_of(self.device, client)
-                folder = shared_folder(executor)
-            held_out = config.held_out, config.seed
-            blocks = documents.blocks(PART_TOKENS)
-            corpus = corpus_of(blocks, documents.num_words, folder, earlier=earlier, held_out=held_out)
-            if not corpus.tokens:
-                if earlier:
-                    return
-                raise empty_corpus(documents.name, corpus.documents)
-            executor = executor or executor_of(device_for(self.device, config.cpu_seconds(corpus.tokens)), None)
-            callback = self._report if self.callback or self.verbose else None
-            model = train(config, corpus, executor, documents.words, callback=callback, priors=priors).model
-        finally:
-            if executor:
-                executor.close()
-            if folder:
-                shutil.rmtree(folder, ignore_errors=True)
-        batches = self.n_batch_iter_ + 1 if earlier else 1
-        settings = settings_of(config) | {"lowercase": self.lowercase, "token_pattern": self.token_pattern}
-        if earlier:  # the joint likelihood of the batch alone is not defined
-            settings |= {"seed": earlier.settings.get("seed", 0), "batches": batches}
-            history = tuple({k: v for k, v in metrics.items() if k != "joint"} for metrics in model.history)
-            model = replace(model, history=history)
-        self._keep(replace(model, settings=settings), batches)
+        if model := trained(self, config, documents, client, earlier):
+            self._keep(model, model.settings.get("batches", 1))
 
     def _keep(self, model: TopicModel, batches: int) -> None:
         self.model_, self.n_batch_iter_ = model, batches
         self._made = FittedModel(model)
-
-    def _report(self, sweep: int, metrics: dict[str, float]) -> object:
-        if self.verbose:
-            held = f", held-out perplexity {metrics['held_out_perplexity']:,.1f}" if self.held_out else ""
-            print(f"sweep {sweep} of {self.max_iter}: perplexity {metrics['perplexity']:,.1f}{held}")
-        return self.callback(sweep, metrics) if self.callback else False
 
     def _shares(self, documents: BagCorpus, X: Any, threshold: float | None = None) -> Any:
         """Return the shares of topics in documents, as `transform` does; X is their source, for its kind of arrays."""

@@ -26,7 +26,8 @@ from mgpu_ngram.engine.best_words import MAX_SEED
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
-from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, replica_bytes, rows_of, use_block
+from mgpu_ngram.engine.next_word import NextWordModel, replica_bytes, rows_of, use_block
+from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions, block_rows, check_flag
 from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.engine.torch_arrays import not_compiled, on_stream_of, tensors_like

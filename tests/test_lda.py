@@ -21,8 +21,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import mgpu_ngram as ng
-from mgpu_ngram import lda as module
 from mgpu_ngram import lda_fitted
+from mgpu_ngram import lda_training as module
 from mgpu_ngram.benchmarks.lda_quality import perplexity_of_phi
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
@@ -31,6 +31,7 @@ from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.fold_documents import row_sums, to_csr
 from mgpu_ngram.engine.held_out import hold_out, keep_training
 from mgpu_ngram.engine.open_bags import open_bags
+from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.lda_inputs import seed_of
 
@@ -302,7 +303,7 @@ def test_seed_words_choose_their_topics(planted):
     assert lda.model_.counts_VZ().reshape(4, 10, 4).sum(1).argmax(1).tolist() == [2, 0, 1, 3], "the other words follow"
     assert lda.components_[2, 5] == pytest.approx(lda.model_.counts_VZ()[5, 2] + 100.01)
     share = lda.components_[2] / lda.components_[2].sum()
-    assert module.TopicRows.of_model(lda.model_).probabilities(2) == pytest.approx(share, rel=1e-6)
+    assert TopicRows.of_model(lda.model_).probabilities(2) == pytest.approx(share, rel=1e-6)
 
 
 def test_callbacks_and_priors(planted, capsys):

@@ -20,7 +20,7 @@ from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import histories as encoding
 from mgpu_ngram.engine import next_word as engine
-from mgpu_ngram.engine import replicas
+from mgpu_ngram.engine import replicas, row_maker
 from mgpu_ngram.engine import sample_words as sampling
 from mgpu_ngram.engine.row_options import BLOCK_SHARE, FOUND_BYTES, ROW_DTYPES, SCALES, RowOptions, block_rows
 from mgpu_ngram.engine.trie import build_trie
@@ -205,8 +205,9 @@ def test_threads_share_histories(many_words, monkeypatch):
         return model.distribution(histories).tobytes(), best.tobytes(), model.sample(histories, seed=3).tolist()
 
     expected = made(1)
-    for module in engine, sampling:
+    for module in row_maker, sampling:
         monkeypatch.setattr(module, "MIN_PIECE_ROWS", 2)
+    for module in engine, sampling:
         monkeypatch.setattr(module, "MIN_PIECE_HISTORIES", 3)
     assert all(made(threads) == expected for threads in (2, 3, 7, 64))
 
@@ -657,8 +658,8 @@ def test_memory_that_is_too_small(model, monkeypatch):
     def full(*args, **how):
         raise MemoryError("no room")
 
-    for kernel in "write_rows", "find_and_write_rows":
-        monkeypatch.setattr(engine, kernel, full)
+    monkeypatch.setattr(row_maker, "write_rows", full)
+    monkeypatch.setattr(engine, "find_and_write_rows", full)
     what = r"memory while making rows of shape \(1, 3, 5\) \(no room; .* bytes are free\); use iter_distributions"
     with pytest.raises(ng.RunError, match=what):
         model.distribution("a")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mgpu_ngram as ng
-from mgpu_ngram.engine import next_word, state_model, token_states
+from mgpu_ngram.engine import next_word, row_maker, state_model, token_states
 from mgpu_ngram.engine.torch_memory import block_allocator
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -108,7 +108,7 @@ def slowly(make):
     ("module", "function", "call"),
     [
         (state_model, "make_states", "step"),
-        (next_word, "scale_values", "advance"),
+        (row_maker, "scale_values", "advance"),
         (token_states, "StateTable", "tokens"),
         (next_word, "to_device_fast", "rows"),
     ],

@@ -23,7 +23,8 @@ from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch, each_slice, free_bytes, memory_guard, to_host_fast
-from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, next_word_model_of
+from mgpu_ngram.engine.next_word import NextWordModel, next_word_model_of
+from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.common.find_tokens import find_tokens

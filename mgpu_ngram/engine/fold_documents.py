@@ -15,7 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.held_out import hold_out
-from mgpu_ngram.engine.lda_blocks import to_bag
+from mgpu_ngram.engine.lda_documents import to_bag
 from mgpu_ngram.engine.lda_metrics import UNITS, complete, document_ranges
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, entries, fold_in, lay_out_rows

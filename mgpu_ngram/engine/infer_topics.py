@@ -20,7 +20,7 @@ from mgpu_ngram.core.word_list import make_words
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
 from mgpu_ngram.engine.doc_topics import DocTopics, Representatives, representative_documents
 from mgpu_ngram.engine.fold_documents import fixed_of, row_sums
-from mgpu_ngram.engine.lda_blocks import to_bag
+from mgpu_ngram.engine.lda_documents import to_bag
 from mgpu_ngram.engine.local_bags import WordIndex
 from mgpu_ngram.engine.text_bags import local_bags
 from mgpu_ngram.engine.topic_table import SNIPPET

@@ -10,7 +10,8 @@ import numpy as np
 
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda_blocks import Block, Blocks, CorpusPart, Room, in_threads, make_blocks, places
+from mgpu_ngram.engine.lda_blocks import Blocks, Room, in_threads, make_blocks
+from mgpu_ngram.engine.lda_documents import Block, CorpusPart, places
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.count_word_topics import count_word_topics
 from mgpu_ngram.kernels.lda.first_topics import first_topics

@@ -13,126 +13,17 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from mgpu_ngram.core.bag_files import load_bags
-from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.engine.device import pinned_buffer, to_device
-from mgpu_ngram.engine.held_out import keep_training
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.engine.lda_documents import Block, CorpusPart, arrays_of, make_block
+from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.count_topics import count_topics
-from mgpu_ngram.kernels.lda.fold_in import Bag
-from mgpu_ngram.kernels.lda.layout import lay_out, repeat
 from mgpu_ngram.kernels.lda.weights import ALIGN, Documents, Pairs, count_bits
 
 MAX_BLOCK_TOKENS = 3 << 30  # tokens of a block, with the gaps between documents: below 2^32
-SLOT_PAIRS = 4096  # pairs of a slot on a GPU: a block of threads takes one slot
 LAYOUT_BYTES = 80  # most bytes of device memory that `lay_out` takes for each pair
-PLACES_AT_ONCE = 1 << 24  # tokens or entries whose places are computed at once
 STREAMED = 2  # blocks on the device at the same time when blocks are streamed
 DONE = object()  # the event of a copy on a CPU
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class CorpusPart:
-    """Consecutive documents of the corpus: the devices of a run divide the parts, and snapshots name them.
-
-    number     number of the part
-    first      number of its first document in the corpus
-    bags       the documents, or the path of the file that holds them
-    documents, tokens, pairs  numbers of documents, tokens and pairs
-    held_out   share of the documents that are held out, and the seed that selects them
-    """
-
-    number: int
-    first: int
-    bags: Bags | str
-    documents: int
-    tokens: int
-    pairs: int
-    held_out: tuple[float, int] = (0.0, 0)
-
-    @classmethod
-    def of(cls, number: int, first: int, bags: Bags, path: str | None = None) -> CorpusPart:
-        """Return the part of these documents; `path` is a file that holds them, if any."""
-        return cls(number, first, path or bags, bags.documents, bags.tokens, bags.pairs)
-
-    def load(self) -> Bags:
-        """Return the documents; held-out documents are empty."""
-        return keep_training(self.load_all(), self.first, *self.held_out)
-
-    def load_all(self) -> Bags:
-        """Return all documents."""
-        return load_bags(self.bags, verify=False) if isinstance(self.bags, str) else self.bags
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Consecutive documents of the corpus on a device.
-
-    tokens   number of tokens of each part of the corpus in this block, by the number of the part
-    first    number of its first document
-    threads  all pairs, divided among threads so that each word belongs to one thread
-    """
-
-    tokens: dict[int, int]
-    first: int
-    documents: Documents
-    pairs: Pairs
-    threads: tuple[Pairs, ...]
-
-    def topics(self) -> dict[int, np.ndarray]:
-        """Return uint16 in host memory: the topics of all tokens of each part of the corpus, document by document."""
-        topics, at = np.empty(sum(self.tokens.values()), np.uint16), 0
-        for _, _, places_T in places(self.documents.rows_D2, self.documents.lengths_D):
-            topics[at : at + len(places_T)] = to_host(self.documents.topics_T[places_T])
-            at += len(places_T)
-        return dict(zip(self.tokens, np.split(topics, np.cumsum([*self.tokens.values()])[:-1]), strict=True))
-
-    def set_topics(self, topics: dict[int, np.ndarray]) -> None:
-        """Set the topics of all tokens to the result of `topics`, which may include other parts."""
-        xp, at = array_module(self.documents.topics_T), 0
-        given = np.concatenate([topics[n] for n in self.tokens])
-        for _, _, places_T in places(self.documents.rows_D2, self.documents.lengths_D):
-            self.documents.topics_T[places_T] = xp.asarray(given[at : at + len(places_T)])
-            at += len(places_T)
-
-
-def places(rows_D2: Any, sizes_D: Any) -> Iterator[tuple[int, int, Any]]:
-    """Yield (first, end, places_N) of consecutive documents: the places of their tokens, or of their entries.
-
-    rows_D2  rows of `Documents`
-    sizes_D  (D,) number of tokens, or entries, of each document
-
-    An index takes several times the bytes of a topic, so each yield has about PLACES_AT_ONCE places, on the device.
-    """
-    xp, sizes_D = array_module(rows_D2), sizes_D.astype(np.int64)
-    for first, end in strips(sizes_D):
-        size_D = sizes_D[first:end]
-        before_D = xp.cumsum(size_D) - size_D
-        gaps_D = ALIGN * rows_D2[first:end, 0].astype(np.int64) - before_D
-        yield first, end, xp.arange(int(size_D.sum())) + repeat(gaps_D, size_D)
-
-
-def strips(sizes_N: Any) -> list[tuple[int, int]]:
-    """Return (first, end) of consecutive items of about PLACES_AT_ONCE places together, from their int64 sizes."""
-    xp, ends_N = array_module(sizes_N), sizes_N.cumsum()
-    total = int(ends_N[-1]) if len(ends_N) else 0
-    limits = xp.arange(PLACES_AT_ONCE, total, PLACES_AT_ONCE)
-    cuts = to_host(xp.searchsorted(ends_N, limits)).tolist() if total > PLACES_AT_ONCE else []
-    return list(pairwise(sorted({0, *cuts, len(sizes_N)})))
-
-
-def make_block(parts: Sequence[CorpusPart], num_topics: int, device: str, threads: int) -> Block:
-    """Return consecutive parts of the corpus on a device; all tokens have topic 0."""
-    loaded = [part.load() for part in parts]
-    tokens = {part.number: bags.tokens for part, bags in zip(parts, loaded, strict=True)}
-    first, bags = parts[0].first, join_bags(loaded)
-    starts_D1, words_P, counts_P = to_bag(bags, device)
-    documents, pairs = lay_out(starts_D1, words_P, counts_P, num_topics, SLOT_PAIRS if device == "gpu" else None)
-    if device == "gpu":
-        return Block(tokens, first, documents, pairs, (pairs,))
-    slots = [np.ascontiguousarray(pairs.slots_S3[i::threads]) for i in range(threads)]
-    return Block(tokens, first, documents, pairs, tuple(pairs._replace(slots_S3=part) for part in slots))
 
 
 @dataclass(frozen=True)
@@ -197,7 +88,7 @@ class StreamedBlocks:
         places = max(len(block.documents.topics_T) for block in blocks)
         self._entries = to_device(np.empty(places, blocks[0].documents.entries_T.dtype), device)
         self._slots = [
-            [_empty_like(arrays, device) for arrays in zip(*(_arrays(block) for block in blocks), strict=True)]
+            [_empty_like(arrays, device) for arrays in zip(*(arrays_of(block) for block in blocks), strict=True)]
             for _ in range(min(STREAMED, len(blocks)))
         ]
         self._streams = _Streams(device)
@@ -218,12 +109,12 @@ class StreamedBlocks:
         free = streams.now()  # the event after which the slot of the next block is free
         slot, copied, self._first_copied = self._slot, self._first_copied, None
         if copied is None:
-            copied = streams.copy_in(slots[slot], _arrays(self._blocks[0]), free)
+            copied = streams.copy_in(slots[slot], arrays_of(self._blocks[0]), free)
         for i, block in enumerate(self._blocks):
             arrays, slot, next_copied = slots[slot], (slot + 1) % len(slots), None
             if len(slots) > 1:
                 # The first block's topics are in host memory by then: copies to its slot waited for them.
-                next_copied = streams.copy_in(slots[slot], _arrays(self._blocks[(i + 1) % M]), free)
+                next_copied = streams.copy_in(slots[slot], arrays_of(self._blocks[(i + 1) % M]), free)
             streams.wait(copied)
             here = self._on_device(block, arrays)
             count_topics(here.documents, self._num_topics)
@@ -235,16 +126,11 @@ class StreamedBlocks:
 
     def _on_device(self, block: Block, slot: Sequence[Any]) -> Block:
         """Return a block whose arrays are the beginnings of a slot's."""
-        views = [array[: len(of_block)] for array, of_block in zip(slot, _arrays(block), strict=True)]
+        views = [array[: len(of_block)] for array, of_block in zip(slot, arrays_of(block), strict=True)]
         rows_D2, lengths_D, topics_T, *arrays = views
         documents = Documents(rows_D2, lengths_D, topics_T, self._entries[: len(topics_T)])
         pairs = Pairs(*arrays)
         return replace(block, documents=documents, pairs=pairs, threads=(pairs,))
-
-
-def _arrays(block: Block) -> list[Any]:
-    """Return the arrays that are copied: all but the entries."""
-    return [*block.documents[:3], *block.pairs]
 
 
 class _Streams:
@@ -344,7 +230,7 @@ def _stored(block: Block, folder: Path | None, device: str) -> Block:
 
     A GPU has the entries of one block, so that a block of its own lacks them.
     """
-    rows_D2, lengths_D, topics_T, *pairs = (_host_copy(a, i, folder, device) for i, a in enumerate(_arrays(block)))
+    rows_D2, lengths_D, topics_T, *pairs = (_host_copy(a, i, folder, device) for i, a in enumerate(arrays_of(block)))
     entries_T = block.documents.entries_T
     entries_T = to_host(entries_T[:0]) if device == "gpu" else _host_copy(entries_T, len(pairs) + 3, folder, device)
     copy = replace(block, documents=Documents(rows_D2, lengths_D, topics_T, entries_T), pairs=Pairs(*pairs))
@@ -398,8 +284,3 @@ def _row_parts(documents: Documents, parts: int) -> list[Documents]:
     total = int(ends_D[-1]) if len(ends_D) else 0
     cuts = [0, *np.searchsorted(ends_D, [total * i // parts for i in range(1, parts)]).tolist(), len(rows_D2)]
     return [documents._replace(rows_D2=rows_D2[a:b], lengths_D=lengths_D[a:b]) for a, b in pairwise(cuts)]
-
-
-def to_bag(bags: Bags, device: str) -> Bag:
-    """Return the arrays of bags on a device."""
-    return Bag(*(to_device(np.asarray(array), device) for array in (bags.starts_D1, bags.words_P, bags.counts_P)))

@@ -15,7 +15,8 @@ from mgpu_ngram.engine.coherence import COHERENCE_MEASURES, PairCounts, WordPair
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.held_out import HeldOut
 from mgpu_ngram.engine.lda import Group, Sampler, document_counts, merged, numbers_of_counts, total, word_topics
-from mgpu_ngram.engine.lda_blocks import Block, in_threads, strips, to_bag
+from mgpu_ngram.engine.lda_blocks import in_threads
+from mgpu_ngram.engine.lda_documents import Block, strips, to_bag
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.layout import repeat

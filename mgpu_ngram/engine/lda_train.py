@@ -24,7 +24,8 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.held_out import HeldOut, hold_out
 from mgpu_ngram.engine.lda import Group, Sampler, make_sampler, start_topics, sweep, total
-from mgpu_ngram.engine.lda_blocks import CorpusPart, Room
+from mgpu_ngram.engine.lda_blocks import Room
+from mgpu_ngram.engine.lda_documents import CorpusPart
 from mgpu_ngram.engine.lda_metrics import coherences, held_out_perplexity, joint, plugin
 from mgpu_ngram.engine.lda_priors import optimised
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.engine.next_word import FoundHistories, NextWordModel, RowMaker
+from mgpu_ngram.engine.next_word import NextWordModel
+from mgpu_ngram.engine.row_maker import FoundHistories, RowMaker
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.engine.word_scores import NgramScores

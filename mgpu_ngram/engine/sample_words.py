@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.engine.device import memory_guard, synchronize
-from mgpu_ngram.engine.next_word import MIN_PIECE_HISTORIES, MIN_PIECE_ROWS, FoundHistories, NextWordModel
+from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.pieces import in_pieces
+from mgpu_ngram.engine.row_maker import MIN_PIECE_HISTORIES, MIN_PIECE_ROWS, FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution.draw_best import draw_best

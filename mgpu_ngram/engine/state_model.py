@@ -10,8 +10,9 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device_fast
-from mgpu_ngram.engine.next_word import MIN_PIECE_ROWS, NextWordModel
+from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.pieces import in_pieces
+from mgpu_ngram.engine.row_maker import MIN_PIECE_ROWS
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.states import signed_backoffs

@@ -9,8 +9,9 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import synchronize
-from mgpu_ngram.engine.next_word import NextWordModel, RowMaker
+from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.ngram_rows import children_among
+from mgpu_ngram.engine.row_maker import RowMaker
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.state_model import StateModel
 from mgpu_ngram.kernels.decode.logit_rows import NgramChildren

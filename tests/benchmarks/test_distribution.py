@@ -44,7 +44,7 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.next_word import FoundHistories
+from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.distribution.rows import BLOCK_SHAPE
 from mgpu_ngram.kernels.launch import source

@@ -17,11 +17,12 @@ from mgpu_ngram.core.bags import join_bags, make_bags
 from mgpu_ngram.core.checkpoint_entries import read_entry
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import lda, lda_blocks, lda_metrics, lda_train
+from mgpu_ngram.engine import lda, lda_blocks, lda_documents, lda_metrics, lda_train
 from mgpu_ngram.engine.coherence import coherence
 from mgpu_ngram.engine.held_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda import document_counts, make_sampler, numbers_of_counts, start_topics, sweep
-from mgpu_ngram.engine.lda_blocks import CorpusPart, Room, StreamedBlocks, make_block, make_blocks
+from mgpu_ngram.engine.lda_blocks import Room, StreamedBlocks, make_blocks
+from mgpu_ngram.engine.lda_documents import CorpusPart, make_block
 from mgpu_ngram.engine.lda_metrics import coherences, completion, joint, most_frequent_words, plugin
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
 from mgpu_ngram.engine.lda_train import Rank, Snapshot, save_snapshot
@@ -342,7 +343,7 @@ def test_parts_of_documents_change_no_figure(device, monkeypatch):
 
     whole = figures()
     for places in (1, 100):
-        monkeypatch.setattr(lda_blocks, "PLACES_AT_ONCE", places)
+        monkeypatch.setattr(lda_documents, "PLACES_AT_ONCE", places)
         monkeypatch.setattr(lda_metrics, "BLOCK_WEIGHTS", {"cpu": 50, "gpu": 50})
         monkeypatch.setattr(topic_model, "COUNTS_AT_ONCE", 20)
         assert figures() == whole

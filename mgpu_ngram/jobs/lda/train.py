@@ -25,7 +25,7 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda_train
 from mgpu_ngram.engine.held_out import held_out_tokens
-from mgpu_ngram.engine.lda_blocks import CorpusPart
+from mgpu_ngram.engine.lda_documents import CorpusPart
 from mgpu_ngram.engine.lda_train import AS_CONFIGURED, Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
