@@ -99,7 +99,8 @@ def posteriors(
 def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple[Trie, Words]:
     """Return (the trie of the log-linear mixture, its words), as KenLM's `interpolate` makes it.
 
-    models, weights  as for `mix`; weights need not sum to 1
+    models, weights  as for `mix`; weights need not sum to 1. Raises InputError for weights whose powers are beyond
+                     float64
 
     P(w | h) = S(w | h) / Z(h). S is the product of the models' probabilities to the power of their weights, Z(h) its
     sum over all words except <s>. To a model, a word that it lacks is <unk>. The n-grams are those of `mix`. Let C(h)
@@ -111,10 +112,13 @@ def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float
     product_G, backoff_M = xp.ones(len(nodes.prob_G)), xp.ones(len(nodes.backoff_M))
     for part, weight in zip(parts, weights, strict=True):
         prob_G, weight_M = spread(part, nodes, lacks=0)
-        product_G *= prob_G**weight
-        backoff_M *= weight_M**weight
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
+            product_G *= prob_G**weight
+            backoff_M *= weight_M**weight
     V, total_M = len(words), xp.empty(len(backoff_M))
     whole = product_G[:V].sum() - product_G[words.id("<s>")]
+    if not (whole > 0 and xp.isfinite(backoff_M).all()):
+        raise InputError(f"the products of the powers {list(weights)} are beyond float64; give smaller weights")
     nodes.prob_G[:V] = product_G[:V] / whole
     for n in range(1, nodes.order):
         contexts, children = nodes.level(n), nodes.level(n + 1)

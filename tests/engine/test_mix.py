@@ -69,6 +69,15 @@ def test_products_of_random_models(seeds, whole, plain_backoff, to_device):
         assert [found.prob(history, w) for w in found.words] == pytest.approx(expected, rel=5e-6)
 
 
+@pytest.mark.parametrize("weights", [[1e6, 1e6], [1, 1e308]])
+@pytest.mark.filterwarnings("error")
+def test_products_beyond_float64(weights, plain_backoff, to_device):
+    words = Words.of([*SPECIAL, *"abcd"])
+    models = [(plain_backoff.random(seed, order=3).trie(to_device), words) for seed in (1, 2)]
+    with pytest.raises(InputError, match="powers .1.* are beyond float64; give smaller weights"):
+        mix_log_linear(models, weights)
+
+
 def test_what_kenlm_interpolates(plain_backoff, shared_data, tmp_path):
     """All words and every fifth longer n-gram of KenLM's file, within 1e-6; it has no value of its own for <s>."""
     golden = shared_data / "golden" / "tools"

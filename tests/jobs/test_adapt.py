@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.adapt import run as adapt_job
 from mgpu_ngram.jobs.adapt.config import AdaptConfig
 from mgpu_ngram.jobs.context import RunContext
@@ -108,3 +109,10 @@ def test_resume(phase, done, earlier, texts, here, contents, tmp_path):
     found = adapt(earlier, texts[1], tmp_path / "made", here, resume=True, **how)
     assert found.count.resumed_chunks > 0 and not (tmp_path / "made.checkpoint").exists()
     assert contents(tmp_path / "made") == contents(tmp_path / "undisturbed")
+
+
+def test_a_marker_in_the_new_text(earlier, here, tmp_path):
+    (tmp_path / "new").write_text("w1 <s> w2\n")
+    with pytest.raises(InputError, match="the text of .*/earlier and of the new text, but") as error:
+        adapt(earlier, tmp_path / "new", tmp_path / "out", here)
+    assert "partial" not in str(error.value) and not (tmp_path / "out").exists()

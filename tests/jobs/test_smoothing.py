@@ -175,6 +175,13 @@ def test_kneser_ney_with_a_vocabulary(made):
     assert math.fsum(10 ** given[g][0] for g in words) == pytest.approx(1, abs=1e-5)
 
 
+def test_a_vocabulary_with_nul_bytes(made):
+    """A NUL ends a word, as in a text."""
+    lines = random_lines(30)
+    found = made(lines, vocabulary="w1\0w2 w1\0\nw3", order=2, smoothing="witten-bell")
+    assert values_of(found) == values_of(made(lines, vocabulary="w1 w2 w3", order=2, smoothing="witten-bell"))
+
+
 class Ended(Progress):
     """End a run when all chunks are counted and saved."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from mgpu_ngram.core.changes import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import Output, find_manifest, write_manifest
 from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -123,8 +124,11 @@ def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) 
             path = out.folder / model_file(estimating)
             within = replace(context, resume=False, overwrite=True)
             start = time.perf_counter()
-            with estimated(made, read_counts(folder), within, path) as (model, result):
-                result = saved(made, context.executor, model, result, path)
+            try:
+                with estimated(made, read_counts(folder), within, path) as (model, result):
+                    result = saved(made, context.executor, model, result, path)
+            except InputError as error:  # the folder does not remain
+                raise InputError(str(error).replace(str(folder), f"{config.earlier} and of the new text")) from None
             result = replace(result, wall_seconds=time.perf_counter() - start, path=out.path / path.name)
             made_of = {"inputs": count.manifest["inputs"], "options": settings_of(estimating)}
             write_manifest(out.folder, made_of | figures_of(result), FORMAT)

@@ -225,12 +225,12 @@ class Estimation:
 
 
 def read_word_file(path: str | None, setting: str) -> Words | None:
-    """Return <unk> and the words of a file, separated by white space; None without a file."""
+    """Return <unk> and the words of a file, separated by white space or NULs; None without a file."""
     if path is None:
         return None
     try:
         text = Path(path).read_bytes()
         refuse_as_text(path, text[:HEAD_BYTES])
-        return Words.of([b"<unk>", *sorted(set(text.split()))])
+        return Words.of([b"<unk>", *sorted(set(text.replace(b"\0", b" ").split()))])
     except OSError as error:
         raise InputError(f"{setting} {path}: cannot be read ({error.strerror}); give a file of words") from None
