@@ -15,7 +15,7 @@ from ..score.step_states import _cpu as step_all
 from ..trie.edges import find_edge
 from .groups import BLANK, CLOSES, MAX_BEAMS, NAN, POSITIVE, SPACE, STARTS
 
-CLOSED, SCORED, HOT = 1, 2, 4  # flags of a beam, as in search_beams.cu
+CLOSED, SCORED, HOT = 1, 2, 4  # flags of a beam, as in beams.cuh
 ROOT, OFF = -1, -2  # nodes of tries: of the empty string, and of strings that a trie lacks
 MIN_LOG_PROB = float32(math.log(1e-15))
 MAX_LOG_PROB = float32(1e-3)

@@ -29,7 +29,7 @@ from .sum_chunks import sums_of_cuda, sums_of_host
 from .terms import LOADS, log_of_chunks
 
 MAX_K = 64
-# As in best_words.cu:
+# As in best_of_row.cuh:
 MAX_WARPS = 16  # warps of a block
 HELD_BYTES, HELD_PARTS = 512, (10, 8)  # of a part of a row, 16 bytes a lane, and parts that a warp holds; of a mix
 QUEUE_BYTES, CANDIDATE_BYTES = 64 * 8, 16
