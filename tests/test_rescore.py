@@ -79,6 +79,16 @@ def test_the_best_by_weights_alone(weights, expected, rescore):
     assert rescore("--weights", *weights, "--best") == (0, "".join(f"{text}\n" for text in expected), "")
 
 
+def test_values_beside_their_names(rescore):
+    """As cdec and Joshua write them; a name without a weight may have any value."""
+    Path("nbest").write_text("0 ||| a b ||| F0=-2 G=x=y H=1 ||| 1\n0 ||| c ||| H= 2 F0=1.5 ||||= |||| ||| 1\n")
+    status, out, err = rescore("--weights", "F0=1", "H=10")
+    assert (status, err) == (0, "") and out.splitlines() == [
+        "0 ||| c ||| H= 2 F0=1.5 ||||= |||| ||| 21.5",
+        "0 ||| a b ||| F0=-2 G=x=y H=1 ||| 8",
+    ]
+
+
 def test_names_with_colons(rescore):
     """As older releases of Moses write them."""
     Path("old").write_text(
@@ -198,8 +208,10 @@ LINE = "0 ||| a ||| F0= 1 ||| 2"
         ("", "is not a line of an n-best list"),
         ("0 ||| a", "is not a line of an n-best list"),
         ("0 ||| a ||| F0= 1", "is not a line of an n-best list"),
-        ("0 ||| a |||2 ||| F0= 1", "is not a line of an n-best list"),
-        ("0|||a|||F0= 1|||2", "is not a line of an n-best list"),
+        ("0|||a|||F0= 1|||2", "has a word with |||; write spaces around it: id ||| text ||| features ||| total"),
+        ("0 ||| a |||0-0 ||| F0= 1 ||| 2", "has a word with |||; write spaces around it"),
+        ("0 ||| a ||| 0-0 |||F0= 1 ||| 2", "has a word with |||; write spaces around it"),
+        ("0 | a ||| 0-0 ||| F0= 1 ||| 2", "has white space in its id; give id ||| text ||| features ||| total"),
         (" ||| a ||| F0= 1 ||| 2", "has no id before its text"),
         ("||| a ||| F0= 1 ||| 2", "has no id before its text"),
         ("0 ||| a ||| F0= 1 ||| ", "a total that is not a number"),
@@ -213,6 +225,10 @@ LINE = "0 ||| a ||| F0= 1 ||| 2"
         ("0 ||| a ||| F0= 1x ||| 2", "has a weighted feature or a total that is not a number"),
         ("0 ||| a ||| F0= NaN ||| 2", "has a weighted feature or a total that is not a number"),
         ("0 ||| a ||| F0= inf ||| 2", "has a weighted feature or a total that is infinite"),
+        ("0 ||| a ||| F0=1x ||| 2", "has a weighted feature or a total that is not a number"),
+        ("0 ||| a ||| F0=1 2 ||| 2", "has more or fewer values of feature F0 than its weights, 1"),
+        ("0 ||| a ||| F0=1 F0=1 ||| 2", "has more or fewer values of feature F0 than its weights, 1"),
+        ("0 ||| a ||| F0=1 model=3 ||| 2", "already has a feature model; give the model another name with --names"),
         ("0 ||| a ||| F0= 1 2 ||| 2", "has more or fewer values of feature F0 than its weights, 1; give one for each"),
         ("0 ||| a ||| F0= ||| 2", "has more or fewer values of feature F0 than its weights, 1"),
         ("0 ||| a ||| F0= F1= 2 ||| 2", "has more or fewer values of feature F0 than its weights, 1"),

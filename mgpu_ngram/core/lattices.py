@@ -125,11 +125,18 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
 
 
 def _node(text: str) -> int:
-    """Return the number of a node. Raises ValueError, also below 0."""
-    node = int(text)
-    if node < 0:
+    """Return the number of a node. Raises ValueError for anything but digits."""
+    if not (text.isascii() and text.isdigit()):
         raise ValueError
-    return node
+    return int(text)
+
+
+def _number(text: str) -> float:
+    """Return the value of a number. Raises ValueError, also for digits that Python alone reads: 1_0 and those of other
+    scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError
+    return float(text)
 
 
 def _is_weight(text: str) -> bool:
@@ -142,7 +149,7 @@ def _is_number(text: str) -> bool:
     if not any(map(str.isdigit, text)):
         return text.removeprefix("-") == "Infinity"  # of OpenFst
     try:
-        float(text)
+        _number(text)
     except ValueError:
         return False
     return True
@@ -151,7 +158,8 @@ def _is_number(text: str) -> bool:
 def _costs(text: str) -> tuple[float, float]:
     """Return the logarithms of costs "graph,acoustic,..." or "graph"; "" is 0. Raises ValueError."""
     graph, _, rest = text.partition(",")
-    values = float(graph) if graph else 0.0, float(rest.partition(",")[0]) if rest.partition(",")[0] else 0.0
+    acoustic = rest.partition(",")[0]
+    values = _number(graph) if graph else 0.0, _number(acoustic) if acoustic else 0.0
     if not all(map(math.isfinite, values)):
         raise ValueError
     return 0.0 - values[0], 0.0 - values[1]
@@ -165,12 +173,14 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
     for line in lines:
         if not line.strip() or line.startswith("#"):
             continue
-        fields = _slf_fields(line)
+        fields, is_whole = _slf_fields(line)
         try:
+            if not is_whole and not fields.keys().isdisjoint("IJ"):
+                raise ValueError
             if "I" in fields:
                 nodes.append((_node(fields["I"]), fields.get("W", "")))
             elif "J" in fields:
-                int(fields["S"]), int(fields["E"])
+                _node(fields["S"]), _node(fields["E"])
                 links.append(fields)
             else:
                 header |= fields
@@ -207,14 +217,19 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
     return header.get("U", ""), arcs, start, {end: (0.0, 0.0)}
 
 
-def _slf_fields(line: str) -> dict[str, str]:
-    """Return the fields of a line. Values may be in quotes and have escapes, as HTK writes strings."""
-    fields = {}
+def _slf_fields(line: str) -> tuple[dict[str, str], bool]:
+    """Return (the fields of a line, whether all have a value). Values may be in quotes and have escapes, as HTK writes
+    strings."""
+    fields, is_whole = {}, True
     for found in SLF_FIELD.finditer(line):
-        key, quoted, plain = found["key"], found["double"] or found["single"], found["plain"]
-        value = quoted or "" if plain is None else plain
+        key, values = (
+            found["key"],
+            [found[style] for style in ("double", "single", "plain") if found[style] is not None],
+        )
+        value = values[0] if values else ""
+        is_whole &= bool(values)
         fields[LONG_NAMES.get(key, key)] = SLF_ESCAPES.sub(_unescaped, value) if "\\" in value else value
-    return fields
+    return fields, is_whole
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -228,7 +243,7 @@ def _unescaped(found: re.Match[str]) -> str:
 def _logarithm(base: str):
     """Return the function from a score's text to its natural logarithm; base 0: scores are probabilities."""
     try:
-        value = float(base) if base else math.e
+        value = _number(base) if base else math.e
         unit = math.log(value) if value else 0.0
         if value == 1:
             raise ValueError
@@ -238,7 +253,7 @@ def _logarithm(base: str):
         ) from None
 
     def log(text: str | None) -> float:
-        score = 0.0 if text is None else float(text) * unit if unit else math.log(float(text))
+        score = 0.0 if text is None else _number(text) * unit if unit else math.log(_number(text))
         if not math.isfinite(score):
             raise ValueError
         return score

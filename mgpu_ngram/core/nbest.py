@@ -13,6 +13,7 @@ from mgpu_ngram.core.arpa_lines import count_newlines, newline
 from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.nbest_json import parse_json
 from mgpu_ngram.core.nbest_moses import (
+    BARS,
     FIELDS,
     FINE,
     ID,
@@ -22,6 +23,7 @@ from mgpu_ngram.core.nbest_moses import (
     NO_KEY,
     NO_NUMBER,
     NO_OBJECT,
+    SPACE_IN_ID,
     TAKEN,
     VALUES,
     parse_moses,
@@ -33,6 +35,8 @@ from mgpu_ngram.kernels.compile import njit, read_only
 EXACT_FLOATS = 2.0**53  # smaller whole numbers are exact
 REASONS = {
     FIELDS: "is not a line of an n-best list; give id ||| text ||| features ||| total",
+    BARS: "has a word with |||; write spaces around it: id ||| text ||| features ||| total",
+    SPACE_IN_ID: "has white space in its id; give id ||| text ||| features ||| total",
     NO_ID: "has no id before its text; give id ||| text ||| features ||| total",
     NO_NUMBER: "has a weighted feature or a total that is not a number; correct it",
     INFINITE: "has a weighted feature or a total that is infinite; correct it",
@@ -91,8 +95,8 @@ def parse_nbest(data: np.ndarray, names: Names, is_json: bool = False) -> NbestL
     data     (B,) uint8, whole lines, each with a newline
     is_json  a line is a JSON object with the keys id, text, features (an object of numbers and lists of them) and
              total. Else it is "id ||| text ||| features ||| total", as Moses and Amun write it: features are
-             "NAME= value" with one value or several, further fields may follow the total, and an alignment may precede
-             the features
+             "NAME= value" with one value or several, or "NAME=value"; further fields may follow the total, and an
+             alignment may precede the features
     """
     N, W = int(count_newlines(read_only(data), 0, len(data))), len(names.words)
     spans_N9 = np.empty((N, 9), np.int64)

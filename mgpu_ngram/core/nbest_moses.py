@@ -13,7 +13,7 @@ from mgpu_ngram.kernels.compile import njit
 # Columns of spans_N9
 LINE, LINE_END, ID, ID_END, TEXT, TEXT_END, FEATURES_END, NUMBER, NUMBER_END = range(9)
 # Error codes of the parsers
-FINE, FIELDS, NO_ID, NO_NUMBER, INFINITE, VALUES, TAKEN, NO_OBJECT, NO_KEY = range(9)
+FINE, FIELDS, NO_ID, NO_NUMBER, INFINITE, VALUES, TAKEN, NO_OBJECT, NO_KEY, BARS, SPACE_IN_ID = range(11)
 
 
 @njit(nogil=True, cache=True)
@@ -62,15 +62,18 @@ def read_number(text, at, stop):
 def _find_fields(text, start, stop, fields_F2):
     """Fill fields_F2 with the spans of the fields of a line, without white space around them; return their number.
 
-    Fields are between tokens "|||". The last row receives the last field that fits; the number counts all.
+    Fields are between tokens "|||". The last row receives the last field that fits; the number counts all. -1: three
+    bars are a part of a word.
     """
     F, begin, at = 0, start, start
     while at <= stop:
         ends = at == stop
         bar = (
             not ends and text[at] == 124 and at + 3 <= stop and text[at + 1] == 124 and text[at + 2] == 124
-            and (at == start or is_space(text[at - 1])) and (at + 3 == stop or is_space(text[at + 3]))
+            and (at == start or text[at - 1] != 124) and (at + 3 == stop or text[at + 3] != 124)
         )  # fmt: skip
+        if bar and not ((at == start or is_space(text[at - 1])) and (at + 3 == stop or is_space(text[at + 3]))):
+            return -1
         if ends or bar:
             if F < len(fields_F2):
                 first = begin
@@ -101,11 +104,13 @@ def parse_moses(data, names, spans_N9, values_NC, found_W, text_B):
         spans_N9[n, LINE], spans_N9[n, LINE_END] = past_spaces(data, start), before_spaces(data, start, stop)
         F = _find_fields(data, start, stop, fields_F2)
         if F < 4:
-            return FIELDS, start, 0, size
+            return (BARS if F < 0 else FIELDS), start, 0, size
         spans_N9[n, ID], spans_N9[n, ID_END] = fields_F2[0, 0], fields_F2[0, 1]
         spans_N9[n, TEXT], spans_N9[n, TEXT_END] = fields_F2[1, 0], fields_F2[1, 1]
         if fields_F2[0, 0] == fields_F2[0, 1]:
             return NO_ID, start, 0, size
+        if past_token(data, fields_F2[0, 0]) < fields_F2[0, 1]:
+            return SPACE_IN_ID, start, 0, size
         total = 3
         code, value = read_number(data, fields_F2[3, 0], fields_F2[3, 1])
         if code == NO_NUMBER and F > 4:  # an alignment precedes the features
@@ -153,14 +158,19 @@ def _read_features(data, at, stop, names, n, values_NC, filled_W):
     word, column = np.int64(0), np.int64(0)  # of the values that follow; word 0: they have no weights
     while at < stop:
         end = past_token(data, at)
-        if data[end - 1] == 61 or data[end - 1] == 58:  # = :
+        name_end = end - 1
+        if data[name_end] != 61 and data[name_end] != 58:  # = :
+            name_end = at + 1  # of NAME=value
+            while name_end < end and data[name_end] != 61:
+                name_end += 1
+        if name_end < end:
             if column != columns[word + 1] and word:
                 return VALUES, word
-            code, word = begin_feature(data, at, end - 1, names, n, filled_W)
+            code, word = begin_feature(data, at, name_end, names, n, filled_W)
             if code != FINE:
                 return code, word
-            column = columns[word]
-        elif word:
+            column, at = columns[word], name_end + 1
+        if word and at < end:
             if column == columns[word + 1]:
                 return VALUES, word
             code, value = read_number(data, at, end)
