@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.api import open_executor
-from mgpu_ngram.benchmarks import cluster_arrays, cluster_words
+from mgpu_ngram.benchmarks import cluster_arrays, cluster_vocabulary, cluster_words
 from mgpu_ngram.benchmarks.cluster_words import FILE_TOKENS, ZipfCorpus
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
@@ -18,10 +18,11 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.typed_config import parse_bytes
 
-PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill")
+PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill", "vocabulary")
 WITH_TEXT = {"read", "speedup", "overhead", "spill"}
 TOKENS = {"gpu": 1_000_000_000, "cpu": 2_000_000}
 TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # bytes of tables of each worker in the shuffle
+DISTINCT_WORDS = 20_000_000  # for the part "vocabulary"
 MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {
@@ -29,6 +30,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "cluster/": ("cluster.dask_executor", "engine.sorted_runs"),
     "cluster/read": ("engine.blocks",),
     "cluster/run": ("cluster.dask_executor", "jobs.count.run"),
+    "cluster/distinct": ("cluster.dask_executor", "jobs.count.run"),
     "cluster/words": ("cluster.dask_executor", "jobs.count.run"),
     "cluster/without": ("jobs.count.run",),
 }
@@ -70,6 +72,8 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
         for name, alone in (("overhead", cluster_words.overhead), ("spill", cluster_words.spill)):
             if name in parts:
                 suite.measure_part(alone, suite, corpus)
+        if "vocabulary" in parts:
+            suite.measure_part(cluster_vocabulary.run, suite, place, options.tokens or DISTINCT_WORDS)
     if any(row.kernel == cluster_words.TEXT_TO_SHARDS and row.speedup for row in suite.rows):
         from mgpu_ngram.benchmarks import figures
 

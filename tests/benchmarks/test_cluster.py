@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks import cluster, cluster_arrays, cluster_tables, cluster_words
+from mgpu_ngram.benchmarks import cluster, cluster_arrays, cluster_tables, cluster_vocabulary, cluster_words
 from mgpu_ngram.benchmarks.cluster_tables import count_to_tables, totals_of
 from mgpu_ngram.benchmarks.cluster_words import ZipfCorpus
 from mgpu_ngram.benchmarks.options import BenchOptions
@@ -51,6 +51,7 @@ def test_every_part_has_rows(bench_run):
         "overhead, to Parquet": 1,
         "run with all memory": 1,
         "run with a small budget": 1,
+        "distinct words": 1,
     }
 
 
@@ -168,8 +169,8 @@ def test_parts_and_workers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": "7"}, "part '7' is none of read, speedup, overhead, histogram, shuffle, spill"),
-        ({"only": "0"}, "nor a number from 1 to 6"),
+        ({"only": "8"}, "part '8' is none of read, speedup, overhead, histogram, shuffle, spill, vocabulary"),
+        ({"only": "0"}, "nor a number from 1 to 7"),
         ({"workers": "1,two"}, "workers is '1,two'"),
         ({"workers": "0"}, "workers is '0'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 1000"),
@@ -191,3 +192,18 @@ def test_whole_suite_on_gpus(small, tmp_path):
         found
     )
     assert found["cluster/tree-reduce of a histogram"]["notes"].startswith("16 at once")
+
+
+def test_distinct_words_are_those_that_were_written(tmp_path, monkeypatch):
+    total = cluster_vocabulary.write_distinct(tmp_path / "text", 1_234)
+    words = (tmp_path / "text").read_text().split()
+    assert len({*words}) == len(words) == 1_234 and {len(word) for word in words} == {cluster_vocabulary.DIGITS}
+    assert total == sum(int(word, 16) for word in words) % 2**64
+    data = np.frombuffer("".join(words).encode(), np.uint8)
+    assert cluster_vocabulary.sum_of_values(data) == total
+    real = cluster_vocabulary.write_distinct
+    monkeypatch.setattr(cluster_vocabulary, "write_distinct", lambda path, words: real(path, words) + 1)
+    suite = Suite("cpu")
+    with pytest.raises(WrongResult, match="values of the words"):
+        cluster_vocabulary.run(suite, tmp_path, 1_000)
+    assert not suite.rows
