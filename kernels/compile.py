@@ -24,6 +24,7 @@ from .cache_folders import PACKAGE, is_writable, user_folder
 COMPILING_CPU = "compiling CPU kernels, once per machine (about 12 s)"
 
 _building = threading.RLock()
+_stopped = threading.Event()
 _sources: dict[int, frozenset[str]] = {}  # source files of each Numba object, by its id; these objects are never freed
 
 
@@ -110,7 +111,7 @@ def _dispatcher(fn: Callable, sources: frozenset[str], cache: bool, options: dic
 
     from .numba_private import cached_njit
 
-    _announce_compilations()
+    _follow_compilations()
     folder = cache_folder() if cache else None
     if not folder:
         return numba.njit(**options)(fn)
@@ -141,15 +142,29 @@ def _file_digest(source: str) -> bytes:
 
 
 @functools.cache
-def _announce_compilations() -> None:
-    """Let Numba announce the first compilation of a function of this package."""
+def _follow_compilations() -> None:
+    """Let Numba announce the first compilation of a function of this package, and look for an interrupt in each."""
     from .numba_private import on_compilation
 
     def react(fn: Callable) -> None:
         if str(fn.__module__).startswith(f"{PACKAGE}."):
             announce(COMPILING_CPU)
 
-    on_compilation(react)
+    def step() -> None:
+        if _stopped.is_set():
+            raise KeyboardInterrupt
+
+    on_compilation(react, step)
+
+
+def stop_compiling() -> None:
+    """End compilations at their next step with a KeyboardInterrupt, also in threads, until `allow_compiling`."""
+    _stopped.set()
+
+
+def allow_compiling() -> None:
+    """Let functions be compiled again after `stop_compiling`."""
+    _stopped.clear()
 
 
 @functools.cache

@@ -102,10 +102,11 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def on_compilation(react: Callable[[Callable], None]) -> None:
-    """Call `react` with each Python function that Numba starts to compile; never, if Numba has no such event.
+def on_compilation(react: Callable[[Callable], None], step: Callable[[], None]) -> None:
+    """Call `react` with each Python function that Numba starts to compile, and `step` before each step of that; never,
+    if Numba has no such events. An exception of `step` ends the compilation.
 
-    Replaces no public call: Numba has none for this event.
+    Replaces no public call: Numba has none for these events.
     """
     try:
         from numba.core import event
@@ -114,12 +115,16 @@ def on_compilation(react: Callable[[Callable], None]) -> None:
 
     class Listener(event.Listener):
         def on_start(self, event: Any) -> None:
-            react(event.data["dispatcher"].py_func)
+            if event.kind == "numba:compile":
+                react(event.data["dispatcher"].py_func)
+            else:
+                step()
 
         def on_end(self, event: Any) -> None:
             pass
 
-    event.register("numba:compile", Listener())
+    for kind in "numba:compile", "numba:run_pass":
+        event.register(kind, Listener())
 
 
 def array_argument(i: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

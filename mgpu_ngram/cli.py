@@ -10,11 +10,13 @@ import argparse
 import contextlib
 import importlib
 import io
+import itertools
 import os
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from mgpu_ngram.commands import aliases, commands
@@ -22,6 +24,9 @@ from mgpu_ngram.core.errors import INTERRUPTED, InputError, RunError, show_warni
 from mgpu_ngram.core.version import VERSION
 
 INTERRUPTED_HINT = "; a job that has saved a checkpoint continues with --resume"  # of commands with this option
+COMPILE_MODULE = "mgpu_ngram.kernels.compile"  # which only some commands need
+MISSING = "the following arguments are required"  # how argparse begins its message
+OPTION = re.compile(r"-[^\d.]")  # how options begin, and numbers do not
 EXAMPLES = """examples:
   mgpu-ngram run configs/quickstart.yaml
   mgpu-ngram count books/*.txt.gz -o counts --order 5
@@ -63,7 +68,8 @@ def _guarded(name: str, run: Callable[[], None], debug: bool, hint: str = "") ->
         show_warnings_plainly()
         with contextlib.suppress(ValueError):  # outside the main thread there are no signals
             signal.signal(signal.SIGTERM, _terminated)
-        run()
+        with _interruptible():
+            run()
         return 0
     except BaseException as error:
         if isinstance(error, SystemExit):
@@ -88,10 +94,35 @@ def _interrupt_of(error: BaseException) -> KeyboardInterrupt | None:
     return None
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the compilations of threads, too: the command waits for its threads."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or a caller's
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, _interrupted)
+    except ValueError:  # outside the main thread there are no signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if compile := sys.modules.get(COMPILE_MODULE):
+            compile.allow_compiling()
+
+
+def _interrupted(*_: object) -> NoReturn:
+    if compile := sys.modules.get(COMPILE_MODULE):
+        compile.stop_compiling()
+    raise KeyboardInterrupt
+
+
 def _terminated(*_: object) -> None:
     """Clean up after SIGTERM, from `timeout` or a batch system, as after Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script ignores it in background commands
+    signal.signal(signal.SIGINT, _interrupted)  # a script ignores it in background commands
     signal.raise_signal(signal.SIGINT)  # waits where interrupts are held
 
 
@@ -123,10 +154,27 @@ def _one_line(error: BaseException, name: str) -> str:
 
 
 class _ArgumentParser(argparse.ArgumentParser):
-    """Reports an error in one line."""
+    """Reports an error in one line, unknown options before missing arguments."""
+
+    words: Sequence[str] = ()
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        self.words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith(MISSING) and (unknown := self._unknown_options()):
+            message = f"unrecognized arguments: {' '.join(unknown)}"
         self.exit(2, f"mgpu-ngram: {message}; see {self.prog} --help\n")
+
+    def _unknown_options(self) -> list[str]:
+        """Return the words before -- that look like options and are none."""
+        known = self._option_string_actions
+        return [
+            word
+            for word in itertools.takewhile(lambda word: word != "--", self.words)
+            if OPTION.match(word) and word.partition("=")[0] not in known and word[:2] not in known
+        ]
 
 
 def _parser(wanted: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:

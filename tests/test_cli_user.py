@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mgpu_ngram as ng
+from mgpu_ngram.commands import commands
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputWarning
 
@@ -225,6 +226,21 @@ def test_an_unknown_flag_points_to_the_help_of_its_command(folder, mgpu_ngram):
         err = refused(mgpu_ngram(verb, "m.arpa", *["text"] * (verb == "score"), "-o", "x", "--foo"))
         name = "convert" if verb == "trie" else verb
         assert err == f"mgpu-ngram: unrecognized arguments: --foo; see mgpu-ngram {name} --help\n"
+
+
+@pytest.mark.parametrize("verb", commands())
+def test_an_unknown_flag_is_named_before_missing_arguments(verb, mgpu_ngram):
+    for word in "--foo", "--foo=3", "-j":
+        err = refused(mgpu_ngram(verb, word, "--json"))
+        assert err == f"mgpu-ngram: unrecognized arguments: {word}; see mgpu-ngram {verb} --help\n"
+
+
+@pytest.mark.parametrize("words", ["--foo m.arpa", "-1 --foo -v summary", "-vword --foo -- --bar"])
+def test_only_unknown_flags_are_named(words, mgpu_ngram):
+    err = refused(mgpu_ngram("score", *words.split()))
+    assert err == "mgpu-ngram: unrecognized arguments: --foo; see mgpu-ngram score --help\n"
+    err = refused(mgpu_ngram("score", *words.replace("--foo", "").partition("--")[0].split()))
+    assert err.startswith("mgpu-ngram: the following arguments are required: ")
 
 
 def test_a_run_in_this_process_mentions_no_workers(folder, mgpu_ngram):

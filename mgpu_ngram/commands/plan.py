@@ -19,7 +19,9 @@ EXAMPLES = """example:
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("config", metavar="CONFIG.yaml", help="YAML file of jobs")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace those of the file")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings that replace those of the file"
+    )
     add_scheduler_flags(parser)
     parser.set_defaults(verb=_plan, many="overrides")
 

@@ -72,7 +72,9 @@ class FinishedBefore:
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("config", metavar="CONFIG.yaml", help="YAML file of jobs")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace those of the file")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings that replace those of the file"
+    )
     add_scheduler_flags(parser)
     parser.add_argument("--resume", action="store_true", help="continue a run that ended early")
     parser.add_argument(

@@ -138,12 +138,29 @@ def test_names_of_the_runtime_are_those_of_numba(monkeypatch):
 def test_compilations_are_told(folder, monkeypatch):
     monkeypatch.setattr(event, "_registered", defaultdict(list))
     told = []
-    numba_private.on_compilation(told.append)
+    numba_private.on_compilation(told.append, lambda: None)
     numba.njit(add_1)(2)
     assert told == [add_1]
+
+
+def test_a_step_ends_a_compilation(monkeypatch):
+    """The function is compiled at its next call."""
+    monkeypatch.setattr(event, "_registered", defaultdict(list))
+    left = [5]
+
+    def step():
+        left[0] -= 1
+        if left == [0]:
+            raise KeyboardInterrupt
+
+    numba_private.on_compilation(lambda fn: None, step)
+    compiled = numba.njit(add_1)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(2)
+    assert not compiled.signatures and compiled(2) == 3 and left[0] < -5
 
 
 def test_without_events_nothing_is_told(monkeypatch):
     monkeypatch.delattr("numba.core.event")
     monkeypatch.setitem(sys.modules, "numba.core.event", None)
-    numba_private.on_compilation(lambda fn: pytest.fail("told"))
+    numba_private.on_compilation(lambda fn: pytest.fail("told"), lambda: pytest.fail("told"))
