@@ -424,3 +424,18 @@ def test_tensors_that_are_refused(at, change, message):
     arguments[at] = change(arguments[at])
     with pytest.raises(ng.InputError, match=message):
         ng_torch.mixture_loss(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_masked_words_are_left_out_and_masked_rows_have_no_loss(dtype, device):
+    """Masks are often the least finite number in place of -inf. A row that has no other is not a guess."""
+    least, place = torch.finfo(dtype).min, "cuda" if device == "gpu" else "cpu"
+    logits = torch.randn(4, 13, device=place).to(dtype)
+    logits[0, 2:9], logits[1, 2:9], logits[2], logits[3] = least, -math.inf, least, -math.inf
+    logits[3, 1] = least
+    nothing, target = torch.full((4, 2), -math.inf, device=place), torch.ones(4, dtype=torch.int64, device=place)
+    losses = ng_torch.mixture_loss(logits.requires_grad_(), nothing, target, 11)
+    wanted = torch.nn.functional.cross_entropy(logits.float(), target, reduction="none")
+    assert torch.allclose(losses[:2], wanted[:2], atol=1e-4) and losses[2:].isnan().all()
+    (gradient,) = torch.autograd.grad(losses[:2].sum(), logits)
+    assert gradient[:2, :9].isfinite().all() and not gradient[:2, 2:9].any()

@@ -18,6 +18,7 @@ from ..dispatch import array_module, pick
 from ..launch import LANES, grid_for, kernel, launch
 
 VARIANTS = FORMATS
+LEAST_FLOAT16_SUM = -65480.0  # the greatest logit of a row with such a sum is -65,504; the next float16 is -65,472
 COUNTS, WORDS = 1, 2  # bits of `dropped_R`; as in mixture.cuh
 
 
@@ -52,10 +53,15 @@ def mixture_sums(mixture: Mixture) -> tuple[Any, Any]:
     for a probability of 0.
 
     Each logit is read once. Logits must be below 2^21, and one of the words above -2^21; otherwise both sums are NaN.
-    They are also NaN if a number is NaN, both blocks are dropped, or the gold word is out of range. All devices return
-    the same bits, for any number of rows.
+    They are also NaN if a number is NaN, both blocks are dropped, or the gold word is out of range. log_sum_R is NaN
+    for a row of float16 without a logit above the least number, -65,504, from which -inf is not told apart. All devices
+    return the same bits, for any number of rows.
     """
-    return pick(cpu=_cpu, cuda=_cuda, **mixture_arrays(mixture))(mixture)
+    log_sum_R, log_gold_R = pick(cpu=_cpu, cuda=_cuda, **mixture_arrays(mixture))(mixture)
+    if mixture.logits_RX.dtype == np.float16:
+        xp = array_module(log_sum_R)
+        log_sum_R = xp.where(log_sum_R < LEAST_FLOAT16_SUM, np.nan, log_sum_R)
+    return log_sum_R, log_gold_R
 
 
 def softmax_sums(logits_RX: Any, words: int, N: int) -> Any:

@@ -32,9 +32,10 @@ def mixture_loss(
     num_words  V
     dropped    None or (R,) uint8: 1 for rows without count distributions, 2 for rows without words
 
-    A row of probability 0 has the loss inf. Autocast changes nothing: logits of 16 bits are read without a copy, and
-    the loss is that of their float32 values. `torch.compile` takes the loss as one operator. Raises InputError for
-    shapes, dtypes and devices that do not fit.
+    A row of probability 0 has the loss inf. Logits must be below 2^21, and the greatest of a row above -2^21, in
+    float16 above -65,504; otherwise the loss is NaN. So words may be masked by the least number, but not a whole row.
+    Autocast changes nothing: logits of 16 bits are read without a copy, and the loss is that of their float32 values.
+    `torch.compile` takes the loss as one operator. Raises InputError for shapes, dtypes and devices that do not fit.
     """
     _check(logits, log_probs, target, num_words, dropped)
     exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
