@@ -59,5 +59,7 @@ class PerplexityFilter(BaseFilter):
         language = self.documents.config.language
         found = self.documents([doc.text or "" for doc in batch], [doc.metadata.get(language) for doc in batch])
         for d, doc in enumerate(batch):
+            for name in found.columns:
+                doc.metadata.pop(name, None)
             doc.metadata.update({name: v for name, values in found.columns.items() if (v := values[d]) is not None})
         return [True if kept else (False, REASON) for kept in found.kept_D]

@@ -170,7 +170,7 @@ def filter_frame(frame: pd.DataFrame, documents: DocumentFilter) -> pd.DataFrame
 def filter_records(records: Iterable[Any], documents: DocumentFilter) -> list[dict[str, Any]]:
     """Return the kept records, with new fields: dicts, or texts, which become dicts.
 
-    A document without words has only the new field bucket.
+    A document without words has only the new field bucket. Old values of the new fields are left out.
     """
     config = documents.config
     column = config.text_column
@@ -185,7 +185,8 @@ def filter_records(records: Iterable[Any], documents: DocumentFilter) -> list[di
     kept = []
     for d, record in enumerate(dicts):
         if found.kept_D[d]:
-            kept.append(record | {name: values[d] for name, values in found.columns.items() if values[d] is not None})
+            old = {name: value for name, value in record.items() if name not in found.columns}
+            kept.append(old | {name: values[d] for name, values in found.columns.items() if values[d] is not None})
     return kept
 
 

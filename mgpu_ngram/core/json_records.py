@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 BOM = b"\xef\xbb\xbf"
@@ -52,16 +52,19 @@ def parse_record(line: bytes, key: str) -> tuple[dict[str, Any], str]:
     return found, text or ""
 
 
-def with_fields(line: bytes, record: Mapping[str, Any], fields: Mapping[str, Any]) -> bytes:
+def with_fields(line: bytes, record: Mapping[str, Any], fields: Mapping[str, Any], names: Iterable[str] = ()) -> bytes:
     """Return the line of a record with new fields at its end.
+
+    names  fields of the record that are left out
 
     If the record already has one of the fields, it is serialised again with the new value.
     """
+    old = {*fields, *names} & record.keys()
+    if old:
+        kept = {name: value for name, value in record.items() if name not in old}
+        return json.dumps({**kept, **fields}, ensure_ascii=False).encode("utf-8", "replace")
     if not fields:
         return line
-    if not fields.keys().isdisjoint(record):
-        kept = {name: value for name, value in record.items() if name not in fields}
-        return json.dumps({**kept, **fields}, ensure_ascii=False).encode("utf-8", "replace")
     end = line.rindex(b"}")
     comma = b", " if record else b""
     return line[:end].rstrip() + comma + json.dumps(fields, ensure_ascii=False).encode()[1:-1] + line[end:]

@@ -287,14 +287,14 @@ class _JsonWriter:
         if isinstance(records, JsonDocuments):
             D = len(block.texts)
             kept = {d: records.odd[d] for d in records.odd if kept_D[d]}
-            changed = {d: with_fields(*pair, fields_of(fields, d)) for d, pair in kept.items()}
+            changed = {d: with_fields(*pair, fields_of(fields, d), fields) for d, pair in kept.items()}
             ends = np.zeros(D + 1, np.int64)
             for d, line in changed.items():
                 ends[d + 1] = len(line)
             odd = np.frombuffer(b"".join(changed.values()), np.uint8)
             return join_lines(records.lines, kept_D, json_fields(fields, D), (np.cumsum(ends), odd))
         pairs = ((d, *records[d]) for d in np.flatnonzero(kept_D).tolist())
-        return b"".join(with_fields(line, record, fields_of(fields, d)) + b"\n" for d, line, record in pairs)
+        return b"".join(with_fields(line, record, fields_of(fields, d), fields) + b"\n" for d, line, record in pairs)
 
 
 class _ParquetWriter:

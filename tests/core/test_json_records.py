@@ -49,6 +49,7 @@ def test_fields_by_hand():
     assert with_fields(line, {"text": "aé", "n": 1.0}, new) == wanted.encode()
     assert with_fields(b"{}", {}, {"n": 1}) == b'{"n": 1}' and with_fields(line, {}, {}) == line
     assert with_fields(b'{"n":1, "text":"a"}', {"n": 1, "text": "a"}, {"n": 2}) == b'{"text": "a", "n": 2}'
+    assert with_fields(b'{"n":1, "text":"a"}', {"n": 1, "text": "a"}, {}, ["n"]) == b'{"text": "a"}'
 
 
 @given(st.dictionaries(st.text(), st.text() | st.integers()), st.dictionaries(st.text(), st.floats(0, 9), min_size=1))

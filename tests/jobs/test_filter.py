@@ -18,6 +18,7 @@ import zstandard
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, InputWarning
 from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.document_filter import DocumentFilter, filter_records
 from mgpu_ngram.engine import filter_shard
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.filter import run as filter_job
@@ -393,6 +394,34 @@ def test_no_document_in_a_known_language(settings, wanted, arpa, here, tmp_path,
         run(FilterConfig(["docs.jsonl"], **settings), RunContext(here, "out"))
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "memory"])
+def test_old_figures_of_documents_without_words(kind, arpa, here, tmp_path):
+    """They are not those of this model."""
+    records = [
+        {"text": "", "words": 7, "n": 1},
+        {"text": None, "bucket": "x", "n": 2},
+        {"text": "a", "words": 9, "n": 3},
+    ]
+    settings = {"fixed_buckets": ["low:9"], "keep": ["words", "bucket"]}
+    if kind == "memory":
+        found = filter_records(records, DocumentFilter(arpa, **settings))
+    else:
+        path = tmp_path / f"d.{kind}"
+        if kind == "jsonl":
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        else:
+            pq.write_table(pa.Table.from_pylist(records), path)
+        filtered(here, arpa, path, tmp_path / "out", **settings)
+        out = tmp_path / f"out/documents/d.{kind}"
+        found = pq.read_table(out).to_pylist() if kind == "parquet" else [json.loads(line) for line in out.open()]
+    known = [{name: value for name, value in record.items() if value not in ("", None)} for record in found]
+    assert known == [
+        {"n": 1, "bucket": "all"},
+        {"n": 2, "bucket": "all"},
+        {"text": "a", "n": 3, "words": 2, "bucket": "low"},
+    ]
+
+
 @pytest.mark.parametrize("text", ["\n", '{"text": 3}\n'], ids=["blank", "rejected"])
 @pytest.mark.filterwarnings("ignore:1 of 3 records")
 def test_percentiles_beside_a_shard_without_documents(text, arpa, here, tmp_path):
@@ -712,6 +741,11 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         ({"fixed_buckets": ["a:3"], "sample": 9}, "sample is 9 but no percentiles are computed"),
         ({"sample": 0}, "sample is 0 but must be at least 1"),
         ({"contrast_model": "m", "min_difference": 1.0, "max_difference": 0.5}, "must be at most max_difference, 0.5"),
+        ({"text_column": "words"}, "text_column is 'words', which is a new field; rename the documents' field"),
+        (
+            {"language_column": "bucket", "buckets": ["low:3"], "text_column": "lines"},
+            "language_column is 'bucket', which is a new field",
+        ),
         ({"buckets": [","]}, "buckets is ',' but must have a name; leave it out, or give one"),
         ({"only": [""], "buckets": ["low:3"]}, "only is '' but must have a name"),
         ({"keep": [""]}, "keep is '' but must have a name"),

@@ -78,6 +78,11 @@ class FilterConfig:
         for name in _parts(self.keep):
             if name not in NEW_FIELDS:
                 raise InputError(f"keep has the unknown field {name!r}; {suggest(name, NEW_FIELDS)}")
+        for setting, name in ("text_column", self.text_column), ("language_column", self.language):
+            if name in self.fields(bool(self.contrast_model) or self.has_table):
+                raise InputError(
+                    f"{setting} is {name!r}, which is a new field; rename the documents' field, or leave it out of keep"
+                )
         ends = self.bucket_ends
         for name in self.only_buckets:
             if not ends:
