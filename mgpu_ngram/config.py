@@ -12,7 +12,7 @@ from mgpu_ngram.core.typed_config import fill, suggest
 from mgpu_ngram.core.yaml_file import read_yaml
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import Product, Settings
-from mgpu_ngram.stages.registry import STAGES
+from mgpu_ngram.stages.registry import ENTRIES, STAGES
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ def _job(job: dict, where: str) -> tuple[str, Settings]:
         raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
     (stage, settings), *_ = job.items()
     if stage not in STAGES:
-        raise InputError(f"{where}: unknown stage {stage!r}; {suggest(str(stage), STAGES)}")
+        named = [name for name, entry in ENTRIES.items() if stage in entry.verbs]  # by a command of another name
+        hint = f"the stage of this command is {named[0]!r}" if named else suggest(str(stage), STAGES)
+        raise InputError(f"{where}: unknown stage {stage!r}; {hint}")
     return stage, fill(STAGES[stage].config, settings, f"{where}.{stage}")
 
 

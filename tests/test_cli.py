@@ -432,6 +432,7 @@ def test_count_refuses(words, pieces, odds, mgpu_ngram):
         (b"output: out\njobs: [count: {order: 3}]", [r"jobs\[0\].count", "'corpus' is missing"]),
         (b"output: out\njobs: [count: ]", [r"jobs\[0\].count is None", "mapping"]),
         (b"output: out\njobs: [cuont: {corpus: text}]", [r"jobs\[0\]", "stage 'cuont'", "did you mean 'count'"]),
+        (b"output: out\njobs: [convert: {model: text}]", ["'convert'; the stage of this command is 'trie'"]),
         (b"output: out\njobs: [{count: {corpus: text}, run: {}}]", [r"jobs\[0\] has 2 keys", "one, the stage"]),
         (b"output: out\njobs: [count: {corpus: text}, count: {corpus: text}]", ["2 jobs are called 'count'", "'name'"]),
         (b"output: out\njobs: [count: {corpus: text, name: ../up}]", ["name is '../up'", "plain folder name"]),
