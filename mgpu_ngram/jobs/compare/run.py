@@ -140,8 +140,7 @@ def plan(config: CompareConfig, context: PlanContext) -> dict[str, Any]:
 
 def changed_since(config: CompareConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
-    made_of = _made_of(config, open_inputs(config))
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, open_inputs(config)))
 
 
 def _made_of(config: CompareConfig, corpus: Corpus) -> dict[str, Any]:

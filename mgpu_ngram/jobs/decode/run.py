@@ -98,8 +98,7 @@ def plan(config: DecodeConfig, context: PlanContext) -> dict[str, Any]:
 def changed_since(config: DecodeConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, files and text; "" if it does not."""
     corpus = open_inputs(config)
-    made_of = _made_of(config, _opened(config, corpus))
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, _opened(config, corpus)))
 
 
 class _RunInputs(NamedTuple):

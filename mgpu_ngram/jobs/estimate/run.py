@@ -347,5 +347,4 @@ def _described(path: str | None) -> list[Any]:
 def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings and names and sizes of inputs; "" if it does not."""
     config, source = _opened(config)
-    made_of = _made_of(config, source)
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, source))

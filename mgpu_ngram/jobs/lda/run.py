@@ -119,8 +119,7 @@ def work_bytes(config: LdaConfig) -> int:
 
 def changed_since(config: LdaConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and inputs; "" if it does not."""
-    made_of = _made_of(config, states_of_inputs(config.corpus))
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, states_of_inputs(config.corpus)))
 
 
 def _made_of(config: LdaConfig, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -53,8 +53,7 @@ def plan(config: MixConfig, context: PlanContext) -> dict[str, Any]:
 
 def changed_since(config: MixConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and its inputs; "" if it does not."""
-    made_of = _made_of(config)
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config))
 
 
 def _made_of(config: MixConfig) -> dict[str, Any]:

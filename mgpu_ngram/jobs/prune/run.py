@@ -50,8 +50,7 @@ def plan(config: PruneConfig, context: PlanContext) -> dict[str, Any]:
 
 def changed_since(config: PruneConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and its inputs; "" if it does not."""
-    made_of = _made_of(config)
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config))
 
 
 def _made_of(config: PruneConfig) -> dict[str, Any]:

@@ -134,8 +134,7 @@ def weights_of(config: ListsConfig) -> dict[str, tuple[float, ...]]:
 def changed_since(config: RescoreConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
     config = with_weights(config)
-    made_of = _made_of(config, open_inputs(config))
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, open_inputs(config)))
 
 
 def _made_of(config: RescoreConfig, corpus: Corpus) -> dict[str, Any]:

@@ -170,8 +170,7 @@ def run(
 
 def changed_since(config: ScoreConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, model, and names and sizes of inputs."""
-    made_of = _made_of(config, open_inputs(config))
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, open_inputs(config)))
 
 
 def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:

@@ -168,8 +168,7 @@ def work_bytes(config: TopicsConfig) -> int:
 
 def changed_since(config: TopicsConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, model and inputs; "" if it does not."""
-    made_of = _made_of(config, find_topic_model(config.model))
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, find_topic_model(config.model)))
 
 
 def _made_of(config: TopicsConfig, path: str) -> dict[str, Any]:

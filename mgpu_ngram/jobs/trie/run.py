@@ -36,8 +36,7 @@ def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
 
 def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and its model; "" if it does not."""
-    made_of = _made_of(config)
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config))
 
 
 def _made_of(config: TrieConfig) -> dict[str, Any]:

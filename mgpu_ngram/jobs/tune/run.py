@@ -93,8 +93,7 @@ def check(config: TuneConfig, made: Collection[str] = ()) -> None:
 def changed_since(config: TuneConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
     config = with_weights(config)
-    made_of = _made_of(config, open_inputs(config))
-    return manifest_changes(manifest, made_of)
+    return manifest_changes(manifest, _made_of(config, open_inputs(config)))
 
 
 def _made_of(config: TuneConfig, corpus: Corpus) -> dict[str, Any]:
