@@ -56,14 +56,15 @@ def _ccnet(text: str) -> str:
 def normalizer(name: Normalizer) -> Callable[[str], str] | None:
     """Return the function that normalises a text; None if texts stay as they are.
 
-    "nfc" and "nfkc" are the normal forms of Unicode, in lower case.
+    "nfc" and "nfkc" are the normal forms of Unicode, in lower case: the normal form of U+2122 is TM, so the text is
+    normalised before it is changed to lower case, and again after it.
     """
     if name == "none":
         return None
     if name == "ccnet":
         return _ccnet
     form: Form = "NFC" if name == "nfc" else "NFKC"
-    return lambda text: unicodedata.normalize(form, text.lower())
+    return lambda text: unicodedata.normalize(form, unicodedata.normalize(form, text).lower())
 
 
 @functools.cache
@@ -119,9 +120,10 @@ def _ccnet_character(character: str) -> str | None:
 
 
 def _normal_character(character: str, form: Form, joined: frozenset[int]) -> str | None:
-    lower = character.lower()
+    normal = unicodedata.normalize(form, character)
+    lower = normal.lower()
     first = unicodedata.normalize("NFD" if form == "NFC" else "NFKD", lower)[0]
-    if character == CAPITAL_SIGMA or unicodedata.combining(first) or ord(first) in joined:
+    if CAPITAL_SIGMA in normal or unicodedata.combining(first) or ord(first) in joined:
         return None
     return unicodedata.normalize(form, lower)
 

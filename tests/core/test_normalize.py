@@ -35,3 +35,4 @@ def test_normal_forms():
     assert normalizer("none") is None
     assert normalizer("nfc")("E\u0301t\u00c9 \ufb01") == "\u00e9t\u00e9 \ufb01"
     assert normalizer("nfkc")("E\u0301 \ufb01 \uff21") == "\u00e9 fi a"
+    assert normalizer("nfkc")("\u2122 \u2115 J\u030c \U0001d6ba") == "tm n \u01f0 \u03c3"
