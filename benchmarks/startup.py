@@ -175,6 +175,13 @@ class StartupBench:
         return "small.safetensors"
 
     @cached_property
+    def small_counts(self) -> str:
+        """The path of counts of three lines, which a model can be adapted from."""
+        flags = ["--order", "5", "--sentence-markers", "--device", self.suite.device]
+        self.run("count", "lines.txt", "-o", "small_counts", *flags)
+        return "small_counts"
+
+    @cached_property
     def translation_model(self) -> list[str]:
         """The arguments that name a small translation model."""
         files = System.make(TRANSLATION, self.folder).files
@@ -204,6 +211,7 @@ def stages(bench: StartupBench) -> None:
         {
             "count": ["count", "lines.txt", "-o", "counts"],
             "estimate": bench.estimate("lines.txt", "again.safetensors")[:-2],
+            "adapt": ["adapt", bench.small_counts, "lines.txt", "-o", "adapted", "--discount-fallback"],
             "trie": ["trie", model, "-o", "trie.safetensors"],
             "prune": ["prune", model, "--max-ngrams", "30", "-o", "pruned.safetensors"],
             "mix": ["mix", model, model, "--weights", "0.5", "0.5", "-o", "mixed.safetensors"],

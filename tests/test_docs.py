@@ -26,6 +26,7 @@ import zstandard
 
 import mgpu_ngram as ng
 from mgpu_ngram import cli
+from mgpu_ngram.commands import commands as verbs
 from tests.slowness import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -191,7 +192,7 @@ def test_reference_pages_are_complete(reference, tmp_path):
     commands_page, yaml_page, python_page = (
         (tmp_path / f"{name}.md").read_text("utf-8") for name in ("cli", "yaml", "python")
     )
-    for verb in ("run", "plan", "count", "estimate", "score", "distribution", "export", "info", "bench", "convert"):
+    for verb in verbs():
         assert f"\n## {verb}\n" in commands_page
     assert "| `--text-column NAME` |" in commands_page and "| `-o, --output OUT` |" in commands_page
     for stage, settings in reference.sections().items():
