@@ -27,7 +27,7 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-GROUP_ROWS = 1 << 19  # rows of a row group of text; a writing thread of a CPU holds one group, 40 to 80 MB
+GROUP_ROWS = 1 << 18  # rows of a row group of text; a writing thread of a CPU holds one group, 15 to 40 MB
 IDS_GROUP_ROWS = 1 << 20  # rows of a row group of ids; a writing thread of a CPU holds 25 to 40 MB
 GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group
 BUFFER_BYTES = 4 << 20  # buffer of a file being written
@@ -99,17 +99,20 @@ class PartWriter:
         if kind is None:
             self.written = {"rows": self._rows, "bytes": self._sink.size_bytes, "crc32": self._sink.crc32}
 
-    def add(self, table: Table) -> None:
-        """Append a table in host memory; its rows follow all rows added before. It may be freed afterwards."""
+    def add(self, table: Table, is_ours: bool = False) -> None:
+        """Append a table in host memory; its rows follow all rows added before. It may be freed afterwards.
+
+        is_ours  nothing else needs the table: its rows that wait for others are not copied
+        """
         if table.order != self.order:
             raise ValueError(f"a table of order {table.order} does not belong to {self.path}, of order {self.order}")
         while (waiting := sum(map(len, self._rest))) + len(table) >= self._group_rows:
             group = _joined([*self._rest, _rows(table, 0, self._group_rows - waiting)])
-            table = _rows(table, self._group_rows - waiting, len(table))
+            table, is_ours = _rows(table, self._group_rows - waiting, len(table)), False  # a view would keep all rows
             written = self._write_group(group)
             self._rest = [_copy(_rows(group, written, len(group)))] if written < len(group) else []
         if len(table):
-            self._rest.append(_copy(table))
+            self._rest.append(table if is_ours else _copy(table))
 
     def add_groups(self, groups: Sequence[RowGroup], copied: Copied) -> None:
         """Append row groups that were encoded on a device. `add` must not be called for the same file.

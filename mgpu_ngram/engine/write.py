@@ -237,7 +237,8 @@ def _write_shard(
                 piece.write(writer)
             else:
                 rows, counted, head = len(piece), int(piece.counts.sum()), piece
-                writer.add(_at_least(piece, options.min_count) if options.min_count > 1 else piece)
+                filtered = options.min_count > 1
+                writer.add(_at_least(piece, options.min_count) if filtered else piece, is_ours=filtered)
             distinct, total = distinct + rows, total + counted
             codes, counts = heaviest(head, options.top)
             top = sorted([*top, *zip((-counts).tolist(), codes.tolist(), strict=True)])[: options.top]
