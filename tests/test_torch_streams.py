@@ -53,6 +53,9 @@ def calls(model, lm):
         "advance": lambda states, words: model.advance(states, scale="ln"),
         "final": lambda states, words: (model.final(states),),
         "tokens": lambda states, words: lm.advance(torch.as_tensor(states)),
+        "rows of ids": lambda states, words: (model.distribution(words[:, None], scale="log10"),),
+        "samples": lambda states, words: (model.sample(words[:, None], top_k=2),),
+        "scores of ids": lambda states, words: (model.score_ids(words, np.arange(0, B + 1, 3)),),
     }
 
 
