@@ -15,7 +15,7 @@ from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.state_model import SCALE_UNITS, StateModel
 from mgpu_ngram.engine.states import EMPTY, MAX_BATCH, MAX_STATE
 from mgpu_ngram.engine.token_states import TokenStates
-from mgpu_ngram.engine.torch_arrays import as_integers, not_compiled, on_stream_of, tensors_like
+from mgpu_ngram.engine.torch_arrays import as_integers, not_compiled, on_stream, on_stream_of, tensors_like
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.next_words import NextWords
 
@@ -31,7 +31,9 @@ class ModelStates(NextWords):
 
     States and words are NumPy or CuPy arrays, or PyTorch tensors. If states are a tensor, so are the results, in
     memory from PyTorch. If any argument is a tensor on a GPU, the work is done on PyTorch's current stream, else on
-    CuPy's. Words are ids of the model's vocabulary; other numbers count as <unk>. The model needs the index "edge".
+    CuPy's, or on `stream`: an object with `__cuda_stream__`, or the address of a CUDA stream. Arrays of other libraries
+    are read through DLPack. Words are ids of the model's vocabulary; other numbers count as <unk>. The model needs the
+    index "edge".
 
     After the first call with a scale, no call waits for the GPU. `torch.cuda.graph` may then capture calls with
     tensors, and CuPy's streams may capture `step` with int32 states and `out`, which allocates no memory.
@@ -44,7 +46,7 @@ class ModelStates(NextWords):
         def _replica(self) -> Replica: ...
 
     @not_compiled
-    def start(self, batch: int, bos: bool = True, out: Any = None) -> Any:
+    def start(self, batch: int, bos: bool = True, out: Any = None, stream: Any = None) -> Any:
         """Return the states before sentences, (batch,) int32.
 
         bos  whether <s> precedes each sentence; False: the previous words are unknown
@@ -53,7 +55,7 @@ class ModelStates(NextWords):
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not 0 <= batch <= MAX_BATCH:
             raise InputError(f"batch is {batch!r:.60} but must be a number of sentences, 0 to {MAX_BATCH:,}")
         check_flag("bos", bos)
-        with on_stream_of(out), memory_guard(f"making {batch:,} states", self.device, FEWER):
+        with on_stream(stream, self.device, out), memory_guard(f"making {batch:,} states", self.device, FEWER):
             state = self._state_model.begin if bos else EMPTY
             if out is None:
                 return array_module(self._next_word_model.word_G).full(batch, state, np.int32)
@@ -61,7 +63,9 @@ class ModelStates(NextWords):
             return out
 
     @not_compiled
-    def step(self, states: Any, words: Any, scale: str = "log10", out: Any = None) -> tuple[Any, Any]:
+    def step(
+        self, states: Any, words: Any, scale: str = "log10", out: Any = None, stream: Any = None
+    ) -> tuple[Any, Any]:
         """Return the logarithm of the probability of a word after each state, and the states after the words.
 
         states  (B,) int32
@@ -73,7 +77,7 @@ class ModelStates(NextWords):
         """
         check_option("scale", scale, SCALE_UNITS)
         given = None if out is None else _pair(out)
-        with on_stream_of(states, words, *(given or ())):
+        with on_stream(stream, self.device, states, words, *(given or ())):
             model, states_B = self._state_model, self._numbers("states", states, np.int32)
             words_B = self._numbers("words", words)
             if len(states_B) != len(words_B):
@@ -87,10 +91,10 @@ class ModelStates(NextWords):
             return out if out is not None else tensors_like(states, *made)
 
     @not_compiled
-    def final(self, states: Any, scale: str = "log10") -> Any:
+    def final(self, states: Any, scale: str = "log10", stream: Any = None) -> Any:
         """Return the logarithm of the probability that the sentence ends after each state, (B,) float32."""
         check_option("scale", scale, SCALE_UNITS)
-        with on_stream_of(states):
+        with on_stream(stream, self.device, states):
             states_B = self._numbers("states", states, np.int32)
             with memory_guard(f"scoring {len(states_B):,} words", self.device, FEWER):
                 ends_B = array_module(states_B).full(len(states_B), self._state_model.end, np.int32)
@@ -99,7 +103,13 @@ class ModelStates(NextWords):
 
     @not_compiled
     def advance(
-        self, states: Any, scale: str = "log10", dtype: str = "float32", next_states: bool = True, out: Any = None
+        self,
+        states: Any,
+        scale: str = "log10",
+        dtype: str = "float32",
+        next_states: bool = True,
+        out: Any = None,
+        stream: Any = None,
     ) -> tuple[Any, Any]:
         """Return a row of every word after each state, (B, V), and the state after every word, (B, V) int32.
 
@@ -113,7 +123,7 @@ class ModelStates(NextWords):
         options = _options(self.arrays.trie.order, scale, dtype)
         check_flag("next_states", next_states)
         rows, following = _pair(out) if out is not None else (None, None)
-        with on_stream_of(states, rows, following):
+        with on_stream(stream, self.device, states, rows, following):
             model, states_B = self._state_model, self._numbers("states", states, np.int32)
             shape = len(states_B), model.words
             if out is not None and (following is None) == next_states:

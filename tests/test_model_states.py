@@ -192,6 +192,8 @@ REFUSED = [
     (lambda m: m.start(-1), "batch is -1 but must be a number of sentences, 0 to 1,099,511,627,776"),
     (lambda m: m.start(2**70), "batch is 1180591620717411303424 but"),
     (lambda m: m.start(True), "batch is True but"),
+    (lambda m: m.start(1, stream=0), "stream is given but the model is on the CPU, which has none; leave it out"),
+    (lambda m: m.step([0], [1], stream=object()), "stream is given but the model is on the CPU"),
     (lambda m: m.step([0], [1, 2]), "got 1 states but 2 words; give a word for each state"),
     (lambda m: m.step([0.5], [1]), "states are float64 of shape (1,) but must be integers in one dimension"),
     (lambda m: m.step([[0]], [1]), "states are int64 of shape (1, 1) but"),
@@ -343,3 +345,28 @@ def test_messages_are_one_line_whatever_they_show(arpa):
         model.step([0], [1], scale=np.zeros((2, 2)))
     for error in ng.InputError, ng.RunError:
         assert str(error("one\n  two\r\nthree")) == "one two three"
+
+
+class OfAnotherLibrary:
+    """An array that has DLPack alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries(model):
+    states, words = model.start(2), on_device(model, [3, 4])
+    for found, wanted in (
+        (model.step(OfAnotherLibrary(states), OfAnotherLibrary(words)), model.step(states, words)),
+        (model.advance(OfAnotherLibrary(states)), model.advance(states)),
+        ([model.score_ids(OfAnotherLibrary(words), [0, 2])], [model.score_ids(words, [0, 2])]),
+    ):
+        assert all(np.array_equal(a, b) for a, b in zip(host(found), host(wanted), strict=True))
+    with pytest.raises(ng.InputError, match="^words are float64 of shape"):
+        model.step(states, OfAnotherLibrary(on_device(model, [3, 4], np.float64)))

@@ -88,6 +88,34 @@ def test_calls_work_on_the_streams_of_their_threads(model, plain):
         assert list(pool.map(work, range(2))) == [[], []]
 
 
+@pytest.mark.gpu
+def test_a_stream_may_be_given(model, plain):
+    """The arrays get their values late on that stream, for which others do not wait."""
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    states, words = states_and_words(5)
+    values = cupy.asarray(states), cupy.asarray(words)
+    given = cupy.full(B, -1, np.int32), cupy.zeros(B, values[1].dtype)
+    cupy.cuda.Device().synchronize()
+    for address in stream, stream.ptr:
+        with stream:
+            given[0].fill(-1)
+            given[1].fill(0)
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+                torch.cuda._sleep(CYCLES)
+            given[0][...], given[1][...] = values
+        found = model.step(*given, stream=address)
+        rows, ends = model.advance(given[0], stream=address), model.final(given[0], stream=address)
+        stream.synchronize()
+        made, wanted = (*found, *rows, ends), (*plain.step(states, words), *plain.advance(states), plain.final(states))
+        assert all(np.array_equal(to_host(a), b) for a, b in zip(made, wanted, strict=True))
+    with pytest.raises(ng.InputError, match="stream is given beside a tensor; use `with torch.cuda.stream"):
+        model.final(torch.from_numpy(states).cuda(), stream=stream)
+    with pytest.raises(ng.InputError, match="stream is 'x' but must be a stream, or the address of one"):
+        model.final(given[0], stream="x")
+
+
 def slowly(make):
     """Return `make` whose arrays get their values late."""
     import cupy

@@ -12,8 +12,9 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.torch_memory import tensor_allocator, tensor_behind
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
+HOST, GPU = 1, 2  # kinds of devices of DLPack
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -39,20 +40,32 @@ def check_dense(value: Any) -> None:
 
 
 def as_array(value: Any) -> Any:
-    """Return a tensor as a NumPy or CuPy array that shares its memory; other values unchanged.
+    """Return a tensor, or an array of another library with DLPack, as a NumPy or CuPy array that shares its memory;
+    other values unchanged.
 
     A tensor of bfloat16, which NumPy and CuPy lack, becomes uint16: its bits. Raises InputError for a tensor that is
     not dense, has no memory, or is of another dtype that they lack.
     """
     torch = torch_of(value)
     if torch is None:
-        return value
+        return _from_dlpack(value)
     check_dense(value)
     tensor, halves = value.detach(), value.dtype == torch.bfloat16
     if halves:
         tensor = tensor.view(torch.int16)
     array = _cupy().from_dlpack(tensor) if tensor.is_cuda else to_numpy(tensor)
     return array.view(np.uint16) if halves else array
+
+
+def _from_dlpack(value: Any) -> Any:
+    """Return an array of another library as one of NumPy or CuPy; unchanged without DLPack, or of other dtypes."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__") or on_gpu(value):
+        return value
+    place = int(value.__dlpack_device__()[0])
+    try:
+        return np.from_dlpack(value) if place == HOST else _cupy().from_dlpack(value) if place == GPU else value
+    except (BufferError, RuntimeError, TypeError):
+        return value
 
 
 def as_integers(name: str, values: Any) -> Any:
@@ -107,6 +120,28 @@ def on_stream_of(*values: Any) -> AbstractContextManager[Any]:
     """
     tensor = next((value for value in values if torch_of(value) is not None and value.is_cuda), None)
     return nullcontext() if tensor is None else _work_as_torch(tensor.device)
+
+
+def on_stream(stream: Any, device: str, *values: Any) -> AbstractContextManager[Any]:
+    """Return a context for CuPy to work on a given stream; None: `on_stream_of` the values.
+
+    stream  an object with the method __cuda_stream__, or the address of a CUDA stream
+
+    Raises InputError for other values, for a model that is not on a GPU, and beside tensors, which have a stream.
+    """
+    if stream is None:
+        return on_stream_of(*values)
+    if device != "gpu":
+        raise InputError("stream is given but the model is on the CPU, which has none; leave it out")
+    if any(torch_of(value) is not None for value in values):
+        raise InputError("stream is given beside a tensor; use `with torch.cuda.stream(...)`, and leave it out")
+    if not hasattr(stream, "__cuda_stream__"):
+        stream = getattr(stream, "ptr", stream)  # of CuPy before it had the method
+        if isinstance(stream, bool) or not isinstance(stream, (int, np.integer)) or stream < 0:
+            raise InputError(f"stream is {stream!r:.60} but must be a stream, or the address of one")
+        stream = _StreamAddress(int(stream))
+    made: AbstractContextManager[Any] = _cupy().cuda.Stream.from_external(stream)
+    return made
 
 
 def not_compiled(method: F) -> F:
