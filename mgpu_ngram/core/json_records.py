@@ -61,10 +61,27 @@ def with_fields(line: bytes, record: Mapping[str, Any], fields: Mapping[str, Any
     """
     old = {*fields, *names} & record.keys()
     if old:
-        kept = {name: value for name, value in record.items() if name not in old}
-        return json.dumps({**kept, **fields}, ensure_ascii=False).encode("utf-8", "replace")
+        return _serialised(
+            {name: value for name, value in _exact(line, record).items() if name not in old} | {**fields}
+        )
     if not fields:
         return line
     end = line.rindex(b"}")
     comma = b", " if record else b""
     return line[:end].rstrip() + comma + json.dumps(fields, ensure_ascii=False).encode()[1:-1] + line[end:]
+
+
+def _exact(line: bytes, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object on a line with its long integers, which orjson reads as float64."""
+    try:
+        return json.loads(line.removeprefix(BOM))
+    except RecursionError:  # orjson reads a little deeper
+        return record
+
+
+def _serialised(record: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a record; halves of surrogate pairs, which UTF-8 cannot write, need escapes."""
+    try:
+        return json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(record).encode()

@@ -52,6 +52,17 @@ def test_fields_by_hand():
     assert with_fields(b'{"n":1, "text":"a"}', {"n": 1, "text": "a"}, {}, ["n"]) == b'{"text": "a"}'
 
 
+def test_values_of_records_that_are_serialised_again():
+    """Long integers and halves of surrogate pairs stay as they are."""
+    line = b'\xef\xbb\xbf{"id": 123456789012345678901234567890, "half": "\\ud800", "n": 1, "text": "\xc3\xa9"}'
+    record, text = parse_record(line, "text")
+    wanted = '{"id": 123456789012345678901234567890, "half": "\\ud800", "text": "\\u00e9", "n": 2}'
+    assert text == "é" and with_fields(line, record, {"n": 2}) == wanted.encode()
+    line = b'{"id": 123456789012345678901234567890, "n": 1, "text": "\xc3\xa9"}'
+    wanted = '{"id": 123456789012345678901234567890, "text": "é"}'
+    assert with_fields(line, parse_record(line, "text")[0], {}, ["n"]) == wanted.encode()
+
+
 @given(st.dictionaries(st.text(), st.text() | st.integers()), st.dictionaries(st.text(), st.floats(0, 9), min_size=1))
 def test_fields_are_read_back(record, fields):
     line = json.dumps(record).encode()
