@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mgpu_ngram as ng
+from mgpu_ngram.core.yaml_file import read_yaml
 
 BAGS = [["a", "b"], ["b", "c"]]
 NOT_WHOLE = [None, 1.5, "2", [2], object()]
@@ -106,3 +107,12 @@ def test_topics(lda, tmp_path):
     check(lambda title: lda.to_html(tmp_path / "page.html", title), "title", 3)
     for value in [None, ["u_mass"], "u-mass"]:
         check(lambda measure: lda.coherence(BAGS, measure), "measure", value)
+
+
+def test_paths_with_nul(tmp_path):
+    with pytest.raises(ng.InputError, match=r"^path is 'a\\x00b' but no path has NUL characters; correct it$"):
+        ng.Model.load("a\0b")
+    with pytest.raises(
+        ng.InputError, match=r"^'a\\x00b' cannot be read \(embedded null byte\); give the path of a YAML"
+    ):
+        read_yaml("a\0b", "a mapping")

@@ -17,7 +17,9 @@ REMOTE = ("http", "https", "s3", "s3a")  # schemes whose drivers the extra "remo
 def check_path(path: Any, name: str) -> None:
     """Raise InputError, which names `name`, unless `path` is a str or a path object."""
     if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"{name} is {path!r} but must be a path, as str or pathlib.Path")
+        raise InputError(f"{name} is {path!r:.60} but must be a path, as str or pathlib.Path")
+    if "\0" in os.fsdecode(path):
+        raise InputError(f"{name} is {os.fsdecode(path)!r:.60} but no path has NUL characters; correct it")
 
 
 def find_files(paths: list[str]) -> list[tuple[str, str]]:

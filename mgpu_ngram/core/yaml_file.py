@@ -19,6 +19,8 @@ def read_yaml(path: str | Path, holds: str) -> dict[Any, Any]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
+    except ValueError as error:  # NUL in the path
+        raise InputError(f"{str(path)!r} cannot be read ({error}); give the path of a YAML file") from None
     return parse_yaml(data, path, holds)
 
 
