@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from mgpu_ngram.commands import aliases, commands
 from mgpu_ngram.core.errors import INTERRUPTED, InputError, RunError, show_warnings_plainly
+from mgpu_ngram.core.interrupts import interrupted
 from mgpu_ngram.core.version import VERSION
 
 INTERRUPTED_HINT = "; a job that has saved a checkpoint continues with --resume"  # of commands with this option
@@ -96,7 +97,8 @@ def _interrupt_of(error: BaseException) -> KeyboardInterrupt | None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the compilations of threads, too: the command waits for its threads."""
+    """Let Ctrl-C end the work and the compilations of threads, too: the command waits for its threads."""
+    interrupted.clear()
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or a caller's
         yield
         return
@@ -109,11 +111,13 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupted.clear()
         if compile := sys.modules.get(COMPILE_MODULE):
             compile.allow_compiling()
 
 
 def _interrupted(*_: object) -> NoReturn:
+    interrupted.set()
     if compile := sys.modules.get(COMPILE_MODULE):
         compile.stop_compiling()
     raise KeyboardInterrupt

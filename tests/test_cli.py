@@ -21,9 +21,11 @@ import pytest
 from mgpu_ngram import cli
 from mgpu_ngram.cluster import devices
 from mgpu_ngram.commands import commands
+from mgpu_ngram.core.interrupts import interrupted
 from mgpu_ngram.engine import count as engine_count
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import run as count_job
+from mgpu_ngram.jobs.mix import run as mix_job
 from tests.slowness import scaled, wait_until
 
 TEXT = b"of the people by the people\nfor the people of the people\n"
@@ -580,6 +582,24 @@ def test_interrupted(fails, folder, mgpu_ngram, monkeypatch):
 def test_an_interrupt_of_a_command_that_does_not_resume(folder, mgpu_ngram, monkeypatch):
     monkeypatch.setattr("mgpu_ngram.commands.info._show_file", interrupt)
     check_refused(folder, mgpu_ngram("info", "text"), "interrupted; unfinished outputs are removed\n", status=130)
+
+
+def test_an_interrupt_ends_the_task_that_makes_a_model(arpa, folder, mgpu_ngram, monkeypatch):
+    """Without an output, although the thread goes on after the main thread has the interrupt."""
+    ended = []
+
+    def compute(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(interrupted.is_set)
+        found = mix_job_mix(*arguments)
+        ended.append(found)
+        return found
+
+    mix_job_mix = mix_job.mix
+    monkeypatch.setattr(mix_job, "mix", compute)
+    refused = mgpu_ngram("mix", str(arpa), str(arpa), "--weights", "0.5", "0.5", "-o", "out.arpa", *HERE)
+    check_refused(folder, refused, "interrupted; unfinished outputs are removed\n", status=130, left=[arpa.name])
+    assert len(ended) == 1 and not interrupted.is_set(), "the next command is not interrupted"
 
 
 FILE_VERBS = {  # arguments of commands that write no text

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Self
 
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.interrupts import end_if_interrupted
 from mgpu_ngram.core.scratch import is_running
 
 FORMAT_VERSION = 1  # version of the manifests of all stages
@@ -135,7 +136,7 @@ class Sink:
 
 @contextmanager
 def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
-    """Yield a sink whose content appears at `path` when the block ends; after an error no file appears.
+    """Yield a sink whose content appears at `path` when the block ends; after an error or an interrupt no file appears.
 
     durable  wait until the data is on disk: even after a crash of the host the file is complete or absent. For
              files that outlive an unfinished run; a finished output has many files and is not worth the wait
@@ -154,6 +155,8 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
                     sink.sync()
             finally:
                 size_bytes = sink.size_bytes
+        if not durable:  # a saved part of the work remains of use
+            end_if_interrupted()
         os.replace(temporary, path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RunError(f"cannot write {path}: {error.strerror}; give a path in a folder that exists") from error

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.interrupts import end_if_interrupted
 from mgpu_ngram.core.memory_config import free_host_bytes
 from mgpu_ngram.engine.torch_memory import cached_bytes
 from mgpu_ngram.kernels.compile import njit
@@ -282,13 +283,14 @@ def free_bytes(device: str) -> int:
 
 @dataclass
 class Stopwatch:
-    """Seconds by step of the work. `lap` charges the time since the last lap to a step."""
+    """Seconds by step of the work. `lap` charges the time since the last lap to a step, or ends interrupted work."""
 
     device: str
     seconds: dict[str, float] = field(default_factory=dict)
     _last: float = field(default_factory=time.perf_counter)
 
     def lap(self, step: str) -> None:
+        end_if_interrupted()
         synchronize(self.device)
         now = time.perf_counter()
         self.add({step: now - self._last})

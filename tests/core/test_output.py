@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import mgpu_ngram.core.output as output_module
+from mgpu_ngram.core import interrupts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, Sink, _host, find_manifest, new_file, write_manifest
 from tests.slowness import wait_until
@@ -276,3 +279,21 @@ def test_manifest_round_trip(tmp_path):
     text = (tmp_path / "manifest.json").read_text()
     assert text.startswith('{\n  "format": ')
     assert list(json.loads(text)) == sorted(json.loads(text))
+
+
+def test_files_of_an_interrupted_command(tmp_path, monkeypatch):
+    """Threads finish no output; saved parts of the work remain, and the main thread may clean up."""
+    event = threading.Event()
+    event.set()
+    monkeypatch.setattr(interrupts, "interrupted", event)
+
+    def write(name, durable):
+        with new_file(tmp_path / name, durable) as sink:
+            sink.write(b"a")
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(write, "output", False).result()
+        pool.submit(write, "saved", True).result()
+    write("of the main thread", False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["of the main thread", "saved"]

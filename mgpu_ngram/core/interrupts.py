@@ -1,0 +1,13 @@
+"""Let an interrupt of a command end the work of its threads."""
+
+from __future__ import annotations
+
+import threading
+
+interrupted = threading.Event()  # set from Ctrl-C until the command has ended
+
+
+def end_if_interrupted() -> None:
+    """Raise KeyboardInterrupt in a thread of an interrupted command; the main thread has got its own."""
+    if interrupted.is_set() and threading.current_thread() is not threading.main_thread():
+        raise KeyboardInterrupt
