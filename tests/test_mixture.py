@@ -439,3 +439,28 @@ def test_masked_words_are_left_out_and_masked_rows_have_no_loss(dtype, device):
     assert torch.allclose(losses[:2], wanted[:2], atol=1e-4) and losses[2:].isnan().all()
     (gradient,) = torch.autograd.grad(losses[:2].sum(), logits)
     assert gradient[:2, :9].isfinite().all() and not gradient[:2, 2:9].any()
+
+
+def test_a_layer_of_counts_alone_interpolates(device):
+    """Also at inference: the words have no weights."""
+    torch.manual_seed(8)
+    place = "cuda" if device == "gpu" else "cpu"
+    module = ng_torch.MixtureOfDistributions(8, 11, 3, only_counts=True).to(place)
+    hidden, rows = torch.randn(2, 5, 8, device=place), torch.rand(2, 5, 3, 11, device=place).softmax(-1)
+    target = torch.randint(11, (2, 5), device=place)
+    log_probs = rows.gather(-1, target[..., None, None].expand(2, 5, 3, 1))[..., 0].log()
+    weights = module.logits(hidden)[..., 1:4].softmax(-1)
+    wanted = -(weights * log_probs.exp()).sum(-1).log()
+    for losses in module(hidden, log_probs, target), module.eval()(hidden, log_probs, target):
+        assert torch.allclose(losses, wanted, atol=1e-5)
+    found = module.probabilities(hidden, rows)
+    assert torch.allclose(found, (weights[..., None] * rows).sum(-2), atol=1e-6)
+    assert torch.allclose(found.sum(-1), torch.ones(2, 5, device=place), atol=1e-5)
+    of_loss, plain = (torch.autograd.grad(made.sum(), module.logits.weight) for made in (losses, wanted))
+    assert torch.allclose(of_loss[0], plain[0], atol=1e-5)
+    assert module(hidden[0], log_probs[0], torch.full_like(target[0], 11)).isnan().all()
+    with pytest.raises(ng.InputError, match=r"top_k needs the words but only_counts is True; use probabilities"):
+        module.top_k(hidden, [], target, 1)
+    for wrong in {"num_counts": 0}, {"num_counts": 2, "block_dropout": {"words": 0.5}}:
+        with pytest.raises(ng.InputError, match="only_counts is True but block_dropout is"):
+            ng_torch.MixtureOfDistributions(8, 11, only_counts=True, **wrong)

@@ -8,6 +8,7 @@ import torch
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import DROPPED_BITS, tensor_rows
+from mgpu_ngram.engine.row_options import check_flag
 from mgpu_ngram.engine.states import EMPTY, MAX_STATE
 from mgpu_ngram.engine.torch_arrays import check_dense
 
@@ -34,10 +35,16 @@ class MixtureOfDistributions(torch.nn.Module):
     block_dropout  in training, the share of rows that lack a block: "counts" or "words", together at most 1. Without
                    it, the layer learns to rely on the count distributions alone, and the words learn little; 0.5 for
                    "counts" is usual
+    only_counts    whether to mix the count distributions alone: words have no weights
     """
 
     def __init__(
-        self, hidden_size: int, num_words: int, num_counts: int, block_dropout: Mapping[str, float] | None = None
+        self,
+        hidden_size: int,
+        num_words: int,
+        num_counts: int,
+        block_dropout: Mapping[str, float] | None = None,
+        only_counts: bool = False,
     ):
         super().__init__()
         hidden_size, num_words = integer("hidden_size", hidden_size, 1), integer("num_words", num_words, 1)
@@ -53,13 +60,21 @@ class MixtureOfDistributions(torch.nn.Module):
             raise InputError(f"block_dropout is {shares} but needs shares of at least 0 and together at most 1")
         if shares.get("words") and not num_counts:
             raise InputError("block_dropout drops the words but num_counts is 0, so that nothing is left; give 0")
+        check_flag("only_counts", only_counts)
+        if only_counts and (shares or not num_counts):
+            raise InputError(
+                f"only_counts is True but block_dropout is {shares} and num_counts {num_counts}; give neither "
+                "block_dropout nor num_counts=0"
+            )
         self.num_words, self.num_counts, self.block_dropout = num_words, num_counts, shares
+        self._weighed = 1 if only_counts else num_words  # words that have logits; that of only_counts is always dropped
+        self.only_counts = bool(only_counts)
         if hidden_size * (num_words + num_counts) > MAX_WEIGHTS:
             raise InputError(
                 f"hidden_size {hidden_size:,} and {num_words + num_counts:,} words and count distributions need over "
                 f"{MAX_WEIGHTS:,} weights; give smaller ones"
             )
-        columns = -(-(num_words + num_counts) // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
+        columns = -(-(self._weighed + num_counts) // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
         self.logits = torch.nn.Linear(hidden_size, columns)
 
     def forward(self, hidden: torch.Tensor, log_probs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -76,13 +91,13 @@ class MixtureOfDistributions(torch.nn.Module):
                 f"targets have shape {tuple(target.shape)} and log_probs {tuple(log_probs.shape)} but hidden states "
                 f"{tuple(hidden.shape)} need {tuple(shape)} and {(*shape, self.num_counts)}"
             )
-        rows = hidden.reshape(-1, hidden.shape[-1])
+        rows, targets = hidden.reshape(-1, hidden.shape[-1]), target.flatten()
+        dropped = self._dropped(rows) if self.training and self.block_dropout else None
+        if self.only_counts:
+            dropped = torch.full((len(rows),), DROPPED_BITS["words"], dtype=torch.uint8, device=rows.device)
+            targets = torch.where((targets >= 0) & (targets < self.num_words), 0, -1)  # others have no loss
         losses = mixture_loss(
-            self.logits(rows),
-            log_probs.reshape(len(rows), self.num_counts),
-            target.flatten(),
-            self.num_words,
-            self._dropped(rows) if self.training and self.block_dropout else None,
+            self.logits(rows), log_probs.reshape(len(rows), self.num_counts), targets, self._weighed, dropped
         )
         return losses.view(target.shape)
 
@@ -97,6 +112,10 @@ class MixtureOfDistributions(torch.nn.Module):
         if rows.shape != (*shape, N, V):
             raise InputError(f"rows have shape {tuple(rows.shape)} but the layer needs {(*shape, N, V)}")
         logits = self.logits(hidden)
+        if self.only_counts:
+            with torch.autocast(logits.device.type, enabled=False):
+                weights = logits[..., 1 : 1 + N].float().softmax(-1)
+                return (weights[..., None, :] @ rows.float())[..., 0, :]
         has_gradient = torch.is_grad_enabled() and (logits.requires_grad or rows.requires_grad)
         if has_gradient or torch.compiler.is_compiling() or logits.dtype == torch.float64:
             with torch.autocast(logits.device.type, enabled=False):  # it would round the product to 16 bits
@@ -122,6 +141,8 @@ class MixtureOfDistributions(torch.nn.Module):
         that do not fit.
         """
         self._check(hidden)
+        if self.only_counts:
+            raise InputError("top_k needs the words but only_counts is True; use probabilities(hidden, rows).topk(k)")
         shape, models, k = hidden.shape[:-1], ordered("models", models, "NGramLMs"), integer("k", k, 1)
         for i, model in enumerate(models):
             if not isinstance(model, NGramLM):
