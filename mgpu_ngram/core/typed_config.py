@@ -127,4 +127,6 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where} is {value!r} but must be of type {hint.__name__}")
+    if isinstance(value, str) and "\0" in value:
+        raise InputError(f"{where} is {value!r:.60} but no path or name has NUL characters; correct it")
     return value

@@ -87,6 +87,7 @@ def test_fill():
         ({"name": "x", "unit": "bite"}, "^here.unit is 'bite'; did you mean 'byte'\\?$"),
         ({"name": "x", "unit": ["word"]}, "^here.unit is "),
         ({"name": "x", "paths": ["a", 1]}, r"^here.paths\[1\] is 1 but must be of type str$"),
+        ({"name": "x", "paths": ["a", "b\0"]}, r"^here.paths\[1\] is 'b.x00' but no path or name has NUL characters;"),
         ({"name": "x", "deep": 1}, "^here.deep is 1 but must be a mapping$"),
         ({"name": "x", "size": "much"}, "^here.size is 'much' but must be a size"),
         ({"name": "x", "size": "auto"}, "^here.size is 'auto' but must be a size"),
