@@ -89,7 +89,9 @@ def check_option(name: str, value: Any, known: Iterable[str]) -> None:
 
 def check_flag(name: str, value: Any) -> None:
     """Raise InputError unless a value is True or False, or 1 or 0."""
-    is_number = isinstance(value, (bool, int, np.bool_, np.integer))
+    if value is True or value is False:
+        return
+    is_number = isinstance(value, (int, np.bool_, np.integer))
     if not is_number or value not in (0, 1):
         raise InputError(f"{name} is {value!r:.60} but must be True or False")
 

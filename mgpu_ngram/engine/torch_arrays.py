@@ -70,8 +70,8 @@ def _from_dlpack(value: Any) -> Any:
 
 def as_integers(name: str, values: Any) -> Any:
     """Return `as_array` of values that must be integers. Raises InputError for a tensor of other numbers."""
-    check_dense(values)
     if torch_of(values) is not None and (values.is_floating_point() or values.is_complex()):
+        check_dense(values)  # others have no shape
         raise InputError(
             f"{name} are {values.dtype} of shape {tuple(values.shape)} but must be integers; give tensor.int()"
         )
