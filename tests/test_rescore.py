@@ -81,10 +81,10 @@ def test_the_best_by_weights_alone(weights, expected, rescore):
 
 def test_values_beside_their_names(rescore):
     """As cdec and Joshua write them; a name without a weight may have any value."""
-    Path("nbest").write_text("0 ||| a b ||| F0=-2 G=x=y H=1 ||| 1\n0 ||| c ||| H= 2 F0=1.5 ||||= |||| ||| 1\n")
+    Path("nbest").write_text("0 ||| a b ||| F0=-2 G=x=y H=1 ||| 1\n0 ||| c ||| H= 2 F0=1.5 ||||= |||| x|||y ||| 1\n")
     status, out, err = rescore("--weights", "F0=1", "H=10")
     assert (status, err) == (0, "") and out.splitlines() == [
-        "0 ||| c ||| H= 2 F0=1.5 ||||= |||| ||| 21.5",
+        "0 ||| c ||| H= 2 F0=1.5 ||||= |||| x|||y ||| 21.5",
         "0 ||| a b ||| F0=-2 G=x=y H=1 ||| 8",
     ]
 
@@ -208,9 +208,12 @@ LINE = "0 ||| a ||| F0= 1 ||| 2"
         ("", "is not a line of an n-best list"),
         ("0 ||| a", "is not a line of an n-best list"),
         ("0 ||| a ||| F0= 1", "is not a line of an n-best list"),
-        ("0|||a|||F0= 1|||2", "has a word with |||; write spaces around it: id ||| text ||| features ||| total"),
-        ("0 ||| a |||0-0 ||| F0= 1 ||| 2", "has a word with |||; write spaces around it"),
-        ("0 ||| a ||| 0-0 |||F0= 1 ||| 2", "has a word with |||; write spaces around it"),
+        ("0|||a|||F0= 1|||2", "is not a line of an n-best list"),
+        (
+            "0 ||| a |||0-0 ||| F0= 1 ||| 2",
+            "has a word that begins or ends with |||; write spaces around it: id ||| text ||| features ||| total",
+        ),
+        ("0 ||| a ||| 0-0 |||F0= 1 ||| 2", "has a word that begins or ends with |||; write spaces around"),
         ("0 | a ||| 0-0 ||| F0= 1 ||| 2", "has white space in its id; give id ||| text ||| features ||| total"),
         (" ||| a ||| F0= 1 ||| 2", "has no id before its text"),
         ("||| a ||| F0= 1 ||| 2", "has no id before its text"),

@@ -22,6 +22,7 @@ SLF_FIELD = re.compile(
     r"""(?P<key>[^\s=]+)(?:=(?:"(?P<double>(?:\\.|[^"\\])*)"(?!\S)|'(?P<single>(?:\\.|[^'\\])*)'(?!\S)|(?P<plain>\S*)))?""",
     re.ASCII,
 )
+BARS = re.compile(r"^\|{3}(?!\|)|(?<!\|)\|{3}$")
 SLF_ESCAPES = re.compile(r"(?P<bytes>(?:\\[0-7]{3})+)|\\(?P<character>.)")
 
 
@@ -78,13 +79,16 @@ def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice
         name, arcs, start, ends = _parse_slf(lines)
     else:
         name, arcs, start, ends = _parse_kaldi(lines)
+    name = name or default_id
+    if len(split_words(name)) > 1 or BARS.search(name):
+        raise InputError(f"the id {_shown(name)} has white space, or begins or ends with |||; give it another name")
     for word in sorted({arc.word for arc in arcs}):
-        if len(split_words(word)) > 1 or word == "|||":
+        if len(split_words(word)) > 1 or BARS.search(word):
             raise InputError(
                 f"the word {_shown(word)} would be read as several words or as the end of a text in an n-best list; "
                 "rename it"
             )
-    return _sorted(name or default_id, arcs, start, ends)
+    return _sorted(name, arcs, start, ends)
 
 
 def _shown(text: str) -> str:

@@ -35,7 +35,7 @@ from mgpu_ngram.kernels.compile import njit, read_only
 EXACT_FLOATS = 2.0**53  # smaller whole numbers are exact
 REASONS = {
     FIELDS: "is not a line of an n-best list; give id ||| text ||| features ||| total",
-    BARS: "has a word with |||; write spaces around it: id ||| text ||| features ||| total",
+    BARS: "has a word that begins or ends with |||; write spaces around it: id ||| text ||| features ||| total",
     SPACE_IN_ID: "has white space in its id; give id ||| text ||| features ||| total",
     NO_ID: "has no id before its text; give id ||| text ||| features ||| total",
     NO_NUMBER: "has a weighted feature or a total that is not a number; correct it",

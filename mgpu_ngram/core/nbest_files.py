@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, what_begins
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.nbest import shown_line
-from mgpu_ngram.core.nbest_moses import FINE, before_spaces, copy_bytes, past_spaces, past_token, read_number
+from mgpu_ngram.core.nbest_moses import FINE, before_spaces, copy_bytes, has_bars, past_spaces, past_token, read_number
 from mgpu_ngram.core.read_text import whole_text
 from mgpu_ngram.core.sources import Source, parquet_source
 from mgpu_ngram.core.words import Words
@@ -89,7 +89,7 @@ _REASONS = {
     NO_COST: "has no finite number after its key; give lines 'ID-N cost'",
     TOO_LONG: "follows the last hypothesis; give only one cost for each hypothesis",
     TOO_SHORT: "ends before the hypotheses; give a cost for each",
-    BAR: "has the word |||, which would end a text or an id in an n-best list; rename it",
+    BAR: "has a word that begins or ends with |||, as fields of an n-best list do; rename it",
 }
 
 
@@ -107,7 +107,7 @@ def _join(words, cost_B, starts_K, offsets_K, leads, out):
             dash -= 1
         if dash == key_end or dash - 1 <= at or words[dash - 1] != 45:
             return NO_KEY, -1, at, line, end
-        if equal_words(words, at, dash - 1, _BAR, 1, 4):
+        if has_bars(words, at, dash - 1):
             return BAR, -1, at, line, end
         end = copy_bytes(words, at, dash - 1, out, end)
         end = copy_bytes(_BAR, 0, 5, out, end)
@@ -115,7 +115,7 @@ def _join(words, cost_B, starts_K, offsets_K, leads, out):
         word = first
         while word < stop:
             word_end = np.int64(past_token(words, word))
-            if equal_words(words, word, word_end, _BAR, 1, 4):
+            if has_bars(words, word, word_end):
                 return BAR, -1, at, line, end
             word = past_spaces(words, word_end)
         end = copy_bytes(words, first, before_spaces(words, first, stop), out, end)

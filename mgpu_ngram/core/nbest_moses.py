@@ -50,6 +50,17 @@ def past_token(text, at):
 
 
 @njit(nogil=True, cache=True)
+def has_bars(text, start, stop):
+    """Return whether the word text[start:stop] begins or ends with three bars, and no fourth."""
+    for at in (start, stop - 3):
+        inside = start <= at and at + 3 <= stop
+        bars = inside and text[at] == 124 and text[at + 1] == 124 and text[at + 2] == 124
+        if bars and (at == start or text[at - 1] != 124) and (at + 3 == stop or text[at + 3] != 124):
+            return True
+    return False
+
+
+@njit(nogil=True, cache=True)
 def read_number(text, at, stop):
     """Return (error code, value) of the number text[at:stop]."""
     value, end = read_float32(text, at)
@@ -62,8 +73,8 @@ def read_number(text, at, stop):
 def _find_fields(text, start, stop, fields_F2):
     """Fill fields_F2 with the spans of the fields of a line, without white space around them; return their number.
 
-    Fields are between tokens "|||". The last row receives the last field that fits; the number counts all. -1: three
-    bars are a part of a word.
+    Fields are between tokens "|||". The last row receives the last field that fits; the number counts all. -1: a word
+    begins or ends with three bars.
     """
     F, begin, at = 0, start, start
     while at <= stop:
@@ -72,8 +83,11 @@ def _find_fields(text, start, stop, fields_F2):
             not ends and text[at] == 124 and at + 3 <= stop and text[at + 1] == 124 and text[at + 2] == 124
             and (at == start or text[at - 1] != 124) and (at + 3 == stop or text[at + 3] != 124)
         )  # fmt: skip
-        if bar and not ((at == start or is_space(text[at - 1])) and (at + 3 == stop or is_space(text[at + 3]))):
-            return -1
+        if bar:
+            begins, ends_word = at == start or is_space(text[at - 1]), at + 3 == stop or is_space(text[at + 3])
+            if begins != ends_word:
+                return -1
+            bar = begins
         if ends or bar:
             if F < len(fields_F2):
                 first = begin
