@@ -27,7 +27,14 @@ def numbers_from_arrow(array: pa.Array) -> np.ndarray:
     """Return the numbers of an Arrow array, not of Booleans and without nulls, as (N,) of the same type, not copied."""
     size = array.type.bit_width // 8
     dtype = np.dtype(f"{_kind(array.type)}{size}")
+    if not len(array):
+        return np.empty(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * size)
+
+
+def numbers_of_column(column: pa.ChunkedArray) -> np.ndarray:
+    """Return the numbers of a column as `numbers_from_arrow` does; copied if the column has several chunks."""
+    return numbers_from_arrow(column.combine_chunks())
 
 
 def _kind(kind: pa.DataType) -> str:

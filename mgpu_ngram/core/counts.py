@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mgpu_ngram.core.arrow_numbers import numbers_from_arrow, numbers_to_arrow
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.lazy_import import LazyModule
@@ -258,7 +259,7 @@ class OrderCounts:
     def _with_text(self, path: Path, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield a batch of ids with the column ngram in place of the ids, in pieces that fit an Arrow array."""
         vocabulary = self.counts.vocabulary
-        *columns, counts = (np.asarray(column) for column in batch.columns)
+        *columns, counts = map(numbers_from_arrow, batch.columns)
         ids_NR = np.stack(columns).view(np.uint32)
         if ids_NR.size and ids_NR.max() >= len(vocabulary):
             raise InputError(
@@ -292,7 +293,8 @@ class OrderCounts:
         floor = 0  # rows below it are not among the top k
         for batch in self.batches(BATCH_ROWS) if k > 0 else ():
             rows = pa.Table.from_batches([batch])
-            held.append(rows.filter(pc.greater_equal(rows["count"], floor)))
+            least = numbers_to_arrow(np.array([floor]))[0]  # `pyarrow.scalar` would import pandas
+            held.append(rows.filter(pc.greater_equal(rows["count"], least)))
             if sum(map(len, held)) > 2 * k + BATCH_ROWS:
                 held = [_heaviest(pa.concat_tables(held), k, self.n)]
                 floor = held[0]["count"][k - 1].as_py()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mgpu_ngram.core.arrow_numbers import numbers_of_column
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.parquet import count_columns, open_parquet, reading
@@ -59,7 +60,7 @@ def read_tables(
         with reading(path):
             table = open_parquet(path, names).read_row_group(group, use_threads=False)
         if columns == "ids":
-            ids = np.stack([np.asarray(table[name]) for name in names[:-1]], axis=1).view(np.uint32)
+            ids = np.stack([numbers_of_column(table[name]) for name in names[:-1]], axis=1).view(np.uint32)
             beyond = ids >= (len(words) if new_ids_V is None else len(new_ids_V))
             lacking = beyond | ((ids == 0) & (not unknown))
             if new_ids_V is not None and not lacking.any():
@@ -71,7 +72,7 @@ def read_tables(
         if lacking.any():  # 0 is <unk>, which no text of a model contains
             raise InputError(f"{path} is damaged: it has a word that its vocabulary lacks; count again")
         keys[:, mine] = ngram_keys((ids + 1).reshape(-1), order, bits, None, np.arange(len(ids)) * order)
-        counts[mine] = table["count"]
+        counts[mine] = numbers_of_column(table["count"])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda group: read(*group), groups))

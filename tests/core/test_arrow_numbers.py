@@ -35,3 +35,24 @@ def test_pandas_is_not_imported():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[0 1 2] False\n"
+
+
+def test_counts_are_read_without_pandas(tmp_path):
+    """Importing pandas takes longer than to adapt a model of a short text, or to print the top n-grams."""
+    pytest.importorskip("pandas")
+    (tmp_path / "text").write_text("of the people\nby the people\n" * 3)
+    code = (
+        "import sys; from mgpu_ngram.cli import main; status = main(sys.argv[1].split())\n"
+        "sys.exit(status or ('pandas' in sys.modules) * 9)"
+    )
+    for command in (
+        "count text -o counts --order 2 --sentence-markers --columns ids",
+        "count text -o texts --order 2",
+        "adapt counts text -o adapted --discount-fallback",
+        "export texts --order 2 --top 1",
+        "export counts --order 2",
+        "estimate --from-counts counts -o model.safetensors --discount-fallback",
+    ):
+        run = [sys.executable, "-c", code, f"{command}{' --device cpu' if 'export' not in command else ''}"]
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stderr}"
