@@ -63,12 +63,12 @@ def run(suite: Suite, folder: Path, words: int) -> None:
 
 def write_distinct(path: Path, words: int) -> int:
     """Write a text of distinct words of DIGITS hexadecimal digits; return the sum of their values, modulo 2**64."""
-    total = np.uint64(0)
+    total = 0
     with open(path, "wb") as file:
         for first in range(0, words, LINE_WORDS * LINES_AT_ONCE):
             ids_W = np.arange(first, min(first + LINE_WORDS * LINES_AT_ONCE, words), dtype=np.uint64)
             values_W = (ids_W * np.uint64(FACTOR)) & np.uint64((1 << 4 * DIGITS) - 1)
-            total += values_W.sum(dtype=np.uint64)
+            total += int(values_W.sum(dtype=np.uint64))
             text_WB = np.empty((len(ids_W), DIGITS + 1), np.uint8)
             digits = np.frombuffer(b"0123456789abcdef", np.uint8)
             for d in range(DIGITS):
@@ -76,7 +76,7 @@ def write_distinct(path: Path, words: int) -> int:
             text_WB[:, DIGITS] = ord(" ")
             text_WB[LINE_WORDS - 1 :: LINE_WORDS, DIGITS] = text_WB[-1, DIGITS] = ord("\n")
             file.write(text_WB.tobytes())
-    return int(total)
+    return total % (1 << 64)
 
 
 def _count(text: Path, executor: Executor, place: Path, memory: MemoryConfig) -> Counts:
