@@ -64,11 +64,17 @@ class WrittenFile:
 
 
 def write_part(
-    runs: Sequence[SortedRun], first: int, last: int, vocabulary: Vocabulary, options: WriteOptions
+    runs: Sequence[SortedRun],
+    first: int,
+    last: int,
+    vocabulary: Vocabulary,
+    options: WriteOptions,
+    with_symbols: bool = False,
 ) -> tuple[list[WrittenFile], dict[str, float]]:
     """Merge shards `first` to `last` - 1 of sorted runs; write order=N/part-SSSSS.parquet for each order and shard.
 
-    runs  runs whose tables hold only these shards (`take_shards`) and whose stored runs hold all shards
+    runs          runs whose tables hold only these shards (`take_shards`) and whose stored runs hold all shards
+    with_symbols  also write vocabulary.parquet and, if the vocabulary has counted it, order 1
 
     Merges block by block within the budget and writes files while the next blocks are merged.
     Returns the files, and the seconds of `reduce` and `write`.
@@ -85,6 +91,8 @@ def write_part(
     with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
         writing = _Writing(pool, options.budget)
         try:
+            if with_symbols:
+                writing.add(_symbol_files(vocabulary, options), 0)
             for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}, reverse=True):
                 blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
                 if options.budget.device == "gpu" and encoder is None:
@@ -215,12 +223,18 @@ def _pieces(block: MergedBlock, blocks: Iterator[MergedBlock]) -> Iterator[Table
         block = next(blocks)
 
 
-def write_symbols(vocabulary: Vocabulary, options: WriteOptions, with_unigrams: bool) -> list[WrittenFile]:
-    """Write vocabulary.parquet, and order 1 from its counts."""
-    name = "vocabulary.parquet"
-    file = write_vocabulary(vocabulary, Path(options.folder) / name, vocabulary.as_text)
-    files = [WrittenFile(name, file["rows"], file["bytes"], file["crc32"])]
-    return files + ([_write_shard(unigram_tables(vocabulary), 1, 0, vocabulary, options)] if with_unigrams else [])
+def _symbol_files(vocabulary: Vocabulary, options: WriteOptions) -> list[Callable[[], WrittenFile]]:
+    """Return functions that write vocabulary.parquet and, if the sorted runs begin with order 2, order 1."""
+
+    def symbols() -> WrittenFile:
+        name = "vocabulary.parquet"
+        file = write_vocabulary(vocabulary, Path(options.folder) / name, vocabulary.as_text)
+        return WrittenFile(name, file["rows"], file["bytes"], file["crc32"])
+
+    def unigrams() -> WrittenFile:
+        return _write_shard(unigram_tables(vocabulary), 1, 0, vocabulary, options)
+
+    return [symbols, unigrams] if options.first_order == 2 else [symbols]
 
 
 def _write_shard(

@@ -25,7 +25,7 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.heaviest import summaries
 from mgpu_ngram.engine.sorted_runs import MERGE_COPIES, SortedRun, StoredRun, bundle_runs, store_run, take_shards
-from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
+from mgpu_ngram.engine.write import WriteOptions, write_part
 from mgpu_ngram.kernels.dispatch import to_host
 from tests.slowness import scaled
 
@@ -460,7 +460,8 @@ def test_a_lost_stored_run_is_an_error(ample, tmp_path):
 @pytest.mark.parametrize("with_unigrams", [True, False])
 def test_the_vocabulary_and_its_unigrams(symbols, with_unigrams, ample, tmp_path):
     (tmp_path / "order=1").mkdir()
-    files = write_symbols(vocabulary_of(symbols), WriteOptions(str(tmp_path), ample, min_count=3, top=2), with_unigrams)
+    options = WriteOptions(str(tmp_path), ample, min_count=3, top=2, first_order=1 + with_unigrams)
+    files, _ = write_part([SortedRun({})], 0, SHARDS, vocabulary_of(symbols), options, with_symbols=True)
     assert [f.name for f in files] == ["vocabulary.parquet", "order=1/part-00000.parquet"][: 1 + with_unigrams]
     found = files_of(tmp_path)
     assert {f.name: (f.size_bytes, f.crc32) for f in files} == {n: (len(b), zlib.crc32(b)) for n, b in found.items()}

@@ -34,7 +34,7 @@ from mgpu_ngram.engine.vocabulary import (
     move_vocabulary,
     store_vocabulary,
 )
-from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part, write_symbols
+from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
 from mgpu_ngram.jobs.count.shuffle import shuffle
@@ -272,13 +272,12 @@ class CountPasses:
         # Chunks that an earlier run counted may or may not have order 1, depending on that run's strategy.
         first_order = 2 if config.strategy == "auto" or self.resumed or self.earlier else 1
         options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order, config.columns)
-        written = executor.call(_write_symbols, counted.vocabulary, options)
         results = []
 
         def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
             first, last = parts[part]
             return executor.call(
-                write_part, pieces, first, last, counted.vocabulary, options,
+                write_part, pieces, first, last, counted.vocabulary, options, part == 0,
                 label=f"writing shards {first} to {last - 1}", affinity=part,
             )  # fmt: skip
 
@@ -288,7 +287,7 @@ class CountPasses:
 
         self.progress.start("write", len(parts), "parts")
         shuffle(executor, runs, self.stored, parts, call, done)
-        return [*results, *executor.gather([written])]
+        return results
 
     def parts(self, counted: _Counted) -> list[tuple[int, int]]:
         """Return (first, last) shards of each part: one part per worker, or more so that two received parts fit."""
@@ -380,9 +379,3 @@ def _totals(numbered: Numbered, counting: CountOptions) -> dict[str, Any]:
         "plans": plans,
         "dense": dense_orders(lexicon, counting),
     }
-
-
-def _write_symbols(vocabulary: Vocabulary, options: WriteOptions) -> tuple[list[WrittenFile], dict[str, float]]:
-    start = time.perf_counter()
-    files = write_symbols(vocabulary, options, options.first_order == 2)
-    return files, {"write": time.perf_counter() - start}
