@@ -19,9 +19,10 @@ from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.model_file import BackoffModel, identify, is_probing_file
 from mgpu_ngram.core.words import Words, line_of
 from mgpu_ngram.engine.device import device_of, move_to, synchronize, to_device, to_host_fast
+from mgpu_ngram.engine.numbered_models import number_of
 from mgpu_ngram.engine.open_model import KeyedModel, open_keyed, open_model
 from mgpu_ngram.engine.score import BlockScores, Replica, check_index
-from mgpu_ngram.engine.torch_arrays import as_integers, not_compiled, on_stream_of, tensors_like
+from mgpu_ngram.engine.torch_arrays import as_integers, on_stream_of, operator, tensors_like
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.model_states import ModelStates
@@ -54,6 +55,7 @@ class Model(ModelStates):
         if local and local.is_file():  # other processes load the same model from this file
             self.path, self.identity = local, identify(local)
         self._index, self._loading = index, threading.Lock()
+        self._number = number_of(self)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", index: str = "edge", verify: bool = True) -> Model:
@@ -128,7 +130,7 @@ class Model(ModelStates):
             tokens += len(block.codes_T)
         return score_job.perplexity(total, tokens)
 
-    @not_compiled
+    @operator(tensors=2)
     def score_ids(self, ids: Any, offsets: Any, bos: bool = True, eos: bool = True) -> Any:
         """Return the log10 probability of sentences of word ids, (S,) float32 on the device of `ids`.
 

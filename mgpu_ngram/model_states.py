@@ -15,7 +15,7 @@ from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.state_model import SCALE_UNITS, StateModel
 from mgpu_ngram.engine.states import EMPTY, MAX_BATCH, MAX_STATE
 from mgpu_ngram.engine.token_states import TokenStates
-from mgpu_ngram.engine.torch_arrays import as_integers, not_compiled, on_stream, on_stream_of, tensors_like
+from mgpu_ngram.engine.torch_arrays import as_integers, not_compiled, on_stream, on_stream_of, operator, tensors_like
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.next_words import NextWords
 
@@ -62,7 +62,7 @@ class ModelStates(NextWords):
             writable(out, (int(batch),), "int32", self.device)[...] = state
             return out
 
-    @not_compiled
+    @operator(tensors=2, results=2)
     def step(
         self, states: Any, words: Any, scale: str = "log10", out: Any = None, stream: Any = None
     ) -> tuple[Any, Any]:
@@ -90,7 +90,7 @@ class ModelStates(NextWords):
                 made = model.step(states_B, words_B, scale, targets)
             return out if out is not None else tensors_like(states, *made)
 
-    @not_compiled
+    @operator()
     def final(self, states: Any, scale: str = "log10", stream: Any = None) -> Any:
         """Return the logarithm of the probability that the sentence ends after each state, (B,) float32."""
         check_option("scale", scale, SCALE_UNITS)
@@ -101,7 +101,7 @@ class ModelStates(NextWords):
                 [made] = tensors_like(states, self._state_model.step(states_B, ends_B, scale)[0])
             return made
 
-    @not_compiled
+    @operator(results=2)
     def advance(
         self,
         states: Any,

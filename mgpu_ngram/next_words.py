@@ -30,7 +30,7 @@ from mgpu_ngram.engine.next_word import NextWordModel, replica_bytes, rows_of, u
 from mgpu_ngram.engine.row_maker import FoundHistories
 from mgpu_ngram.engine.row_options import RowOptions, block_rows, check_flag
 from mgpu_ngram.engine.sample_words import WordSampler
-from mgpu_ngram.engine.torch_arrays import not_compiled, on_stream_of, tensors_like
+from mgpu_ngram.engine.torch_arrays import on_stream_of, operator, tensors_like
 
 SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
 MAX_CALLED_HISTORIES = 1 << 16  # per block that workers make; they pass through the scheduler, about 20 bytes each
@@ -60,7 +60,7 @@ class NextWords:
         """The trie and the words of the model, in host memory."""
         raise NotImplementedError
 
-    @not_compiled
+    @operator()
     def distribution(
         self,
         histories: Any,
@@ -185,7 +185,7 @@ class NextWords:
         else:
             yield from self._from_workers(histories, bos, options, fn, rows, client)
 
-    @not_compiled
+    @operator()
     def sample(
         self,
         histories: Any,

@@ -264,7 +264,7 @@ def test_a_compiled_function_keeps_no_model(arpa):
     gc.collect()
     assert gone() is None
     with pytest.raises(
-        ng.InputError, match=f"the n-gram model {number} of a compiled function is gone; keep the NGram"
+        ng.InputError, match=f"the n-gram model {number} of a compiled function is gone; keep the model"
     ):
         torch.ops.mgpu_ngram.final(states, number)
 

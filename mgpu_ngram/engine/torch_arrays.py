@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -145,16 +146,57 @@ def on_stream(stream: Any, device: str, *values: Any) -> AbstractContextManager[
 
 
 def not_compiled(method: F) -> F:
-    """Return a method that `torch.compile` does not trace."""
+    """Return a method that `torch.compile` does not trace, nor the functions that it calls."""
+    untraced: list[Any] = []  # made when PyTorch is there
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is not None and torch.compiler.is_compiling():
-            return torch.compiler.disable(method)(self, *args, **options)
-        return method(self, *args, **options)
+        if torch is None:
+            return method(self, *args, **options)
+        if not untraced:
+            untraced.append(torch.compiler.disable(method))
+        return untraced[0](self, *args, **options)
 
     return call  # type: ignore[return-value]
+
+
+def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
+    """Return a decorator for a method of `Model` that has an operator in `model_operators`.
+
+    `torch.compile` calls the operator, which breaks no graph, if states, words, histories, ids and offsets are tensors,
+    other arguments are strings or numbers, `orders` is a string, and `out` and `stream` are left out. It does not trace
+    other calls.
+
+    tensors  number of arguments that must be tensors
+    results  number of results at least; those that the operator does not return are None
+    """
+
+    def decorate(method: F) -> F:
+        untraced, name = not_compiled(method), f"model_{method.__name__}"
+        names = tuple(inspect.signature(method).parameters)[1:]
+
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            torch = sys.modules.get("torch")
+            if torch is None or not torch.compiler.is_compiling():
+                return method(self, *args, **options)
+            named = dict(zip(names, args, strict=False)) | options
+            given = {name: value for name, value in named.items() if value is not None}
+            kinds = [isinstance(value, torch.Tensor) for value in given.values()]
+            plain = [isinstance(value, (torch.Tensor, str, int, float)) for value in given.values()]
+            is_known = isinstance(given.get("orders", "all"), str) and "out" not in given and "stream" not in given
+            if sum(kinds) != tensors or not all(plain) or not is_known:
+                return untraced(self, *args, **options)
+            from mgpu_ngram.engine import model_operators  # noqa: F401
+
+            made = getattr(torch.ops.mgpu_ngram, name)(**given, model=self._number)
+            found = (*made, *[None] * (results - len(made)))
+            return found if len(found) > 1 else found[0]
+
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
+from mgpu_ngram.engine.numbered_models import number_of
 from mgpu_ngram.engine.row_options import check_flag
 from mgpu_ngram.engine.states import EMPTY, MAX_BATCH
 from mgpu_ngram.engine.token_states import TokenStates
@@ -48,7 +49,7 @@ class NGramLM(torch.nn.Module):
         tokens = ordered("tokens", tokens, "words, by token id")
         check_flag("normalize_unk", normalize_unk)
         self.vocab_size, self._tokens, self._share = len(tokens), tokens, normalize_unk
-        self._number = operators.number_of(self)
+        self._number = number_of(self)
         self._use(model)
         self.register_buffer("_words", torch.from_dlpack(self._states.ids_V), persistent=False)
         self._load_kernels()
@@ -91,7 +92,7 @@ class NGramLM(torch.nn.Module):
         """Take the state of another module, of which this is a copy. A copy has a number of its own."""
         super().__setstate__(state)
         self._use(self.model)
-        self._number = operators.number_of(self)
+        self._number = number_of(self)
 
     def _use(self, model: Model) -> None:
         self.model, self._begin = model, model._state_model.begin

@@ -1,63 +1,41 @@
 """Custom operators of PyTorch that call models: `torch.compile` calls them and does not trace their code.
 
-Operators take tensors and numbers only, so each model (`NGramLM` or `PieceScores`) has a number. When a model is
-deleted, so is its number.
+Each model (`NGramLM` or `PieceScores`) has a number, which the operators take in its place.
 """
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any
 
 import torch
 from torch import library
 
-from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import tensor_top
+from mgpu_ngram.engine.numbered_models import model_of
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
 
 ALIGNED_WORDS = ROW_ALIGNMENT_BYTES // 4  # words that rows of float32 are padded to
 
-_models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_numbers = itertools.count()
-
-
-def number_of(model: Any) -> int:
-    """Return a number for a model, which the operators take in its place."""
-    number = next(_numbers)
-    _models[number] = model
-    return number
-
-
-def _model(number: int) -> Any:
-    model = _models.get(number)
-    if model is None:
-        raise InputError(
-            f"the n-gram model {number} of a compiled function is gone; keep the NGramLM, or compile again"
-        )
-    return model
-
 
 def _advance(states: Any, number: int) -> Any:
-    return _model(number).advance(states)
+    return model_of(number).advance(states)
 
 
 def _step(states: Any, tokens: Any, number: int) -> Any:
-    return _model(number).step(states, tokens)
+    return model_of(number).step(states, tokens)
 
 
 def _final(states: Any, number: int) -> Any:
-    return _model(number).get_final(states)
+    return model_of(number).get_final(states)
 
 
 def _pieces(input_ids: Any, is_token: Any, number: int) -> Any:
-    return _model(number)(input_ids, is_token)
+    return model_of(number)(input_ids, is_token)
 
 
 def top(logits: Any, num_words: int, k: int, numbers: Any, states: Any) -> Any:
     """Return `tensor_top` of the models that have these numbers."""
-    return tensor_top(logits, num_words, k, [_model(number)._states for number in numbers], states)
+    return tensor_top(logits, num_words, k, [model_of(number)._states for number in numbers], states)
 
 
 _OPTIONS: Any = {"mutates_args": ()}
@@ -85,7 +63,7 @@ mixture_top = library.custom_op(
 
 @advance.register_fake
 def _(states: Any, number: int) -> Any:
-    rows, words = len(states), _model(number).vocab_size
+    rows, words = len(states), model_of(number).vocab_size
     scores = states.new_empty((rows, -(-words // ALIGNED_WORDS) * ALIGNED_WORDS), dtype=torch.float32)[:, :words]
     return scores, states.new_empty((rows, words), dtype=torch.int64)
 
@@ -103,7 +81,7 @@ def _(states: Any, number: int) -> Any:
 @piece_scores.register_fake
 def _(input_ids: Any, is_token: Any, number: int) -> Any:
     rows = len(input_ids)
-    scores = input_ids.new_empty((rows, _model(number).vocab_size), dtype=torch.float32)
+    scores = input_ids.new_empty((rows, model_of(number).vocab_size), dtype=torch.float32)
     return scores, input_ids.new_empty(rows, dtype=torch.float32)
 
 

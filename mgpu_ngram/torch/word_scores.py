@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from mgpu_ngram.engine.device import memory_guard, synchronize
+from mgpu_ngram.engine.numbered_models import number_of
 from mgpu_ngram.engine.spellings import Spellings
 from mgpu_ngram.engine.text_ends import TextReader
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of
@@ -24,7 +25,7 @@ class PieceScores:
 
     def __init__(self, model: Model, pieces: Sequence[bytes], partial: str, starts: Collection[int]):
         self._device, states = model.device, model._state_model
-        self.vocab_size, self._number = len(pieces), operators.number_of(self)
+        self.vocab_size, self._number = len(pieces), number_of(self)
         with memory_guard("indexing the spelling of words", model.device, "use a model of fewer words"):
             spellings = Spellings(model.vocabulary, model.device)
             self._pieces = WordPieces(states, spellings, pieces, partial)
