@@ -69,7 +69,7 @@ def test_no_graph_break(call, backend, model):
 
 
 def test_operators_keep_the_rules_of_pytorch(model):
-    from mgpu_ngram.engine import model_operators  # noqa: F401
+    from mgpu_ngram.engine import torch_operators  # noqa: F401
 
     states, ops, number = states_of(model, 5), torch.ops.mgpu_ngram, {"model": model._number}
     ends = torch.tensor([0, 2, 5]).to(states.device)

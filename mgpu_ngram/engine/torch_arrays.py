@@ -162,7 +162,7 @@ def not_compiled(method: F) -> F:
 
 
 def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
-    """Return a decorator for a method of `Model` that has an operator in `model_operators`.
+    """Return a decorator for a method of `Model` that has an operator in `torch_operators`.
 
     `torch.compile` calls the operator, which breaks no graph, if states, words, histories, ids and offsets are tensors,
     other arguments are strings or numbers, `orders` is a string, and `out` and `stream` are left out. It does not trace
@@ -188,7 +188,7 @@ def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
             is_known = isinstance(given.get("orders", "all"), str) and "out" not in given and "stream" not in given
             if sum(kinds) != tensors or not all(plain) or not is_known:
                 return untraced(self, *args, **options)
-            from mgpu_ngram.engine import model_operators  # noqa: F401
+            from mgpu_ngram.engine import torch_operators  # noqa: F401
 
             made = getattr(torch.ops.mgpu_ngram, name)(**given, model=self._number)
             found = (*made, *[None] * (results - len(made)))
