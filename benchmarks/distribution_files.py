@@ -44,17 +44,15 @@ def disk(bench: DistributionBench) -> None:
     histories = DISK_BYTES[suite.device] // case.options().row_bytes(case.symbols)
     codes_T = to_host(head(case.subject.text_T, histories))
     write_text(text, codes_T, case.subject.words)
-    write_text(warm_up := folder / "sentence", head(codes_T, 1), case.subject.words)
     write_plainly(folder / "plain", DISK_BYTES[suite.device], cpu_cores())  # virtual hosts are slow at first
     for G in bench.clusters:
         suite.say(f"{G} workers write rows")
         executor = open_executor(ClusterConfig(device=suite.device, workers=G))  # type: ignore[arg-type]
         try:
-            _job(executor, model, warm_up, folder)
             _rows(bench, case, executor, partial(_job, executor, model, text, folder))
         finally:
             executor.close()
-    for path in model, text, warm_up:
+    for path in model, text:
         path.unlink()
 
 
@@ -64,11 +62,10 @@ def _job(executor: Executor, model: Path, text: Path, folder: Path) -> Distribut
 
 
 def _rows(bench: DistributionBench, case: Case, executor: Executor, job: partial[DistributionResult]) -> None:
-    """Both by turns. The rows of the first round are compared with those of array code."""
+    """Both by turns. The first job, whose rows are compared with those of array code, is the warm-up."""
     plain_seconds, seconds, size_bytes = [], [], 0
-    for k in range(ROUNDS):
+    for k in range(1 + ROUNDS):
         result = job()
-        seconds.append(result.wall_seconds)
         manifest, size_bytes = result.manifest, result.manifest["size_bytes"]
         if k == 0:
             [file] = array_files(result.path, FORMAT, manifest["arrays"])
@@ -77,6 +74,9 @@ def _rows(bench: DistributionBench, case: Case, executor: Executor, job: partial
             check_rows(case, case.options(), rows)
             del rows
         shutil.rmtree(result.path)
+        if k == 0:
+            continue
+        seconds.append(result.wall_seconds)
         plain_seconds.append(write_plainly(bench.folder / "plain", size_bytes, cpu_cores()))
     sizes = f"{case.sizes(manifest['histories'])} bytes={size_bytes} workers={executor.workers}"
     plain = bench.suite.add(
