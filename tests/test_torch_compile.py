@@ -107,6 +107,7 @@ def test_other_arguments_break_the_graph_and_work(model):
         lambda states: [2 * model.distribution(abs(states)[:, None], [1, 3])],
         lambda states: [2 * model.distribution(abs(states)[:, None], 2)],
         lambda states: [2 * model.sample(abs(states)[:, None], 1.0, None)],
+        lambda states: [2 * model.sample(abs(states)[:, None], seed=(1 << 64) - 1)],
         lambda states: [2 * torch.as_tensor(model.start(3), device=states.device) + states],
     ):
         for one, other in zip(call(states), torch.compile(call, backend="eager")(states), strict=True):

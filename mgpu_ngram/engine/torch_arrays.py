@@ -181,12 +181,13 @@ def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
             torch = sys.modules.get("torch")
             if torch is None or not torch.compiler.is_compiling():
                 return method(self, *args, **options)
-            named = dict(zip(names, args, strict=False)) | options
-            given = {name: value for name, value in named.items() if value is not None}
-            kinds = [isinstance(value, torch.Tensor) for value in given.values()]
-            plain = [isinstance(value, (torch.Tensor, str, int, float)) for value in given.values()]
-            is_known = isinstance(given.get("orders", "all"), str) and "out" not in given and "stream" not in given
-            if sum(kinds) != tensors or not all(plain) or not is_known:
+            given = dict(zip(names, args, strict=False)) | options
+            given = {key: value for key, value in given.items() if value is not None}
+            is_tensor = [isinstance(value, torch.Tensor) for value in given.values()]
+            is_plain = [isinstance(value, (torch.Tensor, str, int, float)) for value in given.values()]
+            is_long = [isinstance(value, int) and abs(value) >> 63 for value in given.values()]  # a seed of 64 bits
+            fits = isinstance(given.get("orders", "all"), str) and "out" not in given and "stream" not in given
+            if sum(is_tensor) != tensors or not all(is_plain) or any(is_long) or not fits:
                 return untraced(self, *args, **options)
             from mgpu_ngram.engine import torch_operators  # noqa: F401
 
