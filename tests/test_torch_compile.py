@@ -69,6 +69,8 @@ def test_no_graph_break(call, backend, model):
 
 
 def test_operators_keep_the_rules_of_pytorch(model):
+    from torch import library
+
     from mgpu_ngram.engine import torch_operators  # noqa: F401
 
     states, ops, number = states_of(model, 5), torch.ops.mgpu_ngram, {"model": model._number}
@@ -85,7 +87,7 @@ def test_operators_keep_the_rules_of_pytorch(model):
         (ops.model_sample, histories),
         (ops.model_score_ids, abs(states), ends),
     ):
-        torch.library.opcheck(op.default, tuple(inputs), number)
+        library.opcheck(op.default, tuple(inputs), number)
 
 
 def test_two_models_in_one_function(saved, tmp_path, device):
@@ -102,8 +104,10 @@ def test_two_models_in_one_function(saved, tmp_path, device):
 def test_other_arguments_break_the_graph_and_work(model):
     states = states_of(model, 3)
     out = torch.empty(3, device=place(model)), torch.empty(3, dtype=torch.int32, device=place(model))
+    rows = model.distribution(abs(states)[:, None]).contiguous()
     for call in (
         lambda states: [2 * x for x in model.step(states + 0, states, out=out)],
+        lambda states: [2 * model.distribution(abs(states)[:, None], out=rows.clone())],
         lambda states: [2 * model.distribution(abs(states)[:, None], [1, 3])],
         lambda states: [2 * model.distribution(abs(states)[:, None], 2)],
         lambda states: [2 * model.sample(abs(states)[:, None], 1.0, None)],
@@ -114,6 +118,8 @@ def test_other_arguments_break_the_graph_and_work(model):
             assert torch.equal(one, other)
     found = torch.compile(lambda states: model.final(states), backend="eager")(np.zeros(2, np.int32))
     assert len(found) == 2
+    with pytest.raises(ng.InputError, match="stream is given"):
+        torch.compile(lambda states: model.final(states, stream=7), backend="eager")(states)
 
 
 @pytest.mark.parametrize(

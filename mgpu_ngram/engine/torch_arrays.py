@@ -164,8 +164,8 @@ def not_compiled(method: F) -> F:
 def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
     """Return a decorator for a method of `Model` that has an operator in `torch_operators`.
 
-    `torch.compile` calls the operator, which breaks no graph, if states, words, histories, ids and offsets are tensors,
-    other arguments are strings or numbers, `orders` is a string, and `out` and `stream` are left out. It does not trace
+    `torch.compile` calls the operator, which breaks no graph, if states, words, histories, ids and offsets are the only
+    tensors, other arguments are strings or numbers, `orders` is a string, and `stream` is left out. It does not trace
     other calls.
 
     tensors  number of arguments that must be tensors
@@ -186,7 +186,7 @@ def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
             is_tensor = [isinstance(value, torch.Tensor) for value in given.values()]
             is_plain = [isinstance(value, (torch.Tensor, str, int, float)) for value in given.values()]
             is_long = [isinstance(value, int) and abs(value) >> 63 for value in given.values()]  # a seed of 64 bits
-            fits = isinstance(given.get("orders", "all"), str) and "out" not in given and "stream" not in given
+            fits = isinstance(given.get("orders", "all"), str) and "stream" not in given
             if sum(is_tensor) != tensors or not all(is_plain) or any(is_long) or not fits:
                 return untraced(self, *args, **options)
             from mgpu_ngram.engine import torch_operators  # noqa: F401
