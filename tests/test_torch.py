@@ -250,23 +250,34 @@ def test_operators_keep_the_rules_of_pytorch(lm):
     from torch import library
 
     states, ops = lm.get_init_states(3), torch.ops.mgpu_ngram
-    for op, inputs in (ops.advance, (states,)), (ops.step, (states, states % 3)), (ops.final, (states,)):
+    for op, inputs in (ops.advance, (states,)), (ops.step, (states, states % 3)):
         library.opcheck(op.default, (*inputs, lm._number))
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_compiled_calls_refuse_other_tensors(lm, fullgraph):
+    states, wrong = lm.get_init_states(2), torch.tensor([0.5, 1.0], device=lm.device)
+    calls = lm.advance, lm.get_final, lambda states: lm.step(states, states), lambda tokens: lm.step(states, tokens)
+    for call in calls:
+        with pytest.raises(ng.InputError, match=r"are torch.float32 of shape \(2,\) but must be"):
+            torch.compile(call, backend="eager", fullgraph=fullgraph)(wrong)
 
 
 def test_a_compiled_function_keeps_no_model(arpa):
     lm = tokens_of.NGramLM.from_file(arpa, V, device="cpu")
-    compiled, states, number = torch.compile(lm.get_final, backend="eager"), lm.get_init_states(2), lm._number
-    compiled(states)
-    gone = weakref.ref(lm)
-    del lm, compiled
+    compiled = [torch.compile(call, backend="eager") for call in (lm.advance, lm.get_final)]
+    states, number = lm.get_init_states(2), lm._number
+    for call in compiled:
+        call(states)
+    gone = weakref.ref(lm), weakref.ref(lm.model)
+    del lm, compiled, call
     torch._dynamo.reset()
     gc.collect()
-    assert gone() is None
+    assert [one() for one in gone] == [None, None]
     with pytest.raises(
         ng.InputError, match=f"the n-gram model {number} of a compiled function is gone; keep the model"
     ):
-        torch.ops.mgpu_ngram.final(states, number)
+        torch.ops.mgpu_ngram.advance(states, number)
 
 
 def test_copies_outlive_a_module(arpa, device):

@@ -162,9 +162,8 @@ class NGramLM(torch.nn.Module):
 
     def get_final(self, states: torch.Tensor) -> torch.Tensor:
         """Return ln P that the sentence ends after each state, (B,) float32."""
-        if torch.compiler.is_compiling():
-            return operators.final(states, self._number)
-        check_integers("states", states)
+        if not torch.compiler.is_compiling():  # the operator of `final` also checks them
+            check_integers("states", states)
         return self.model.final(states, scale="ln")
 
     def forward(

@@ -25,10 +25,6 @@ def _step(states: Any, tokens: Any, number: int) -> Any:
     return model_of(number).step(states, tokens)
 
 
-def _final(states: Any, number: int) -> Any:
-    return model_of(number).get_final(states)
-
-
 def _pieces(input_ids: Any, is_token: Any, number: int) -> Any:
     return model_of(number)(input_ids, is_token)
 
@@ -45,8 +41,6 @@ advance = library.custom_op(
 step = library.custom_op(
     "mgpu_ngram::step", _step, schema="(Tensor states, Tensor tokens, int model) -> Tensor", **_OPTIONS
 )
-final = library.custom_op("mgpu_ngram::final", _final, schema="(Tensor states, int model) -> Tensor", **_OPTIONS)
-
 piece_scores = library.custom_op(
     "mgpu_ngram::piece_scores",
     _pieces,
@@ -71,11 +65,6 @@ def _(states: Any, number: int) -> Any:
 @step.register_fake
 def _(states: Any, tokens: Any, number: int) -> Any:
     return states.new_empty(len(states), dtype=torch.int64)
-
-
-@final.register_fake
-def _(states: Any, number: int) -> Any:
-    return states.new_empty(len(states), dtype=torch.float32)
 
 
 @piece_scores.register_fake
