@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.shards import shard_of
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
@@ -40,14 +39,14 @@ from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
-from mgpu_ngram.kernels.compile import njit, read_only
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
+from mgpu_ngram.kernels.count.cut_shards import cut_shards
 from mgpu_ngram.kernels.count.hash_count import hash_count
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
-from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
 MIN_PART_TOKENS = 1 << 16
 SYMBOLS_AT_ONCE = 1 << 20  # symbols of a vocabulary whose counts become a table at once
@@ -351,39 +350,9 @@ def split(table: Table, lexicon: Lexicon) -> ShardedTable:
     S = lexicon.num_shards
     if S == 1 or table.order == 1:
         return ShardedTable(table.keys, table.counts, np.full(S, len(table)), table.order, table.bits)
-    shard_G = shard_of(table, lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu"), lexicon.split)
-    if not on_gpu(table.keys):
-        keys_G, counts_G, ends_S = _by_shard(read_only(table.keys), read_only(table.counts), shard_G, S)
-        return ShardedTable(keys_G, counts_G, ends_S, table.order, table.bits)
-    xp = array_module(table.keys)
-    bits = (S - 1).bit_length()
-    shard_G <<= np.uint64(64 - bits)
-    columns = xp.concatenate([shard_G[None], table.keys, table.counts.view(np.uint64)[None]])  # all move with the shard
-    del shard_G
-    columns = radix_sort(columns, bits)
-    shard_G, keys_G, counts_G = columns[0], columns[1:-1], columns[-1].view(np.int64)
-    lasts_S = xp.arange(S, dtype=np.uint64) << np.uint64(64 - bits)
-    ends_S = to_host(xp.searchsorted(shard_G, lasts_S, side="right"))
-    return ShardedTable(keys_G, counts_G, ends_S, table.order, table.bits)
-
-
-@njit(nogil=True, cache=True)
-def _by_shard(keys, counts, shard_G, shards):
-    """Return keys, counts and the end of each shard, of rows sorted by shard; rows of a shard keep their order."""
-    C, G = keys.shape
-    place_S = np.zeros(shards + 1, np.int64)
-    for g in range(G):
-        place_S[np.int64(shard_G[g]) + 1] += 1
-    place_S = np.cumsum(place_S)[:-1].copy()
-    sorted_keys, sorted_counts = np.empty((C, G), np.uint64), np.empty(G, np.int64)
-    for g in range(G):
-        s = np.int64(shard_G[g])
-        place = place_S[s]
-        place_S[s] = place + 1
-        for c in range(C):
-            sorted_keys[c, place] = keys[c, g]
-        sorted_counts[place] = counts[g]
-    return sorted_keys, sorted_counts, place_S
+    shard_V = lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu")
+    keys, counts, ends_S = cut_shards(table.keys, table.counts, table.order, table.bits, shard_V, lexicon.split, S)
+    return ShardedTable(keys, counts, ends_S, table.order, table.bits)
 
 
 def unigram_tables(vocabulary: Vocabulary) -> Iterator[Table]:
