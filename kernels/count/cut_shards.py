@@ -54,13 +54,14 @@ def _place(position: int, bits: int) -> tuple[int, int]:
 
 
 def _cpu(keys, counts, words, shard_V, codes_N, shards):
-    args = (*map(int64, words), *map(read_only, (shard_V, codes_N)), shards)
-    return _by_shard(read_only(keys), read_only(counts), *args)
+    places = tuple(map(int64, words))
+    return _by_shard(*map(read_only, (keys, counts)), places, *map(read_only, (shard_V, codes_N)), shards)
 
 
 @njit(nogil=True, cache=True)
-def _by_shard(keys, counts, column, spare, column_before, spare_before, bits, shard_V, codes_N, shards):
+def _by_shard(keys, counts, places, shard_V, codes_N, shards):
     C, R = keys.shape
+    column, spare, column_before, spare_before, bits = places
     mask = (uint64(1) << uint64(bits)) - uint64(1)
     shard_R, place_S = np.empty(R, np.uint16), np.zeros(shards + 1, np.int64)
     for r in range(R):

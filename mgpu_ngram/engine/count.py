@@ -350,8 +350,9 @@ def split(table: Table, lexicon: Lexicon) -> ShardedTable:
     S = lexicon.num_shards
     if S == 1 or table.order == 1:
         return ShardedTable(table.keys, table.counts, np.full(S, len(table)), table.order, table.bits)
-    shard_V = lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu")
-    keys, counts, ends_S = cut_shards(table.keys, table.counts, table.order, table.bits, shard_V, lexicon.split, S)
+    xp, shard_V = array_module(table.keys), lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu")
+    rows = xp.ascontiguousarray(table.keys), xp.ascontiguousarray(table.counts)
+    keys, counts, ends_S = cut_shards(*rows, table.order, table.bits, shard_V, lexicon.split, S)
     return ShardedTable(keys, counts, ends_S, table.order, table.bits)
 
 
