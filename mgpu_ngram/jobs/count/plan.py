@@ -33,7 +33,7 @@ CODE_BITS = {"word": 21, "byte": 9}  # an estimate for words
 BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # bytes of text that are copied to the device at once
 MIN_BLOCK_BYTES = 1 << 16
 BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # bytes of memory until a chunk is counted and cut; a GPU took 17
-MAX_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # most text of a chunk
+MAX_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 4 << 30}  # most text of a chunk
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
