@@ -26,7 +26,7 @@ from dask._task_spec import Task, parse_input
 from distributed import Client, Scheduler, Status, Worker
 from distributed.spans import SpanMetadata
 
-MESSAGE_SECONDS = 0.001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
+MESSAGE_SECONDS = 0.0001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
 LARGE_GRAPH = "distributed.admin.large-graph-warning-threshold"  # in bytes; text in memory is large
 
 

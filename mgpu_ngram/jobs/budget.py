@@ -71,12 +71,13 @@ def is_spilling(result_bytes: int, device: str, device_bytes: int, workers: int)
     return device == "gpu" and result_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
 
 
-def text_within(budget: Budget, bytes_per_text_byte: int, most: int) -> int:
+def text_within(budget: Budget, bytes_per_text_byte: int, most: int, alone: bool = False) -> int:
     """Return the bytes of text that one task may read at once, at most `most`.
 
     bytes_per_text_byte  bytes of memory that the task takes for each byte of its text
+    alone                it is the only task on its GPU that leaves a result there
     """
-    room = min(budget.task_bytes(), budget.host_bytes)
+    room = min(budget.device_bytes if alone else budget.task_bytes(), budget.host_bytes)
     return max(1, min(most, room // bytes_per_text_byte))
 
 

@@ -43,6 +43,8 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budge
     most, total = text_bytes(budget), corpus.text_bytes
     if budget.device == "cpu":  # a GPU that runs out of memory continues with smaller parts of the chunk
         most = max(1, min(most, int(budget.host_working_bytes() / _bytes_per_text_byte(config))))
+    elif total <= workers * text_bytes(budget, alone=True):
+        most = MAX_CHUNK_BYTES["gpu"]
     M = -(-total // (workers * most))
     return max(min(most, 1 << 20), -(-total // max(1, M * workers)))
 
@@ -65,9 +67,12 @@ def _ring_bytes(budget: Budget) -> int:
     return RING_SLOTS * min(BLOCK_BYTES[budget.device], text_bytes(budget))
 
 
-def text_bytes(budget: Budget) -> int:
-    """Return the greatest size of a chunk for which all data up to its counts fits the budget."""
-    return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_CHUNK_BYTES[budget.device])
+def text_bytes(budget: Budget, alone: bool = False) -> int:
+    """Return the greatest size of a chunk for which all data up to its counts fits the budget.
+
+    alone  the chunk is the only one of its process, so no counts of other chunks wait in the memory of a GPU
+    """
+    return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_CHUNK_BYTES[budget.device], alone)
 
 
 def planned_budget(config: CountConfig, context: PlanContext, corpus: Corpus) -> Budget:
