@@ -33,6 +33,7 @@ from mgpu_ngram.core.mapped import FileHandle, file_place_of
 from mgpu_ngram.core.scratch import is_running
 
 MESSAGES = 32  # messages that are read and written at once: more than a host has peers
+LONG_MESSAGE_BYTES = 32 << 10  # longer messages are read and written in threads, which takes a short one 1 ms more
 OFFER = "mgpu-ngram-ipc"  # key in the handshake of workers: this worker can read its peers' GPU memory
 FILES = "mgpu-ngram-files"  # key in the handshake of workers: this worker can map its peers' files
 
@@ -75,8 +76,8 @@ def announce_offers(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Ca
     offer = ({FILES: me} if me["host"] else {}) | ({OFFER: me} if lends else {})
     _here.has_gpu, _here.offer, _here.die = has_gpu, offer, die
     dask_private.offer_in_handshakes(worker, offer)
-    if lends:  # a loan's message is short but starts a long copy, which must not block the event loop
-        dask_private.messages_in_threads(1, _threads)
+    if lends:
+        dask_private.messages_in_threads(LONG_MESSAGE_BYTES, _threads)
 
 
 _threads = ThreadPoolExecutor(MESSAGES, "mgpu-ngram-message")
@@ -211,7 +212,9 @@ def _wrap(parcel: Parcel, to_peer: bool = False, as_files: bool = False) -> tupl
         with _lending:
             if parcel.loan is None:
                 parcel.loan = gpu.lend(arrays)
-        return {"ipc": parcel.loan.records, "sender": os.getpid()}, frames
+        # The receiver copies the arrays while it reads the message. Unless that is a long one, it would do so on its
+        # event loop.
+        return {"ipc": parcel.loan.records, "sender": os.getpid()}, [*frames, bytes(LONG_MESSAGE_BYTES)]
     header = {"host": _shapes(arrays), "pickled": len(frames)}
     sent = (gpu.copy_to_host(gpu.as_contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)
     return header, frames + [memoryview(a.data) for a in sent]
@@ -239,7 +242,7 @@ def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
             arrays = _where_there_is_room(lambda on_host: gpu.import_arrays(header["ipc"], on_host))
         except Exception as error:
             return _not_received(error, header["sender"])
-        return _unpack(frames, arrays)
+        return _unpack(frames[:-1], arrays)
     first = header["pickled"]
     sent, arrays = iter(frames[first:]), []
     for shape in header["host"]:

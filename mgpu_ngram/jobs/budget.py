@@ -75,9 +75,9 @@ def text_within(budget: Budget, bytes_per_text_byte: int, most: int, alone: bool
     """Return the bytes of text that one task may read at once, at most `most`.
 
     bytes_per_text_byte  bytes of memory that the task takes for each byte of its text
-    alone                it is the only task on its GPU that leaves a result there
+    alone                no other task leaves a result on its GPU, so the task may use all device memory of the budget
     """
-    room = min(budget.device_bytes if alone else budget.task_bytes(), budget.host_bytes)
+    room = budget.device_bytes if alone else min(budget.task_bytes(), budget.host_bytes)
     return max(1, min(most, room // bytes_per_text_byte))
 
 
