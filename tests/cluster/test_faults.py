@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster, Status
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
+from mgpu_ngram.cluster.dask_private import MESSAGE_SECONDS
 from mgpu_ngram.cluster.executor import reduce_tasks
 from mgpu_ngram.cluster.faults import WORKERS_TOPIC, Watch
 from mgpu_ngram.core.errors import RunError
@@ -164,13 +165,13 @@ def message_seconds(client):
 
 
 def test_messages_wait_less_on_our_own_clusters_only(cluster, tmp_path):
-    assert message_seconds(cluster.client) == ({0.001}, {0.001}, 0.001)
+    assert message_seconds(cluster.client) == ({MESSAGE_SECONDS}, {MESSAGE_SECONDS}, MESSAGE_SECONDS)
     workers = set(cluster.client.run(os.getpid).values())
     cluster.everywhere(die_first, str(tmp_path / "died"))
     while True:  # until the replacement is running and set up
         now = set(cluster.client.run(os.getpid, on_error="ignore").values())
         seconds = message_seconds(cluster.client)
-        if len(now) == 2 and now != workers and seconds == ({0.001}, {0.001}, 0.001):
+        if len(now) == 2 and now != workers and seconds == ({MESSAGE_SECONDS}, {MESSAGE_SECONDS}, MESSAGE_SECONDS):
             break
         time.sleep(0.1)
     with (

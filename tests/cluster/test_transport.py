@@ -279,6 +279,11 @@ def test_the_transport_depends_on_the_reader(recipient, way, device):
     assert type(parcel.open().keys).__name__ == "FakeArray"
 
 
+def test_a_message_that_starts_a_copy_is_read_in_a_thread(device):
+    _, frames = serialize(Parcel(make()), context={"recipient": {OFFER: {"host": "a", "pid": -1}}})
+    assert sum(map(len, frames)) > transport.LONG_MESSAGE_BYTES
+
+
 def test_a_lent_array_is_copied_once_and_lives_as_long_as_the_value(device):
     parcel = Parcel(make())
     loans = []
@@ -318,7 +323,7 @@ def test_a_worker_is_left_unchanged(may_lend, monkeypatch):
     try:
         transport.announce_offers(worker, True, [transport.process_identity()] if may_lend else [], None)
         threshold, threads = settings()
-        assert (threshold == 1, threads is not before[1]) == (may_lend, may_lend)
+        assert (threshold == transport.LONG_MESSAGE_BYTES, threads is not before[1]) == (may_lend, may_lend)
     finally:
         transport.stop(worker)
     assert settings() == before

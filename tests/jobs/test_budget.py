@@ -10,13 +10,15 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine import budget as engine_budget
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import LimitedTask, chunks_ahead, limited, limited_to, make_budget, text_within
-from mgpu_ngram.jobs.count.plan import MAX_CHUNK_BYTES, text_bytes
+from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.count.plan import MAX_CHUNK_BYTES, chunk_bytes, text_bytes
 from mgpu_ngram.stages.registry import STAGES
 from tests.slowness import scaled
 
@@ -48,8 +50,28 @@ def test_text_per_task_by_hand(budget, expected):
 def test_text_per_counted_chunk_by_hand():
     assert text_bytes(Budget("cpu", 0, 160_000)) == 3000
     assert text_bytes(Budget("gpu", 200_000, 160_000)) == 5000  # 24 bytes per byte of text
+    assert text_bytes(Budget("gpu", 240_000, 1000), alone=True) == 10_000
     for device in "cpu", "gpu":
         assert text_bytes(Budget(device, 1 << 50, 1 << 50)) == MAX_CHUNK_BYTES[device]
+
+
+@pytest.mark.parametrize(
+    ("million_bytes", "workers", "chunks"),
+    [
+        (9, 1, 1),  # at 24 bytes for each: 216 of 240 million bytes of the GPU
+        (11, 1, 2),  # with the counts of the first chunk on the GPU, 144 are left: 6 of text
+        (13, 1, 3),
+        (19, 2, 2),
+        (21, 2, 4),
+    ],
+)
+def test_a_gpu_counts_one_chunk_if_it_has_room(million_bytes, workers, chunks, tmp_path):
+    text = tmp_path / "text"
+    with open(text, "wb") as file:
+        file.truncate(million_bytes * 10**6)
+    corpus, budget = open_corpus([str(text)]), Budget("gpu", 240 * 10**6, 1 << 40)
+    size = chunk_bytes(CountConfig([str(text)]), corpus, workers, budget)
+    assert -(-corpus.text_bytes // size) == chunks
 
 
 @pytest.mark.parametrize(
