@@ -144,13 +144,11 @@ def _deal(mass_I: np.ndarray, S: int) -> np.ndarray:
 
     Plain Python, because items are few and a compiled loop would take a quarter of a second to load.
     """
+    by_mass_I = np.argsort(-mass_I, kind="stable")
+    shards = list(range(S))  # a heap of mass * MAX_SHARDS + shard: integers compare faster than pairs
+    lightest_I = [heapq.heapreplace(shards, shards[0] + mass * MAX_SHARDS) for mass in mass_I[by_mass_I].tolist()]
     shard_I = np.empty(len(mass_I), np.uint16)
-    lightest = [(0, shard) for shard in range(S)]
-    masses = mass_I.tolist()
-    for item in np.argsort(-mass_I, kind="stable").tolist():
-        mass, shard = lightest[0]
-        shard_I[item] = shard
-        heapq.heapreplace(lightest, (mass + masses[item], shard))
+    shard_I[by_mass_I] = np.array(lightest_I) % MAX_SHARDS
     return shard_I
 
 
