@@ -23,14 +23,16 @@ def cut_shards(
 ) -> tuple[Any, Any, np.ndarray]:
     """Return (keys, counts, ends_S) of the rows sorted by shard; rows of a shard keep their order.
 
-    keys     (C, R) uint64, C-contiguous: n-grams of `order` codes of `bits` bits, order 2 or more; see `Table`
+    keys     (C, R) uint64: n-grams of `order` codes of `bits` bits, order 2 or more; see `Table`. May be a slice of
+             longer columns
     counts   (R,) int64
     shard_V  (V,) uint16 below `shards`: the shard of code v + 1
     split    at most 16 words; n-grams of order 3 and more that have one of them as their last context word are in the
              shard of the word before it, all others in that of their last context word
     shards   S, 1 to 1024
 
-    ends_S is (S,) int64 in host memory. Takes one pass over memory for each 8 bits of a shard, and one over the keys.
+    ends_S is (S,) int64 in host memory: the end of each shard. On a GPU, each 8 bits of a shard take one pass over the
+    rows, and one over the columns of the context words.
     """
     check.dtype(keys, np.uint64)
     check.dtype(counts, np.int64)
@@ -40,7 +42,7 @@ def cut_shards(
     if not 1 <= shards <= MAX_SHARDS:
         raise ValueError(f"{shards} shards are outside 1..{MAX_SHARDS}")
     run = pick(cpu=_cpu, cuda=_cuda, keys=keys, counts=counts, shard_V=shard_V)
-    check.contiguous(keys=keys, counts=counts, shard_V=shard_V)
+    check.contiguous(counts=counts, shard_V=shard_V)
     codes_N = np.array(split if order > 2 else (), np.uint64) + np.uint64(1)
     return run(
         keys, counts, (*_place(order - 2, bits), *_place(max(0, order - 3), bits), bits), shard_V, codes_N, shards
@@ -53,15 +55,15 @@ def _place(position: int, bits: int) -> tuple[int, int]:
     return column, 64 - used - bits
 
 
-def _cpu(keys, counts, words, shard_V, codes_N, shards):
-    places = tuple(map(int64, words))
-    return _by_shard(*map(read_only, (keys, counts)), places, *map(read_only, (shard_V, codes_N)), shards)
+def _cpu(keys, counts, layout, shard_V, codes_N, shards):
+    rows = read_only(np.ascontiguousarray(keys)), read_only(counts)  # compiled for one layout of memory
+    return _by_shard(*rows, tuple(map(int64, layout)), *map(read_only, (shard_V, codes_N)), shards)
 
 
 @njit(nogil=True, cache=True)
-def _by_shard(keys, counts, places, shard_V, codes_N, shards):
+def _by_shard(keys, counts, layout, shard_V, codes_N, shards):
     C, R = keys.shape
-    column, spare, column_before, spare_before, bits = places
+    column, spare, column_before, spare_before, bits = layout
     mask = (uint64(1) << uint64(bits)) - uint64(1)
     shard_R, place_S = np.empty(R, np.uint16), np.zeros(shards + 1, np.int64)
     for r in range(R):
@@ -93,13 +95,14 @@ def _code(keys, r, column, spare, mask):
     return ((high << uint64(-spare)) | (keys[column + 1, r] >> uint64(64 + spare))) & mask
 
 
-def _cuda(keys, counts, words, shard_V, codes_N, shards):
+def _cuda(keys, counts, layout, shard_V, codes_N, shards):
     import cupy
 
     C, R = keys.shape
     if not R:
         return keys, counts, np.zeros(shards, np.int64)
-    *places, bits = words
+    *places, bits = layout
+    keys, stride = check.column_stride(keys)
     mask, split_N = np.uint64((1 << bits) - 1), cupy.asarray(codes_N)
     tiles = -(-R // (THREADS * ITEMS))
     digit_R, status_TD = cupy.empty(R, np.uint8), cupy.empty((tiles, 256), np.uint64)
@@ -107,17 +110,17 @@ def _cuda(keys, counts, words, shard_V, codes_N, shards):
     move = kernel("count/cut_shards", "move_rows", **TILE)
     for shift in range(0, max(1, (shards - 1).bit_length()), 8):
         rows_S = cupy.zeros(MAX_SHARDS, np.uint64)
-        args = keys, R, *map(np.int32, places), mask, shard_V, split_N, np.int32(len(split_N)), np.int32(shift)
+        args = keys, stride, R, *map(np.int32, places), mask, shard_V, split_N, np.int32(len(split_N)), np.int32(shift)
         launch(find, grid_for(R, 512, waves=3), 512, (*args, digit_R, rows_S))
         rows_D = cupy.zeros(256, np.uint64)
-        rows_by_digit = rows_S.reshape(-1, 256).sum(axis=1 if shift else 0)
+        rows_by_digit = rows_S.reshape(-1, 256).sum(axis=1 if shift else 0)  # shard % 256, then shard // 256
         rows_D[: len(rows_by_digit)] = rows_by_digit
         status_TD.fill(0)
-        sorted_keys, sorted_counts = cupy.empty_like(keys), cupy.empty_like(counts)
-        args = keys, counts, np.int32(C), R, digit_R, cupy.cumsum(rows_D) - rows_D, status_TD
+        sorted_keys, sorted_counts = cupy.empty((C, R), np.uint64), cupy.empty(R, np.int64)
+        args = keys, stride, counts, np.int32(C), R, digit_R, cupy.cumsum(rows_D) - rows_D, status_TD
         args = *args, cupy.zeros(1, np.uint32), sorted_keys, sorted_counts
         launch(move, tiles, THREADS, args, EXCHANGE_BYTES)
-        keys, counts = sorted_keys, sorted_counts
+        keys, counts, stride = sorted_keys, sorted_counts, R
     return keys, counts, to_host(cupy.cumsum(rows_S)[:shards]).astype(np.int64)
 
 

@@ -244,7 +244,7 @@ _usual_messages = distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._o
 
 
 def messages_in_threads(min_bytes: int, threads: ThreadPoolExecutor) -> None:
-    """Read and write messages of `min_bytes` and more in these threads, not on the event loop.
+    """Read and write messages longer than `min_bytes` in these threads, not on the event loop.
 
     Replaces the setting distributed.comm.offload, which Dask reads only when it is imported. Also, Dask has one thread
     for all messages.

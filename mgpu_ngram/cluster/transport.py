@@ -33,7 +33,7 @@ from mgpu_ngram.core.mapped import FileHandle, file_place_of
 from mgpu_ngram.core.scratch import is_running
 
 MESSAGES = 32  # messages that are read and written at once: more than a host has peers
-LONG_MESSAGE_BYTES = 32 << 10  # longer messages are read and written in threads, which takes a short one 1 ms more
+LONG_MESSAGE_BYTES = 32 << 10  # longer messages are read and written in threads, which costs a short one 1 ms
 OFFER = "mgpu-ngram-ipc"  # key in the handshake of workers: this worker can read its peers' GPU memory
 FILES = "mgpu-ngram-files"  # key in the handshake of workers: this worker can map its peers' files
 
@@ -208,16 +208,16 @@ def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[s
 
 def _wrap(parcel: Parcel, to_peer: bool = False, as_files: bool = False) -> tuple[dict[str, Any], list[Any]]:
     frames, arrays = _pack(parcel, as_files)
-    if to_peer:
+    # The receiver copies device arrays while it reads the message: in a thread, if the message is long.
+    padding = [bytes(LONG_MESSAGE_BYTES)] if arrays else []
+    if to_peer and arrays:
         with _lending:
             if parcel.loan is None:
                 parcel.loan = gpu.lend(arrays)
-        # The receiver copies the arrays while it reads the message. Unless that is a long one, it would do so on its
-        # event loop.
-        return {"ipc": parcel.loan.records, "sender": os.getpid()}, [*frames, bytes(LONG_MESSAGE_BYTES)]
+        return {"ipc": parcel.loan.records, "sender": os.getpid(), "pickled": len(frames)}, frames + padding
     header = {"host": _shapes(arrays), "pickled": len(frames)}
     sent = (gpu.copy_to_host(gpu.as_contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)
-    return header, frames + [memoryview(a.data) for a in sent]
+    return header, frames + [memoryview(a.data) for a in sent] + padding
 
 
 def _die_if_lost() -> None:
@@ -237,13 +237,13 @@ def _peers(key: str, recipient: dict[str, Any]) -> bool:
 
 @dask_deserialize.register(Parcel)
 def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
+    first = header["pickled"]
     if "ipc" in header:
         try:
             arrays = _where_there_is_room(lambda on_host: gpu.import_arrays(header["ipc"], on_host))
         except Exception as error:
             return _not_received(error, header["sender"])
-        return _unpack(frames[:-1], arrays)
-    first = header["pickled"]
+        return _unpack(frames[:first], arrays)
     sent, arrays = iter(frames[first:]), []
     for shape in header["host"]:
         size = int(np.prod(shape["shape"])) * np.dtype(shape["dtype"]).itemsize
@@ -308,8 +308,12 @@ def _receive_ucx(header: dict[str, Any], frames: list[Any]) -> Parcel:
 
 @sizeof.register(Parcel)
 def size_bytes(parcel: Parcel) -> int:
-    """Return the bytes of all arrays inside, so that Dask runs tasks near their large arguments."""
-    return 64 + _bytes_of(parcel.value, set())
+    """Return the bytes of all arrays inside, so that Dask runs tasks near their large arguments.
+
+    On a worker with a GPU the result is always that of a long message: arrays may have to wait for the device before
+    they are sent, which Dask does in a thread only for long messages.
+    """
+    return 64 + LONG_MESSAGE_BYTES * _here.has_gpu + _bytes_of(parcel.value, set())
 
 
 def _bytes_of(value: Any, seen: set[int]) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
@@ -133,7 +132,7 @@ def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
 
     counts_V  (V,) int64, falling from the first word after the special ones
 
-    If `shard_of` gets them, `deal_words` gives them no mass: their n-grams follow the word before them.
+    They go to `cut_shards` as `split`, and to `deal_words` as `weightless`: their n-grams follow the word before them.
     """
     heavy = counts_V[: SPECIAL_WORDS + MAX_SPLIT] > counts_V.sum() // S
     return tuple(v for v in heavy.nonzero()[0].tolist() if v >= SPECIAL_WORDS)
@@ -171,22 +170,3 @@ def words_at(keys: Any, order: int, bits: int, position: int) -> Any:
     if spare >= 0:
         return (keys[column] >> np.uint64(spare)) & mask
     return ((keys[column] << np.uint64(-spare)) | (keys[column + 1] >> np.uint64(64 + spare))) & mask
-
-
-def shard_of(table: Table, shard_V: Any, split: Sequence[int] = ()) -> Any:
-    """Return the shard of every row: that of its last context word w_{n-1}, or of w_{n-2} if w_{n-1} is split.
-
-    table    order n >= 2 (unigrams are one dense vector without shards), NumPy or CuPy
-    shard_V  (V,) uint16 from `deal_words`, on the host or on the device of the table
-    split    words from `split_words`; bigrams have no w_{n-2}, so theirs are not split
-
-    Returns shard_G (G,) uint64 on the device of the table.
-    """
-    if table.order < 2:
-        raise ValueError(f"order {table.order} has no context word; only orders of 2 and more are sharded")
-    xp = array_module(table.keys)
-    codes_G = words_at(table.keys, table.order, table.bits, table.order - 2)
-    if split and table.order > 2:
-        before_G = words_at(table.keys, table.order, table.bits, table.order - 3)
-        codes_G = xp.where(xp.isin(codes_G, xp.asarray(split, np.uint64) + np.uint64(1)), before_G, codes_G)
-    return xp.asarray(shard_V)[codes_G.astype(np.int64) - 1].astype(np.uint64)

@@ -350,10 +350,9 @@ def split(table: Table, lexicon: Lexicon) -> ShardedTable:
     S = lexicon.num_shards
     if S == 1 or table.order == 1:
         return ShardedTable(table.keys, table.counts, np.full(S, len(table)), table.order, table.bits)
-    xp, shard_V = array_module(table.keys), lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu")
-    rows = xp.ascontiguousarray(table.keys), xp.ascontiguousarray(table.counts)
-    keys, counts, ends_S = cut_shards(*rows, table.order, table.bits, shard_V, lexicon.split, S)
-    return ShardedTable(keys, counts, ends_S, table.order, table.bits)
+    shard_V = lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu")
+    cut = cut_shards(table.keys, table.counts, table.order, table.bits, shard_V, lexicon.split, S)
+    return ShardedTable(*cut, table.order, table.bits)
 
 
 def unigram_tables(vocabulary: Vocabulary) -> Iterator[Table]:

@@ -8,7 +8,7 @@ from operator import itemgetter
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.shards import PartLimits, deal_words, shard_of, words_at
+from mgpu_ngram.core.shards import PartLimits, deal_words, words_at
 from mgpu_ngram.core.srilm_counts import NgramLines, read_srilm_counts
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import END_ID, SPECIALS, START_ID, UNK_ID, Vocabulary
@@ -16,6 +16,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
+from mgpu_ngram.kernels.count.cut_shards import cut_shards
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 
@@ -129,7 +130,5 @@ def _words_at(table: Table, row: int, vocabulary: Vocabulary) -> list[str]:
 
 def _in_shards(table: Table, shard_V: np.ndarray, shards: int) -> ShardedTable:
     """Return the rows by shard, and by key within a shard."""
-    shard_G = shard_of(table, shard_V)
-    rows = np.argsort(shard_G, kind="stable")
-    ends_S = np.searchsorted(shard_G[rows], np.arange(shards), side="right")
-    return ShardedTable(np.ascontiguousarray(table.keys[:, rows]), table.counts[rows], ends_S, table.order, table.bits)
+    cut = cut_shards(table.keys, table.counts, table.order, table.bits, shard_V, (), shards)
+    return ShardedTable(*cut, table.order, table.bits)

@@ -71,13 +71,12 @@ def is_spilling(result_bytes: int, device: str, device_bytes: int, workers: int)
     return device == "gpu" and result_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
 
 
-def text_within(budget: Budget, bytes_per_text_byte: int, most: int, alone: bool = False) -> int:
+def text_within(budget: Budget, bytes_per_text_byte: int, most: int) -> int:
     """Return the bytes of text that one task may read at once, at most `most`.
 
     bytes_per_text_byte  bytes of memory that the task takes for each byte of its text
-    alone                no other task leaves a result on its GPU, so the task may use all device memory of the budget
     """
-    room = budget.device_bytes if alone else min(budget.task_bytes(), budget.host_bytes)
+    room = min(budget.task_bytes(), budget.host_bytes)
     return max(1, min(most, room // bytes_per_text_byte))
 
 

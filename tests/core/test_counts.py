@@ -14,7 +14,7 @@ from mgpu_ngram.core.counts import FORMAT, Counts, read_counts, read_manifest
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.parquet import write_vocabulary
-from mgpu_ngram.core.shards import deal_words, shard_of
+from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary, vocabulary_is_text
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
@@ -54,7 +54,7 @@ def write_output(path, lines, unit, num_shards=3, max_order=MAX_ORDER):
             stream = np.array([c for g in sorted(coded) for c in g], np.uint32)
             keys = ngram_keys(stream, n, BITS, positions_R=np.arange(len(coded)) * n)
             whole = Table(keys, np.array([coded[g] for g in sorted(coded)], np.int64), n, BITS)
-            owner_G = shard_of(whole, shard_V) if n > 1 else np.zeros(len(whole))
+            owner_G = np.array([shard_V[g[-2] - 1] if n > 1 else 0 for g in sorted(coded)])
             folder = output.folder / f"order={n}"
             folder.mkdir()
             for shard in range(num_shards if n > 1 else 1):

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgpu_ngram.core.shards as shards_module
-from mgpu_ngram.core.shards import PartLimits, deal_words, num_shards, shard_of, split_words, words_at
-from mgpu_ngram.core.tables import Table
+from mgpu_ngram.core.shards import PartLimits, deal_words, num_shards, split_words, words_at
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 
 
@@ -135,18 +134,6 @@ def test_words_at_refuses_a_position_outside():
         words_at(np.zeros((1, 1), np.uint64), 2, 8, 2)
 
 
-@pytest.mark.parametrize("bits", [3, 19, 25])
-def test_owner_is_the_last_context_word(bits):
-    stream = np.array([1, 2, 3, 4, 5, 6, 1], np.uint32)
-    shard_V = np.array([7, 0, 5, 1023, 2, 3], np.uint16)
-    for order in range(2, 6):
-        starts_G = np.arange(len(stream) - order + 1)
-        table = Table(ngram_keys(stream, order, bits, positions_R=starts_G), np.ones_like(starts_G), order, bits)
-        owners_G = shard_of(table, shard_V)
-        assert owners_G.dtype == np.uint64
-        assert owners_G.tolist() == [shard_V[stream[g + order - 2] - 1] for g in starts_G]
-
-
 def test_split_words_by_hand():
     """Words heavier than 100 / 5 are split, at most the 16 heaviest; specials are never split."""
     counts_V = np.array([0, 25, 25, 22, 20, 6, 2])
@@ -155,35 +142,11 @@ def test_split_words_by_hand():
     assert split_words(np.full(40, 7), 41) == tuple(range(3, 19))
 
 
-@pytest.mark.parametrize("bits", [3, 25])
-def test_owners_of_ngrams_with_a_split_word(bits):
-    """Code 3 is word 2, which is split and in shard 5; words 0, 1 and 3 are in shards 7, 0 and 9."""
-    stream = np.array([1, 2, 3, 4, 3, 3, 1], np.uint32)
-    shard_V = np.array([7, 0, 5, 9], np.uint16)
-    by_hand = {2: [7, 0, 5, 9, 5, 5], 3: [0, 0, 9, 9, 5], 4: [0, 9, 9, 5]}
-    for order, owners in by_hand.items():
-        starts_G = np.arange(len(stream) - order + 1)
-        table = Table(ngram_keys(stream, order, bits, positions_R=starts_G), np.ones_like(starts_G), order, bits)
-        assert shard_of(table, shard_V, (2,)).tolist() == owners
-
-
-def test_unigrams_have_no_owner():
-    with pytest.raises(ValueError, match="order 1"):
-        shard_of(Table(np.zeros((1, 0), np.uint64), np.zeros(0, np.int64), 1, 8), np.zeros(1, np.uint16))
-
-
 @pytest.mark.gpu
-def test_owners_on_the_gpu_are_the_same():
+def test_words_dealt_on_the_gpu_are_the_same():
     cupy = pytest.importorskip("cupy")
-    stream = np.random.default_rng(0).integers(1, 2**19, 1000, dtype=np.uint32)
     shard_V = deal_words(np.arange(2**19), 100)
     assert deal_words(cupy.arange(2**19), 100).get().tolist() == shard_V.tolist()
     falling_V = np.concatenate([[7, 0, 90_000], np.arange(2**17)[::-1]])
     shards = [deal_words(xp.asarray(falling_V), 9, 5, (3, 4)) for xp in (np, cupy)]
     assert shards[0].tolist() == shards[1].get().tolist()
-    for order in range(2, 6):
-        starts_G = np.arange(len(stream) - order + 1)
-        keys = ngram_keys(stream, order, 19, positions_R=starts_G)
-        on_gpu = shard_of(Table(cupy.asarray(keys), None, order, 19), shard_V)
-        assert on_gpu.dtype == np.uint64
-        assert on_gpu.get().tolist() == shard_of(Table(keys, None, order, 19), shard_V).tolist()

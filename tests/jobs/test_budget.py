@@ -50,28 +50,31 @@ def test_text_per_task_by_hand(budget, expected):
 def test_text_per_counted_chunk_by_hand():
     assert text_bytes(Budget("cpu", 0, 160_000)) == 3000
     assert text_bytes(Budget("gpu", 200_000, 160_000)) == 5000  # 24 bytes per byte of text
-    assert text_bytes(Budget("gpu", 240_000, 1000), alone=True) == 10_000
     for device in "cpu", "gpu":
         assert text_bytes(Budget(device, 1 << 50, 1 << 50)) == MAX_CHUNK_BYTES[device]
 
 
 @pytest.mark.parametrize(
-    ("million_bytes", "workers", "chunks"),
+    ("unit", "order", "million_bytes", "workers", "chunks"),
     [
-        (9, 1, 1),  # at 24 bytes for each: 216 of 240 million bytes of the GPU
-        (11, 1, 2),  # with the counts of the first chunk on the GPU, 144 are left: 6 of text
-        (13, 1, 3),
-        (19, 2, 2),
-        (21, 2, 4),
+        ("word", 3, 9, 1, 1),  # at 24 bytes for each: 216 of 240 million bytes of the GPU
+        ("word", 3, 11, 1, 2),  # with the counts of the first chunk on the GPU, 144 are left: 6 of text
+        ("word", 3, 13, 1, 3),
+        ("word", 3, 19, 2, 2),
+        ("word", 3, 21, 2, 4),
+        ("word", 5, 8, 1, 1),  # distinct n-grams take 80 bytes for 5.5 bytes of text, and as much while they are made
+        ("word", 5, 9, 1, 2),
+        ("id", 5, 5.9, 1, 1),  # the limit of a chunk that is not alone
+        ("id", 5, 6.1, 1, 2),  # alone: 72 bytes for an id of 2 bytes, twice, so 3.3 million bytes of text
     ],
 )
-def test_a_gpu_counts_one_chunk_if_it_has_room(million_bytes, workers, chunks, tmp_path):
+def test_a_gpu_counts_one_chunk_if_it_has_room(unit, order, million_bytes, workers, chunks, tmp_path):
     text = tmp_path / "text"
     with open(text, "wb") as file:
-        file.truncate(million_bytes * 10**6)
-    corpus, budget = open_corpus([str(text)]), Budget("gpu", 240 * 10**6, 1 << 40)
-    size = chunk_bytes(CountConfig([str(text)]), corpus, workers, budget)
-    assert -(-corpus.text_bytes // size) == chunks
+        file.truncate(int(million_bytes * 10**6))
+    config = CountConfig([str(text)], order, unit=unit)
+    corpus, budget = open_corpus([str(text)], unit), Budget("gpu", 240 * 10**6, 1 << 40)
+    assert -(-corpus.text_bytes // chunk_bytes(config, corpus, workers, budget)) == chunks
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ WRITES = {
 # pairs that refuse arrays with gaps
 CONTIGUOUS = {
     "common.radix_sort",
-    "count.cut_shards",
     "decode.advance_beams",
     "lda.count_topics",
     "lda.count_word_topics",

@@ -43,8 +43,9 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budge
     most, total = text_bytes(budget), corpus.text_bytes
     if budget.device == "cpu":  # a GPU that runs out of memory continues with smaller parts of the chunk
         most = max(1, min(most, int(budget.host_working_bytes() / _bytes_per_text_byte(config))))
-    elif total <= workers * text_bytes(budget, alone=True):
-        most = MAX_CHUNK_BYTES["gpu"]
+    else:
+        alone = _text_bytes_alone(config, budget)
+        most = alone if total <= workers * alone else most
     M = -(-total // (workers * most))
     return max(min(most, 1 << 20), -(-total // max(1, M * workers)))
 
@@ -67,12 +68,18 @@ def _ring_bytes(budget: Budget) -> int:
     return RING_SLOTS * min(BLOCK_BYTES[budget.device], text_bytes(budget))
 
 
-def text_bytes(budget: Budget, alone: bool = False) -> int:
-    """Return the greatest size of a chunk for which all data up to its counts fits the budget.
+def text_bytes(budget: Budget) -> int:
+    """Return the greatest size of a chunk for which all data up to its counts fits the budget."""
+    return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_CHUNK_BYTES[budget.device])
 
-    alone  the chunk is the only one of its process, so no counts of other chunks wait in the memory of a GPU
+
+def _text_bytes_alone(config: CountConfig, budget: Budget) -> int:
+    """Return the greatest size of a chunk that is the only one of its GPU, where no counts of other chunks wait.
+
+    Its counts stay on the GPU: even if all n-grams are distinct, they take half of the budget, or less.
     """
-    return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_CHUNK_BYTES[budget.device], alone)
+    bytes_per_text_byte = max(BYTES_PER_TEXT_BYTE["gpu"], _bytes_per_text_byte(config))
+    return min(MAX_CHUNK_BYTES["gpu"], int(budget.device_bytes / bytes_per_text_byte))
 
 
 def planned_budget(config: CountConfig, context: PlanContext, corpus: Corpus) -> Budget:

@@ -29,8 +29,11 @@ def keys_of(ngrams, order, bits):
 
 def check_cut(to_device, ngrams, order, bits, shard_V, split, shards):
     keys, counts = keys_of(ngrams, order, bits), np.arange(1, len(ngrams) + 1)
-    table, words = (to_device(keys), to_device(counts)), to_device(np.array(shard_V, np.uint16))
-    found_keys, found_counts, ends_S = cut_shards(*table, order, bits, words, split, shards)
+    longer = np.pad(keys, ((0, 0), (1, 2)))  # keys may be a slice
+    table = to_device(longer)[:, 1:-2], to_device(counts)
+    found_keys, found_counts, ends_S = cut_shards(
+        *table, order, bits, to_device(np.array(shard_V, np.uint16)), split, shards
+    )
 
     def shard(row):
         context = ngrams[row][:-1]
