@@ -1,7 +1,6 @@
 #include "common.cuh"
 #include "tiles.cuh"
-// Stable distribution of the rows of a table to shards, 8 bits of the shard a pass.
-//   keys (C, R) u64, column c of row r at keys[c * stride + r]; counts (R,) i64
+// Stable distribution of the rows of a table (keys (C, R) u64, counts (R,) i64) to shards, 8 bits of the shard a pass.
 
 #define MAX_SHARDS 1024
 #define COPIES 4  // lanes with a frequent shard add to different copies
@@ -11,25 +10,25 @@ struct Word {  // where the code of a word is in a key
   int spare;  // bits of this column below the code; negative if the code continues in the next one
 };
 
-__device__ __forceinline__ u64 code_at(const u64* keys, i64 stride, i64 r, Word word, u64 mask) {
-  const u64 high = keys[word.column * stride + r];
+__device__ __forceinline__ u64 code_at(const u64* keys, i64 R, i64 r, Word word, u64 mask) {
+  const u64 high = keys[word.column * R + r];
   if (word.spare >= 0) return (high >> word.spare) & mask;
-  return ((high << -word.spare) | (keys[(word.column + 1) * stride + r] >> (64 + word.spare))) & mask;
+  return ((high << -word.spare) | (keys[(word.column + 1) * R + r] >> (64 + word.spare))) & mask;
 }
 
 // The shard of a row is that of its last context word, or that of the word before, if the former is one of the split
 // codes. shard_V (V,) u16 by code - 1  ->  digit_R (R,) u8: 8 bits of the shard; rows_S (MAX_SHARDS,) += rows by shard.
-extern "C" __global__ void shard_digits(const u64* keys, i64 stride, i64 R, int column, int spare, int column_before,
+extern "C" __global__ void shard_digits(const u64* keys, i64 R, int column, int spare, int column_before,
                                         int spare_before, u64 mask, const u16* shard_V, const u64* split_N,
                                         int num_split, int shift, u8* digit_R, u64* rows_S) {
   __shared__ u32 bins[MAX_SHARDS * COPIES];
   for (int i = threadIdx.x; i < MAX_SHARDS * COPIES; i += blockDim.x) bins[i] = 0;
   __syncthreads();
   GRID_STRIDE_LOOP(r, R) {
-    u64 code = code_at(keys, stride, r, {column, spare}, mask);
+    u64 code = code_at(keys, R, r, {column, spare}, mask);
     bool is_split = false;
     for (int n = 0; n < num_split; ++n) is_split |= code == split_N[n];
-    if (is_split) code = code_at(keys, stride, r, {column_before, spare_before}, mask);
+    if (is_split) code = code_at(keys, R, r, {column_before, spare_before}, mask);
     const u32 shard = shard_V[code - 1];
     digit_R[r] = shard >> shift;
     atomicAdd(&bins[shard * COPIES + threadIdx.x % COPIES], 1u);
@@ -44,8 +43,8 @@ extern "C" __global__ void shard_digits(const u64* keys, i64 stride, i64 R, int 
 
 // digit_start_D (DIGITS,) u64: the first row of each digit in the output
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) move_rows(
-    const u64* keys, i64 stride, const u64* counts, int num_columns, i64 R, const u8* digit_R,
-    const u64* digit_start_D, volatile u64* status_TD, u32* next_tile, u64* out_keys, u64* out_counts) {
+    const u64* keys, const u64* counts, int num_columns, i64 R, const u8* digit_R, const u64* digit_start_D,
+    volatile u64* status_TD, u32* next_tile, u64* out_keys, u64* out_counts) {
   extern __shared__ u64 exchange[];  // (TILE,)
   __shared__ TileShared shared;
   const i64 tile = take_tile(shared, next_tile), first = tile * TILE;
@@ -78,6 +77,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) move_rows(
     digits[i / 4] = i % 4 ? digits[i / 4] | d << (8 * (i % 4)) : d;
   }
   for (int c = 0; c < num_columns; ++c)
-    move_column(shared, keys + c * stride, out_keys + c * R, R, mine, rows, place, digits, exchange);
+    move_column(shared, keys + c * R, out_keys + c * R, R, mine, rows, place, digits, exchange);
   move_column(shared, counts, out_counts, R, mine, rows, place, digits, exchange);
 }

@@ -23,8 +23,8 @@ def cut_shards(
 ) -> tuple[Any, Any, np.ndarray]:
     """Return (keys, counts, ends_S) of the rows sorted by shard; rows of a shard keep their order.
 
-    keys     (C, R) uint64: n-grams of `order` codes of `bits` bits, order 2 or more; see `Table`. May be a slice of
-             longer columns
+    keys     (C, R) uint64: n-grams of `order` codes of `bits` bits, order 2 or more; see `Table`. A slice of longer
+             columns is copied first
     counts   (R,) int64
     shard_V  (V,) uint16 below `shards`: the shard of code v + 1
     split    at most 16 words; n-grams of order 3 and more that have one of them as their last context word are in the
@@ -101,8 +101,8 @@ def _cuda(keys, counts, layout, shard_V, codes_N, shards):
     C, R = keys.shape
     if not R:
         return keys, counts, np.zeros(shards, np.int64)
+    keys = cupy.ascontiguousarray(keys)
     *places, bits = layout
-    keys, stride = check.column_stride(keys)
     mask, split_N = np.uint64((1 << bits) - 1), cupy.asarray(codes_N)
     tiles = -(-R // (THREADS * ITEMS))
     digit_R, status_TD = cupy.empty(R, np.uint8), cupy.empty((tiles, 256), np.uint64)
@@ -110,17 +110,17 @@ def _cuda(keys, counts, layout, shard_V, codes_N, shards):
     move = kernel("count/cut_shards", "move_rows", **TILE)
     for shift in range(0, max(1, (shards - 1).bit_length()), 8):
         rows_S = cupy.zeros(MAX_SHARDS, np.uint64)
-        args = keys, stride, R, *map(np.int32, places), mask, shard_V, split_N, np.int32(len(split_N)), np.int32(shift)
+        args = keys, R, *map(np.int32, places), mask, shard_V, split_N, np.int32(len(split_N)), np.int32(shift)
         launch(find, grid_for(R, 512, waves=3), 512, (*args, digit_R, rows_S))
         rows_D = cupy.zeros(256, np.uint64)
         rows_by_digit = rows_S.reshape(-1, 256).sum(axis=1 if shift else 0)  # shard % 256, then shard // 256
         rows_D[: len(rows_by_digit)] = rows_by_digit
         status_TD.fill(0)
-        sorted_keys, sorted_counts = cupy.empty((C, R), np.uint64), cupy.empty(R, np.int64)
-        args = keys, stride, counts, np.int32(C), R, digit_R, cupy.cumsum(rows_D) - rows_D, status_TD
+        sorted_keys, sorted_counts = cupy.empty_like(keys), cupy.empty_like(counts)
+        args = keys, counts, np.int32(C), R, digit_R, cupy.cumsum(rows_D) - rows_D, status_TD
         args = *args, cupy.zeros(1, np.uint32), sorted_keys, sorted_counts
         launch(move, tiles, THREADS, args, EXCHANGE_BYTES)
-        keys, counts, stride = sorted_keys, sorted_counts, R
+        keys, counts = sorted_keys, sorted_counts
     return keys, counts, to_host(cupy.cumsum(rows_S)[:shards]).astype(np.int64)
 
 
