@@ -72,9 +72,17 @@ def test_a_gpu_counts_one_chunk_if_it_has_room(unit, order, million_bytes, worke
     text = tmp_path / "text"
     with open(text, "wb") as file:
         file.truncate(int(million_bytes * 10**6))
-    config = CountConfig([str(text)], order, unit=unit)
-    corpus, budget = open_corpus([str(text)], unit), Budget("gpu", 240 * 10**6, 1 << 40)
-    assert -(-corpus.text_bytes // chunk_bytes(config, corpus, workers, budget)) == chunks
+    config, corpus = CountConfig([str(text)], order, unit=unit), open_corpus([str(text)], unit)
+    size = chunk_bytes(config, corpus, workers, Budget("gpu", 240 * 10**6, 1 << 40))
+    assert -(-corpus.text_bytes // size) == chunks
+
+
+def test_a_chunk_that_is_alone_has_a_limit(tmp_path):
+    text = tmp_path / "text"
+    with open(text, "wb") as file:
+        file.truncate(MAX_CHUNK_BYTES["gpu"] + 2)
+    size = chunk_bytes(CountConfig([str(text)]), open_corpus([str(text)]), 1, Budget("gpu", 1 << 50, 1 << 50))
+    assert size == MAX_CHUNK_BYTES["gpu"] // 2 + 1
 
 
 @pytest.mark.parametrize(
