@@ -39,6 +39,15 @@ def num_columns(order: int, bits: int) -> int:
     return -(-order * bits // 64)
 
 
+def code_place(position: int, bits: int) -> tuple[int, int]:
+    """Return (the column of the code at a position of a key, bits of that column below the code).
+
+    The bits are negative if the code continues in the next column, by so many bits.
+    """
+    column, used = divmod(position * bits, 64)
+    return column, 64 - used - bits
+
+
 def aligned(array: Any) -> Any:
     """Return `array` itself if its CuPy memory is contiguous and 16-byte aligned, else an aligned copy."""
     if array.data.ptr % 16 or not array.flags.c_contiguous:

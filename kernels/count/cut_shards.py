@@ -44,15 +44,8 @@ def cut_shards(
     run = pick(cpu=_cpu, cuda=_cuda, keys=keys, counts=counts, shard_V=shard_V)
     check.contiguous(counts=counts, shard_V=shard_V)
     codes_N = np.array(split if order > 2 else (), np.uint64) + np.uint64(1)
-    return run(
-        keys, counts, (*_place(order - 2, bits), *_place(max(0, order - 3), bits), bits), shard_V, codes_N, shards
-    )
-
-
-def _place(position: int, bits: int) -> tuple[int, int]:
-    """Return (column of a code, bits of the column below it); negative if the code continues in the next column."""
-    column, used = divmod(position * bits, 64)
-    return column, 64 - used - bits
+    layout = *check.code_place(order - 2, bits), *check.code_place(max(0, order - 3), bits), bits
+    return run(keys, counts, layout, shard_V, codes_N, shards)
 
 
 def _cpu(keys, counts, layout, shard_V, codes_N, shards):
@@ -129,7 +122,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     codes = rng.zipf(1.3, (4, size)) % 5_000 + 1
     keys = np.zeros((2, size), np.uint64)
     for position in range(4):
-        column, spare = _place(position, 19)
+        column, spare = check.code_place(position, 19)
         code = codes[position].astype(np.uint64)
         keys[column] |= code << np.uint64(spare) if spare >= 0 else code >> np.uint64(-spare)
         if spare < 0:

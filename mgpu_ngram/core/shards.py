@@ -164,9 +164,8 @@ def words_at(keys: Any, order: int, bits: int, position: int) -> Any:
     check.dtype(keys, np.uint64)
     if not 0 <= position < order:
         raise ValueError(f"position {position} is outside 0..{order - 1} of an order-{order} key")
-    column, used = divmod(position * bits, 64)
+    column, spare = check.code_place(position, bits)
     mask = np.uint64((1 << bits) - 1)
-    spare = 64 - used - bits  # bits of this column below the code; negative if the code continues in the next one
     if spare >= 0:
         return (keys[column] >> np.uint64(spare)) & mask
     return ((keys[column] << np.uint64(-spare)) | (keys[column + 1] >> np.uint64(64 + spare))) & mask
