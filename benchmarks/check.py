@@ -14,6 +14,7 @@ from mgpu_ngram.benchmarks.rows import Row, read_rows
 from mgpu_ngram.core.errors import InputError, RunError
 
 TOLERANCE = 0.1
+TRAILER = "Benchmark-rows: valid"  # of commits that move or rename code, with the same outputs and the same work
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Ages:
         self.recorded: dict[tuple[str, ...], str] | None = None
         self.changes: dict[tuple[str, str], str] = {}  # by beginning of a kernel and commit
         self.codes: dict[tuple[str, str], str] = {}  # by commit and file
+        self.names: dict[tuple[str, str], dict[str, str]] = {}  # by the two commits
 
     def stale(self, row: Row) -> str:
         """Return why a row is stale; nothing when the code that it measures is that of its commit, but for comments."""
@@ -107,13 +109,37 @@ class Ages:
         if not commit or not git("cat-file", "-t", commit):
             return "its commit is not known"
         if (group, commit) not in self.changes:
-            files = [str(file.resolve().relative_to(origin.CHECKOUT)) for file in files_of(self.modules[group])]
-            changed = git("diff", "--name-only", commit, "HEAD", "--", *files).splitlines()
-            change = next((file for file in changed if self._code(commit, file) != self._code("HEAD", file)), None)
-            last = change and git("log", "-1", "--format=%h of %cs", f"{commit}..HEAD", "--", change).strip()
-            self.changes[group, commit] = last or ""
+            files = {str(file.resolve().relative_to(origin.CHECKOUT)) for file in files_of(self.modules[group])}
+            self.changes[group, commit] = self._change(commit, files)
         change = self.changes[group, commit]
         return f"its code changed by {change}" if change else ""
+
+    def _change(self, commit: str, files: set[str]) -> str:
+        """Return the last commit since `commit` that changed the code of files; nothing where none did.
+
+        Commits with the trailer count as if the code had always been as they left it: before them, the files have the
+        names that they had then.
+        """
+        end = "HEAD"
+        since = ("log", "--first-parent", "--format=%H", f"--grep=^{TRAILER}$", f"{commit}..HEAD")
+        for refactoring in [*git(*since).split(), ""]:
+            start = refactoring or commit
+            names = self._earlier_names(start, end)
+            for file in sorted(files & names.keys()):
+                if self._code(start, names[file]) != self._code(end, file):
+                    return git("log", "-1", "--format=%h of %cs", f"{start}..{end}", "--", file).strip()
+            end = f"{start}^"
+            before = self._earlier_names(end, start)
+            files = {before.get(name, name) for name in (names.get(file, file) for file in files)}
+        return ""
+
+    def _earlier_names(self, start: str, end: str) -> dict[str, str]:
+        """Return the files that two commits do not have alike, with their names at the earlier one."""
+        if (start, end) not in self.names:
+            lines = git("diff", "--name-status", "-C40%", "-l0", start, end).splitlines() if start != end else []
+            cells = (line.split("\t")[1:] for line in lines)
+            self.names[start, end] = {names[-1]: names[0] for names in cells}
+        return self.names[start, end]
 
     def _code(self, commit: str, file: str) -> str:
         if (commit, file) not in self.codes:

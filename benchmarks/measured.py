@@ -31,14 +31,24 @@ def files_of(modules: Sequence[str]) -> set[Path]:
 
 
 def code_of(path: str, text: str) -> str:
-    """Return the code of a source file in a form without comments, docstrings and layout."""
+    """Return the code of a source file in a form without imports, comments, docstrings and layout."""
     if not path.endswith(".py"):
         return " ".join(COMMENT.sub(" ", text).split())
-    tree = ast.parse(text)
+    tree = _WithoutImports().visit(ast.parse(text))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             del node.body[0]
     return ast.dump(tree)
+
+
+class _WithoutImports(ast.NodeTransformer):
+    """Leaves imports out: a module that moves to another folder is the same code."""
+
+    def visit_Import(self, node: ast.Import) -> None:
+        return None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        return None
 
 
 def module_file(name: str) -> Path | None:

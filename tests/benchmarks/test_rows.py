@@ -230,17 +230,19 @@ def test_invalid_options(words, message, capsys):
 
 @pytest.fixture
 def history(tmp_path, monkeypatch):
-    """Return a function that commits files of a new checkout: it takes {path: text} and returns the commit."""
+    """Return a function that commits files of a new checkout: it takes {path: text or None} and returns the commit."""
 
     def git(*words):
         return subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True, text=True).stdout
 
-    def commit(files):
+    def commit(files, message="change"):
         for path, text in files.items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
+            (tmp_path / path).unlink(missing_ok=True)
+            if text is not None:
+                (tmp_path / path).write_text(text)
         git("add", ".")
-        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "change")
+        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", message)
         return git("rev-parse", "HEAD").strip()
 
     git("init", "-q")
@@ -271,9 +273,44 @@ def test_a_row_is_stale_when_its_code_changed_after_its_commit(tmp_path, monkeyp
     assert check.Ages("score", rows).stale(recorded).startswith("its code changed by ")
 
 
-def test_code_without_comments_and_docstrings():
+LONG = "\n".join(f"value_{i} = {i}" for i in range(20))
+
+
+def test_code_that_moves_is_the_same_code(tmp_path, monkeypatch, history):
+    """A file is followed through renames; a commit with the trailer may also change or split the code."""
+    rows, modules = tmp_path / "rows.csv", {"": ("code",)}
+    monkeypatch.setattr(open_bench("score"), "MEASURES", modules)
+    first = row("a", 1.0, commit=history({"mgpu_ngram/code.py": LONG}))
+    moved = f"import os\n{LONG}"
+    modules[""] = ("room.code",)
+    history({"mgpu_ngram/code.py": None, "mgpu_ngram/room/code.py": moved})
+    assert check.Ages("score", rows).stale(first) == ""
+    modules[""] = ("room.new", "room.part")
+    half = LONG.index("value_10")
+    refactored = {"code": None, "new": LONG[:half] + "value_20 = 20", "part": LONG[half:]}
+    refactored = {f"mgpu_ngram/room/{name}.py": text for name, text in refactored.items()}
+    history(refactored, f"Split\n\n{check.TRAILER}")
+    assert check.Ages("score", rows).stale(first) == ""
+    second = row("a", 1.0, commit=history({"mgpu_ngram/other.py": ""}))
+    history({"mgpu_ngram/room/part.py": "value_10 = 0"})
+    for old in first, second:
+        assert check.Ages("score", rows).stale(old).startswith("its code changed by ")
+
+
+def test_a_change_before_a_refactoring_counts(tmp_path, monkeypatch, history):
+    monkeypatch.setattr(open_bench("score"), "MEASURES", {"": ("new",)})
+    first = history({"mgpu_ngram/code.py": LONG})
+    changed = history({"mgpu_ngram/code.py": f"{LONG}\nmore = 1"})
+    history({"mgpu_ngram/code.py": None, "mgpu_ngram/new.py": f"{LONG}\nmore = 2"}, f"Move\n\n{check.TRAILER}")
+    stale = check.Ages("score", tmp_path / "rows.csv").stale
+    assert stale(row("a", 1.0, commit=first)).startswith(f"its code changed by {changed[:7]}")
+    assert stale(row("a", 1.0, commit=changed)) == ""
+
+
+def test_code_without_imports_comments_and_docstrings():
     plain = "def f(a):\n    return a + 1\n"
-    same = '"""Add."""\n\n# of one\ndef f(a):\n    """Return\n    more."""\n    return (a\n            + 1)  # more\n'
+    same = '"""Add."""\nimport os\nfrom a import b\n'
+    same += '# of one\ndef f(a):\n    """Return\n    more."""\n    return (a\n            + 1)  # more\n'
     other = plain.replace("1", "2")
     assert code_of("a.py", plain) == code_of("a.py", same) != code_of("a.py", other)
     assert (
