@@ -7,36 +7,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
-    from mgpu_ngram.benchmarks.options import BenchOptions
-    from mgpu_ngram.benchmarks.paper import Paper
+    from mgpu_ngram.benchmarks.harness.options import BenchOptions
+    from mgpu_ngram.benchmarks.reproduce.paper import Paper
 
 RESULTS, PAPER_RESULTS = "benchmarks/results", "benchmarks/papers"
 # The name of each bench, also of its CSV file, and its module, which is imported when it is needed.
 BENCHES = {
-    name: f"{__name__}.{name}"
-    for name in (
-        "count",
-        "cluster",
-        "score",
-        "distribution",
-        "estimate",
-        "lda",
-        "decode",
-        "fusion",
-        "filter",
-        "startup",
-        "tools",
-    )
+    name: f"{__name__}.{module}"
+    for name, module in {
+        "count": "count.bench",
+        "cluster": "cluster.bench",
+        "score": "score.bench",
+        "distribution": "distribution.bench",
+        "estimate": "estimate.bench",
+        "lda": "lda.bench",
+        "decode": "decode.bench",
+        "fusion": "fusion.bench",
+        "filter": "filter",
+        "startup": "startup",
+        "tools": "tools",
+    }.items()
 }
 # The name of each paper, also of its folder, and the module that has its `PAPER`.
 PAPERS = {
-    name: f"{__name__}.{module}"
+    name: f"{__name__}.reproduce.{module}"
     for name, module in {
-        "glm": "paper_glm",
-        "gilm": "paper_gilm",
-        "ngrams-cuda": "paper_bytes",
-        "culda": "paper_culda",
-        "amun": "paper_amun",
+        "glm": "glm",
+        "gilm": "gilm",
+        "ngrams-cuda": "ngrams_cuda",
+        "culda": "culda",
+        "amun": "amun",
     }.items()
 }
 
@@ -45,9 +45,9 @@ class Bench(Protocol):
     """A module of BENCHES.
 
     FLAGS     fields of `BenchOptions` that the bench obeys, besides `device` and `results`
-    MEASURES  for rows whose kernel begins so, the modules that they measure, such as engine.score; none for ceilings
-              and peers. The longest beginning counts. Younger code of these modules, or of modules that they import,
-              makes a row stale
+    MEASURES  for rows whose kernel begins so, the modules that they measure, such as engine.score.replica; none for
+              ceilings and peers. The longest beginning counts. Younger code of these modules, or of modules that they
+              import, makes a row stale
     bench     measures, writes NAME.csv and the figures, and returns the rows
     """
 

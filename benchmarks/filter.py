@@ -18,18 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.api import open_executor
-from mgpu_ngram.benchmarks.corpora import english_like_text
-from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
+from mgpu_ngram.api.executors import open_executor
+from mgpu_ngram.benchmarks.harness.options import BenchOptions
+from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult, open_suite
+from mgpu_ngram.benchmarks.inputs.corpora import english_like_text
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.config import ClusterConfig
+from mgpu_ngram.core.documents.json_lines import scan_json
+from mgpu_ngram.core.documents.json_records import parse_record
+from mgpu_ngram.core.documents.normalize import normalizer
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.json_lines import scan_json
-from mgpu_ngram.core.json_records import parse_record
-from mgpu_ngram.core.normalize import normalizer
 from mgpu_ngram.core.typed_config import parse_bytes
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
@@ -37,6 +36,7 @@ from mgpu_ngram.jobs.estimate.run import run as estimate
 from mgpu_ngram.jobs.filter.config import FilterConfig
 from mgpu_ngram.jobs.filter.run import FilterResult
 from mgpu_ngram.jobs.filter.run import run as filter_documents
+from mgpu_ngram.stages.run_file import ClusterConfig
 
 FLAGS = {"size", "workers", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {

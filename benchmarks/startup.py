@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mgpu_ngram.benchmarks.corpora import zipf_text
-from mgpu_ngram.benchmarks.decode_work import GRUShape, System
-from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.origin import PACKAGE_PARENT
-from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
+from mgpu_ngram.benchmarks.decode.subject import GRUShape, System
+from mgpu_ngram.benchmarks.harness.options import BenchOptions
+from mgpu_ngram.benchmarks.harness.origin import PACKAGE_PARENT
+from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult, open_suite
+from mgpu_ngram.benchmarks.inputs.corpora import zipf_text
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.stages.registry import ENTRIES
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.harness.options import BenchOptions
+from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.harness.units import NGRAMS_PER_SECOND, QUERIES_PER_SECOND, TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.tools_models import SKEW, node_of, row_of, sparse_model, word_names
-from mgpu_ngram.benchmarks.units import NGRAMS_PER_SECOND, QUERIES_PER_SECOND, TOKENS_PER_SECOND
-from mgpu_ngram.core.model_file import BackoffModel
-from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.core.vocabulary import END_ID, START_ID
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import nodes_of
-from mgpu_ngram.engine.kenlm_write import write_kenlm
-from mgpu_ngram.engine.mix import mix, mix_log_linear, tune_weights
-from mgpu_ngram.engine.open_model import open_keyed
-from mgpu_ngram.engine.prune import prune
-from mgpu_ngram.engine.restrict import AllowedWords, restrict
-from mgpu_ngram.engine.score import Replica
+from mgpu_ngram.core.counts.vocabulary import END_ID, START_ID
+from mgpu_ngram.core.models.model_file import BackoffModel
+from mgpu_ngram.core.ngrams.trie import Trie
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.model_tools.backoff_nodes import nodes_of
+from mgpu_ngram.engine.model_tools.mix import mix, mix_log_linear, tune_weights
+from mgpu_ngram.engine.model_tools.prune import prune
+from mgpu_ngram.engine.model_tools.restrict import AllowedWords, restrict
+from mgpu_ngram.engine.model_tools.write_kenlm import write_kenlm
+from mgpu_ngram.engine.score.replica import Replica
+from mgpu_ngram.engine.trie.open_model import open_keyed
 from mgpu_ngram.jobs.one_model import listed_counts
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -38,14 +38,14 @@ TUNE_TOKENS = {"gpu": 20_000_000, "cpu": 200_000}
 FLAGS = {"tokens", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {
     "ceiling/": (),
-    "tools/": ("engine.mix", "engine.prune", "engine.restrict"),
-    "tools/mix": ("engine.mix",),
-    "tools/nodes": ("engine.backoff_nodes",),
-    "tools/open": ("engine.open_model", "engine.score"),
-    "tools/prune": ("engine.prune", "engine.restrict"),
-    "tools/score": ("engine.open_model", "engine.score"),
+    "tools/": ("engine.model_tools.mix", "engine.model_tools.prune", "engine.model_tools.restrict"),
+    "tools/mix": ("engine.model_tools.mix",),
+    "tools/nodes": ("engine.model_tools.backoff_nodes",),
+    "tools/open": ("engine.trie.open_model", "engine.score.score_chunk"),
+    "tools/prune": ("engine.model_tools.prune", "engine.model_tools.restrict"),
+    "tools/score": ("engine.trie.open_model", "engine.score.score_chunk"),
     "tools/sort": (),
-    "tools/tune": ("engine.mix",),
+    "tools/tune": ("engine.model_tools.mix",),
 }
 WEIGHTS = [0.4, 0.6]
 TARGET_SECONDS = 5.0  # to mix two models of 100 M n-grams

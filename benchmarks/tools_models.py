@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.core.vocabulary import END_ID, SPECIALS, START_ID
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import BackoffNodes, logs_of, subtrie
-from mgpu_ngram.engine.trie import FANOUT
+from mgpu_ngram.core.counts.vocabulary import END_ID, SPECIALS, START_ID
+from mgpu_ngram.core.ngrams.trie import Trie
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.model_tools.backoff_nodes import BackoffNodes, logs_of, subtrie
+from mgpu_ngram.engine.trie.build import FANOUT
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
 PAIRS = 0.3  # of a model's n-grams

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import mgpu_ngram
-from mgpu_ngram import cli, config, kenlm
+from mgpu_ngram import cli, kenlm
 from mgpu_ngram.commands import commands
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.stages import run_file
 from mgpu_ngram.stages.registry import STAGES
 
 NOTE = "<!-- Written by docs/generate_reference.py; edit the code that it reads. -->\n\n"
@@ -79,7 +80,7 @@ def _flags(action: argparse.Action) -> str:
 def sections() -> dict[str, type]:
     """The config class behind each section of a YAML file."""
     stages = {name: stage.config for name, stage in STAGES.items()}
-    return {"file": config._Document, "cluster": config.ClusterConfig, "memory": MemoryConfig, **stages}
+    return {"file": run_file._Document, "cluster": run_file.ClusterConfig, "memory": MemoryConfig, **stages}
 
 
 def yaml_page() -> str:

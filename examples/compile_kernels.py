@@ -14,10 +14,10 @@ import generate
 import numpy as np
 
 from mgpu_ngram.cli import main as mgpu_ngram
-from mgpu_ngram.core.model_file import BackoffModel, save_model
-from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.core.models.model_file import BackoffModel, save_model
+from mgpu_ngram.core.ngrams.trie import Ngrams
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.trie.build import build_trie
 
 WORDS = ["<unk>", "<s>", "</s>", "a", "b", "c"]
 NGRAMS = ([[i] for i in range(len(WORDS))], [[1, 3], [3, 4], [4, 2]], [[1, 3, 4]])  # ids of words, by order

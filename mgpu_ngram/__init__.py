@@ -12,16 +12,16 @@ from mgpu_ngram.core.version import VERSION
 
 if TYPE_CHECKING:
     from mgpu_ngram import compact
-    from mgpu_ngram.api import count, filter, open_distributions, score
-    from mgpu_ngram.beam_search import BeamSearch
-    from mgpu_ngram.core.counts import Counts, read_counts
+    from mgpu_ngram.api.beam_search import BeamSearch
+    from mgpu_ngram.api.functions import count, filter, open_distributions, score
+    from mgpu_ngram.api.lda import LDA
+    from mgpu_ngram.api.model import Model, estimate
+    from mgpu_ngram.api.translator import Translated, Translator
+    from mgpu_ngram.core.counts.counts import Counts, read_counts
+    from mgpu_ngram.core.counts.srilm_counts import SrilmCounts
     from mgpu_ngram.core.errors import InputError, RunError
-    from mgpu_ngram.core.lines import Lines
-    from mgpu_ngram.core.srilm_counts import SrilmCounts
-    from mgpu_ngram.lda import LDA
-    from mgpu_ngram.model import Model, estimate
+    from mgpu_ngram.core.inputs.in_memory import Lines
     from mgpu_ngram.torch_allocator import use_torch_allocator
-    from mgpu_ngram.translator import Translated, Translator
 
 __all__ = [
     "LDA",
@@ -45,16 +45,16 @@ __all__ = [
 ]
 __version__ = VERSION
 _MODULES = {  # public names by the module that defines them
-    "mgpu_ngram.api": ("count", "filter", "open_distributions", "score"),
-    "mgpu_ngram.beam_search": ("BeamSearch",),
-    "mgpu_ngram.core.counts": ("Counts", "read_counts"),
+    "mgpu_ngram.api.functions": ("count", "filter", "open_distributions", "score"),
+    "mgpu_ngram.api.beam_search": ("BeamSearch",),
+    "mgpu_ngram.core.counts.counts": ("Counts", "read_counts"),
     "mgpu_ngram.core.errors": ("InputError", "RunError"),
-    "mgpu_ngram.core.lines": ("Lines",),
-    "mgpu_ngram.core.srilm_counts": ("SrilmCounts",),
-    "mgpu_ngram.lda": ("LDA",),
-    "mgpu_ngram.model": ("Model", "estimate"),
+    "mgpu_ngram.core.inputs.in_memory": ("Lines",),
+    "mgpu_ngram.core.counts.srilm_counts": ("SrilmCounts",),
+    "mgpu_ngram.api.lda": ("LDA",),
+    "mgpu_ngram.api.model": ("Model", "estimate"),
     "mgpu_ngram.torch_allocator": ("use_torch_allocator",),
-    "mgpu_ngram.translator": ("Translated", "Translator"),
+    "mgpu_ngram.api.translator": ("Translated", "Translator"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -149,7 +149,7 @@ def _one_line(error: BaseException, name: str) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, InputError | RunError):
         return text
-    from mgpu_ngram.engine.device import out_of_memory
+    from mgpu_ngram.engine.memory.out_of_memory import out_of_memory
 
     if out_of_memory(error):
         return f"out of memory ({text}); lower chunk_bytes or the number of workers, or run where there is more"

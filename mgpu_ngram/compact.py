@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
-from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.buffers import writable
-from mgpu_ngram.engine.device import memory_guard
-from mgpu_ngram.engine.next_word import densify_block
-from mgpu_ngram.engine.row_options import RowOptions
+from mgpu_ngram.core.models.compact import CompactBlock
+from mgpu_ngram.core.models.row_options import RowOptions
+from mgpu_ngram.engine.distribution.next_word import densify_block
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard
+from mgpu_ngram.engine.torch.out_arrays import writable
 
 __all__ = ["CompactBlock", "densify"]
 

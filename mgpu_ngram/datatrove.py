@@ -14,8 +14,8 @@ from datatrove.data import Document
 from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.pipeline.writers.disk_base import DiskWriter
 
+from mgpu_ngram.api.document_filter import DocumentFilter
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.document_filter import DocumentFilter
 
 BATCH_DOCUMENTS = 1000
 REASON = "perplexity"  # reason of a dropped document, for the exclusion writer and the statistics
@@ -29,7 +29,7 @@ class PerplexityFilter(BaseFilter):
     exclusion_writer  writer of the dropped documents
     batch_size        number of documents that are scored at once
     device            "auto", "cpu" or "gpu"
-    options           the settings of `mgpu_ngram.document_filter.DocumentFilter` except text_column
+    options           the settings of `mgpu_ngram.api.document_filter.DocumentFilter` except text_column
 
     Each process of a pipeline opens the model at its first batch. Raises InputError for a model or an option that
     cannot be used.

@@ -2,7 +2,7 @@
 
 Names, signatures, types, scores and the equality of states are those of kenlm 0.3.0. Scoring runs in host memory, in
 compiled C++ (`mgpu_ngram.native`). Beyond the original, a model may have any order, and may be a file that
-`core.model_file.save_model` wrote. Settings for loading are accepted and have no effect.
+`core.models.model_file.save_model` wrote. Settings for loading are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError, warn
-from mgpu_ngram.core.file_heads import HEAD_BYTES, KENLM, KenlmBinaryError, compression, is_safetensors, what_begins
-from mgpu_ngram.core.model_layout import EDGE_NUMBERS, FORMAT, FORMAT_VERSION
+from mgpu_ngram.core.storage.file_heads import (
+    HEAD_BYTES,
+    KENLM,
+    KenlmBinaryError,
+    compression,
+    is_safetensors,
+    what_begins,
+)
+from mgpu_ngram.core.storage.model_layout import EDGE_NUMBERS, FORMAT, FORMAT_VERSION
 from mgpu_ngram.native import states
 
 _states: Any = states()
@@ -101,7 +108,7 @@ class Model(_states.Model):
 
     def _load_slowly(self, path: str) -> None:
         """Load a file that C++ does not read by core's readers, which read more and say what is wrong with a file."""
-        from mgpu_ngram.engine.open_model import open_model
+        from mgpu_ngram.engine.trie.open_model import open_model
 
         model = open_model(path)
         model.check_scores()
@@ -129,9 +136,9 @@ def _parts(head: bytes, file: Any) -> Iterator[bytes]:
 
 def _packed_parts(path: str) -> Iterator[Any]:
     """Yield the bytes in a compressed file."""
-    from mgpu_ngram.core.decompress import decompressed
-    from mgpu_ngram.core.sources import file_source
-    from mgpu_ngram.core.stored import reader
+    from mgpu_ngram.core.inputs.byte_ranges import reader
+    from mgpu_ngram.core.inputs.decompress import decompressed
+    from mgpu_ngram.core.inputs.sources import file_source
 
     source = file_source(path, path, "byte", 1, "text")
     with reader(source) as read:
@@ -141,7 +148,8 @@ def _packed_parts(path: str) -> Iterator[Any]:
 def _arrays_of(file: int) -> tuple[dict[str, memoryview], tuple[int, ...], int, tuple[int, ...]]:
     """Return the arrays of a model file as views of a memory map, and the numbers of its trie and its edge table.
 
-    Raises Refused for another file. As `core.arrays.load_arrays`, but imports no NumPy and compares no checksums.
+    Raises Refused for another file. As `core.storage.safetensors.load_arrays`, but imports no NumPy and compares no
+    checksums.
     """
     whole = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ))
     start = 8 + int.from_bytes(whole[:8], "little")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.torch_memory import block_allocator
+from mgpu_ngram.engine.memory.torch_pool import block_allocator
 
 
 def use_torch_allocator() -> None:

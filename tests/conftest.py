@@ -22,8 +22,8 @@ from hypothesis import settings
 
 from mgpu_ngram import cli
 from mgpu_ngram.cluster.devices import visible_gpus
-from mgpu_ngram.core import output
-from tests.slowness import scaled
+from mgpu_ngram.core.storage import output
+from tests.support.slowness import scaled
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 

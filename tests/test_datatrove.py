@@ -16,7 +16,7 @@ from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers import JsonlWriter
 from datatrove.utils.perplexity import KenlmModel
 
-from mgpu_ngram.core.normalize import normalizer
+from mgpu_ngram.core.documents.normalize import normalizer
 from mgpu_ngram.datatrove import PerplexityFilter
 
 TEXTS = ["a b", "c", "a b\nc", "", "a  b"]

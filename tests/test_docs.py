@@ -27,7 +27,7 @@ import zstandard
 import mgpu_ngram as ng
 from mgpu_ngram import cli
 from mgpu_ngram.commands import commands as verbs
-from tests.slowness import scaled
+from tests.support.slowness import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

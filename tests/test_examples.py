@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_ngram import cli, read_counts
-from tests.slowness import scaled
+from tests.support.slowness import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
 

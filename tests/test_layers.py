@@ -16,59 +16,27 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 # What each layer may import from the package: a layer, or one module of it. cli -> commands -> stages -> jobs
 # -> engine -> kernels; a job knows only the executor's protocol, with its gangs, of the cluster.
 ALLOWED = {
-    "__init__": {"api", "beam_search", "compact", "model", "lda", "torch", "torch_allocator", "translator", "core"},
+    "__init__": {"api", "compact", "torch", "torch_allocator", "core"},
     "__main__": {"entry"},
     "entry": {"cli", "core.errors"},
-    "cli": {"commands", "engine.device", "core"},
-    "commands": {
-        "commands",
-        "stages",
-        "api",
-        "config",
-        "report",
-        "jobs.context",
-        "jobs.saver",
-        "core",
-        "cluster",
-        "benchmarks",
-    },
-    "stages": {"stages", "report", "jobs", "engine", "core"},
-    "api": {"config", "document_filter", "jobs", "engine", "core", "cluster"},
-    "datatrove": {"document_filter", "core.errors"},
-    "document_filter": {"jobs", "engine", "core", "cluster.devices"},
-    "model": {"api", "model_states", "jobs", "engine", "core", "cluster.devices"},
-    "torch": {"torch", "model", "engine", "core"},
+    "cli": {"commands", "engine.memory.out_of_memory", "core"},
+    "commands": {"commands", "stages", "api", "jobs.context", "jobs.saver", "core", "cluster", "benchmarks"},
+    "api": {"api", "stages.run_file", "jobs", "engine", "core", "cluster", "kernels.dispatch"},
+    "stages": {"stages", "jobs", "engine", "core"},
+    "datatrove": {"api.document_filter", "core.errors"},
+    "torch": {"torch", "api.model", "engine", "core"},
     "torch_allocator": {"engine", "core"},
-    "model_states": {"next_words", "engine", "core", "kernels.dispatch"},
-    "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
-    "lda": {
-        "lda_fitted",
-        "lda_inputs",
-        "lda_training",
-        "jobs",
-        "engine",
-        "core",
-        "cluster.devices",
-        "kernels.dispatch",
-    },
-    "lda_training": {"api", "lda_fitted", "jobs", "engine", "core"},
-    "lda_fitted": {"engine", "core", "cluster.devices", "cluster.placement", "kernels.dispatch"},
-    "lda_inputs": {"lda_fitted", "jobs", "engine", "core"},
-    "beam_search": {"model", "engine", "core", "cluster.devices"},
-    "translator": {"api", "model", "jobs", "engine", "core", "cluster.devices", "cluster.executor"},
     "compact": {"engine", "core", "cluster.devices"},
     "kenlm": {"native", "engine", "core"},
     "native": {"kernels.cache_folders"},
-    "report": {"jobs.progress"},
-    "config": {"stages", "jobs.saver", "core"},
     "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor", "cluster.gang"},
     "engine": {"engine", "core", "kernels"},
     "cluster": {
         "cluster",
         "core.errors",
-        "core.mapped",
         "core.memory_config",
-        "core.scratch",
+        "core.storage.scratch",
+        "core.storage.shared_maps",
         "core.version",
         "kernels.cache_folders",
     },
@@ -76,20 +44,46 @@ ALLOWED = {
     "kernels": {"kernels", "core.version"},
     "benchmarks": {
         "benchmarks",
-        "stages.registry",
+        "stages",
         "api",
         "kenlm",
-        "model",
         "torch",
         "cli",
-        "config",
-        "report",
         "jobs",
         "engine",
         "core",
         "kernels",
         "cluster",
     },
+}
+# What each room of engine and core may import from other rooms of its layer. A room is a folder; modules beside the
+# rooms of core, such as core.errors, are below all rooms.
+ROOMS = {
+    "core.storage": set(),
+    "core.ngrams": set(),
+    "core.inputs": {"storage"},
+    "core.kenlm": {"ngrams", "storage"},
+    "core.counts": {"inputs", "storage"},
+    "core.nmt": {"inputs"},
+    "core.bags": {"counts", "inputs", "ngrams", "storage"},
+    "core.documents": {"counts", "inputs", "storage"},
+    "core.models": {"bags", "inputs", "kenlm", "ngrams", "nmt", "storage"},
+    "core.nbest": {"documents", "inputs", "models", "ngrams", "storage"},
+    "engine.memory": set(),
+    "engine.torch": {"memory"},
+    "engine.trie": {"memory"},
+    "engine.bags": {"memory"},
+    "engine.count": {"memory"},
+    "engine.estimate": {"count", "memory", "trie"},
+    "engine.distribution": {"memory", "torch", "trie"},
+    "engine.score": {"memory", "trie"},
+    "engine.lda": {"bags", "memory"},
+    "engine.topics": {"bags", "lda", "memory"},
+    "engine.decode": {"distribution", "memory", "torch", "trie"},
+    "engine.states": {"distribution", "memory", "score", "torch", "trie"},
+    "engine.filter": {"memory", "score"},
+    "engine.model_tools": {"memory", "score", "trie"},
+    "engine.rescore": {"memory", "score", "trie"},
 }
 EXECUTORS = ("cluster.local", "cluster.dask")  # only these, besides the cluster itself, may import one:
 BUILDERS = ("commands", "api", "benchmarks", "cluster")
@@ -132,9 +126,14 @@ def under(name, roots):
     return any(name == root or name.startswith(root + ".") for root in roots)
 
 
+def room_of(name):
+    """Return the room of a module of engine or core, such as core.storage; None for others."""
+    return next((room for room in ROOMS if under(name, [room])), None)
+
+
 def violations(text, name, is_package=False):
     """Return the forbidden imports of one source."""
-    layer = name.split(".")[0]
+    layer, room = name.split(".")[0], room_of(name)
     if layer not in ALLOWED:
         return [f"{name}: no layer of tests/test_layers.py; say there what it may import"]
     wrong = []
@@ -143,6 +142,10 @@ def violations(text, name, is_package=False):
             inner = imported.partition(".")[2]
             if not under(inner, ALLOWED[layer]):
                 wrong.append(f"{name} imports {imported}, which a module of {layer} may not")
+            other = room_of(inner)
+            is_beside = other and other != room and other.startswith(f"{layer}.")
+            if is_beside and (room is None or other.removeprefix(f"{layer}.") not in ROOMS[room]):
+                wrong.append(f"{name} imports {imported}, which is no lower room than {room or layer}")
             if under(inner, EXECUTORS) and layer not in BUILDERS:
                 wrong.append(f"{name} builds an executor ({imported}); only {', '.join(BUILDERS)} do")
         elif imported.split(".")[0] in ("kernels", "benchmarks"):
@@ -159,33 +162,47 @@ def test_imports_point_one_way(name, path):
     assert not violations(path.read_text(), name, path.name == "__init__.py")
 
 
+def test_rooms_have_no_circles():
+    """Each room is listed below the rooms that it imports, and every folder of engine and core is a room."""
+    for place, (room, lower) in enumerate(ROOMS.items()):
+        layer = room.partition(".")[0]
+        assert {f"{layer}.{name}" for name in lower} <= set(list(ROOMS)[:place]), room
+    folders = {f"{layer}.{p.name}" for layer in ("core", "engine") for p in (PACKAGE / layer).iterdir() if p.is_dir()}
+    assert {folder for folder in folders if not folder.endswith("__pycache__")} == set(ROOMS)
+
+
 def test_all_layers_are_found():
     found = {name.split(".")[0] for name, _ in sources()}
     assert set(ALLOWED) == found
-    assert {"kernels.count.ngram_keys", "engine.count", "jobs.count", "cluster.dask"} <= {name for name, _ in sources()}
+    assert {"kernels.count.ngram_keys", "engine.count.count_chunk", "jobs.count", "cluster.dask"} <= {
+        name for name, _ in sources()
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("kernels.count.x", "from mgpu_ngram.core.tables import Table", "may not"),
+        ("kernels.count.x", "from mgpu_ngram.core.counts.tables import Table", "may not"),
         ("kernels.count.x", "from ...core import tables", "may not"),
-        ("kernels.x", "def f():\n    import mgpu_ngram.engine.count", "may not"),
+        ("kernels.x", "def f():\n    import mgpu_ngram.engine.count.count_chunk", "may not"),
         ("core.x", "from ..engine import count", "may not"),
         ("core.x", "from mgpu_ngram.cluster.executor import Executor", "may not"),
         ("engine.x", "from mgpu_ngram.jobs.count import run", "may not"),
         ("engine.x", "from mgpu_ngram.cluster import devices", "may not"),
-        ("cluster.x", "from mgpu_ngram.core.corpus import Chunk", "may not"),
-        ("cluster.x", "import mgpu_ngram.engine.count", "may not"),
+        ("cluster.x", "from mgpu_ngram.core.inputs.corpus import Chunk", "may not"),
+        ("cluster.x", "import mgpu_ngram.engine.count.count_chunk", "may not"),
         ("jobs.x", "from mgpu_ngram.cluster.local import LocalExecutor", "builds an executor"),
         ("jobs.x", "def f():\n    from mgpu_ngram.cluster import dask", "builds an executor"),
-        ("jobs.x", "from mgpu_ngram import config", "may not"),
-        ("config", "from mgpu_ngram.cli import main", "may not"),
-        ("report", "from mgpu_ngram.api import count", "may not"),
-        ("api", "from mgpu_ngram import cli", "may not"),
+        ("jobs.x", "from mgpu_ngram.stages import run_file", "may not"),
+        ("engine.trie.x", "from mgpu_ngram.engine.score.replica import Replica", "no lower room"),
+        ("core.storage.x", "def f():\n    from ..inputs import files", "no lower room"),
+        ("core.x", "from mgpu_ngram.core.storage import output", "no lower room"),
+        ("stages.run_file", "from mgpu_ngram.cli import main", "may not"),
+        ("stages.report", "from mgpu_ngram.api.functions import count", "may not"),
+        ("api.x", "from mgpu_ngram import cli", "may not"),
         ("engine.x", "import mgpu_ngram", "may not"),
         ("jobs.x", "import dask.array", "only cluster/ knows Dask"),
-        ("api", "def f():\n    from distributed import Client", "only cluster/ knows Dask"),
+        ("api.x", "def f():\n    from distributed import Client", "only cluster/ knows Dask"),
         ("engine.x", "import cupy", "inside functions"),
         ("kernels.count.x", "if True:\n    import cupyx.scipy", "inside functions"),
         ("cluster.x", "class A:\n    from pynvml import nvmlInit", "inside functions"),
@@ -205,7 +222,7 @@ def test_a_forbidden_import_is_found(name, text, message):
         ("engine.x", "from mgpu_ngram.kernels import check\nfrom ..core.tables import Table"),
         ("jobs.x", "from mgpu_ngram.cluster.executor import Executor"),
         ("cluster.x", "import dask\nfrom mgpu_ngram.core import errors"),
-        ("api", "def f():\n    from mgpu_ngram.cluster.dask import DaskExecutor"),
+        ("api.x", "def f():\n    from mgpu_ngram.cluster.dask import DaskExecutor"),
         ("core.x", "import dashboard, cupylike"),
     ],
 )
@@ -220,7 +237,7 @@ def test_relative_imports_of_a_package_start_at_itself():
 
 def test_everything_imports_without_a_gpu():
     """In an interpreter that cannot import GPU libraries; those for PyTorch and datatrove if installed."""
-    needed = {"datatrove": "datatrove", "torch": "torch", "engine.torch_operators": "torch"}
+    needed = {"datatrove": "datatrove", "torch": "torch", "engine.torch.operators": "torch"}
     absent = ("__", "benchmarks", *(name for name, package in needed.items() if not find_spec(package)))
     modules = [f"mgpu_ngram.{name}" for name, _ in sources() if not name.startswith(absent)]
     script = (
@@ -235,7 +252,8 @@ def test_everything_imports_without_a_gpu():
 
 
 def test_the_engine_does_not_load_dask():
-    script = "import sys, mgpu_ngram.engine.count, mgpu_ngram.engine.tokenise, mgpu_ngram.engine.vocabulary\n"
+    modules = ("count_chunk", "tokenise", "vocabulary")
+    script = f"import sys, {', '.join(f'mgpu_ngram.engine.count.{module}' for module in modules)}\n"
     check = "print([m for m in ('dask', 'distributed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script + check], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

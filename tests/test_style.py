@@ -11,14 +11,14 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 MAX_PARAMETERS = 8
 # Functions that may have more parameters, with the reason.
 MANY_OPTIONS = {
-    "api.count": "options of the Python interface",
-    "beam_search.__init__": "options of the Python interface",
-    "lda.__init__": "settings of the estimator",
-    "next_words.iter_distributions": "options of the Python interface",
-    "next_words.map_distributions": "options of the Python interface",
+    "api.functions.count": "options of the Python interface",
+    "api.beam_search.__init__": "options of the Python interface",
+    "api.lda.__init__": "settings of the estimator",
+    "api.next_words.iter_distributions": "options of the Python interface",
+    "api.next_words.map_distributions": "options of the Python interface",
     "torch.ctc.__call__": "options of the Python interface",
-    "translator.__init__": "options of the Python interface",
-    "benchmarks.suite.add": "the columns of a row",
+    "api.translator.__init__": "options of the Python interface",
+    "benchmarks.harness.suite.add": "the columns of a row",
 }
 
 

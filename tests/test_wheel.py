@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slowness import scaled
+from tests.support.slowness import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".txt", ".html", ".css", ".js")

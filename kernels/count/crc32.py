@@ -1,7 +1,7 @@
 """CRC-32 of the segments of a block, and the arithmetic that joins CRCs.
 
-Manifests hold the CRC-32 of every input, and `core.verify` compares inputs with it. The text is already on the GPU when
-it is counted there; zlib would halve the speed of the reading threads.
+Manifests hold the CRC-32 of every input, and `core.inputs.verify` compares inputs with it. The text is already on the
+GPU when it is counted there; zlib would halve the speed of the reading threads.
 """
 
 from __future__ import annotations

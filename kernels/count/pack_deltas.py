@@ -86,7 +86,7 @@ def whole_numbers(values_R: Any) -> Numbers:
 
 
 def numbers_of_word(keys_CR: Any, bits: int, n: int) -> Numbers:
-    """Return the ids of word n of n-grams: their codes less 1. keys_CR (C, R) as `core.tables.Table` has them."""
+    """Return the ids of word n of n-grams: their codes less 1. keys_CR (C, R) as in `core.counts.tables.Table`."""
     column, used = divmod(n * bits, 64)
     shift = 64 - used - bits  # negative if the code continues in the next column
     xp = array_module(keys_CR)

@@ -50,7 +50,7 @@ def suffix_texts(keys_CR: Any, order: int, bits: int, offsets_V: Any, data_V: An
     """Return n-grams as text, their words separated by spaces.
 
     keys_CR    (C, R) uint64, sorted within each page: n-grams of `order` codes of `bits` bits, as in
-               `core.tables.Table`; code v + 1 is word v
+               `core.counts.tables.Table`; code v + 1 is word v
     offsets_V  (V + 1,) int64 and
     data_V     uint8: word v is data_V[offsets_V[v]:offsets_V[v + 1]]
     starts_P1  (P + 1,) int64, rising: page p has the rows starts_P1[p] to starts_P1[p + 1] - 1; its first row has no

@@ -1,4 +1,4 @@
-// A trie in breadth-first order and its B+-tree index; core/trie.py documents the layout. CHILD is u32 or i64.
+// A trie in breadth-first order and its B+-tree index; core/ngrams/trie.py documents the layout. CHILD is u32 or i64.
 struct Trie {
   const u32* word_G;          // word of node g; the children of one node rise by word
   const CHILD* first_child_M; // children of node m: first_child_M[m] to first_child_M[m + 1] - 1

@@ -26,7 +26,7 @@ from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.dask_private import end_cluster
 from mgpu_ngram.cluster.devices import cpu_cores, has_other_users, visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.scratch import scratch_folder
+from mgpu_ngram.core.storage.scratch import scratch_folder
 
 CONNECT_SECONDS = 15  # for a scheduler to answer
 CLOSE_SECONDS = 15

@@ -29,8 +29,8 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from mgpu_ngram.cluster import dask_private, gpu
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.mapped import FileHandle, file_place_of
-from mgpu_ngram.core.scratch import is_running
+from mgpu_ngram.core.storage.scratch import is_running
+from mgpu_ngram.core.storage.shared_maps import FileHandle, file_place_of
 
 MESSAGES = 32  # messages that are read and written at once: more than a host has peers
 LONG_MESSAGE_BYTES = 32 << 10  # longer messages are read and written in threads, which costs a short one 1 ms

@@ -14,7 +14,7 @@ from mgpu_ngram.commands.shared import DEVICES
 from mgpu_ngram.core.errors import InputError
 
 if TYPE_CHECKING:
-    from mgpu_ngram.benchmarks.options import BenchOptions
+    from mgpu_ngram.benchmarks.harness.options import BenchOptions
 
 EXAMPLES = """examples:
   mgpu-ngram bench count
@@ -102,13 +102,13 @@ def _bench(arguments: argparse.Namespace) -> None:
         if arguments.json:
             print(json.dumps(rows, indent=2))
         else:
-            from mgpu_ngram.benchmarks.rows import show_rows
+            from mgpu_ngram.benchmarks.harness.rows import show_rows
 
             show_rows(rows)
 
 
 def _paper(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks.paper import reproduce
+    from mgpu_ngram.benchmarks.reproduce.paper import reproduce
 
     if len(arguments.of) != 1 or arguments.of[0] not in PAPERS:
         raise InputError(f"bench paper takes one of {', '.join(PAPERS)}, not {' '.join(arguments.of)!r}")
@@ -127,7 +127,7 @@ def _run(name: str, arguments: argparse.Namespace, results: str) -> list[dict[st
 
 
 def _options(arguments: argparse.Namespace, results: str) -> BenchOptions:
-    from mgpu_ngram.benchmarks.options import BenchOptions
+    from mgpu_ngram.benchmarks.harness.options import BenchOptions
     from mgpu_ngram.cluster.devices import resolve_device
 
     flags = {f.name: getattr(arguments, f.name) for f in fields(BenchOptions)}
@@ -135,7 +135,7 @@ def _options(arguments: argparse.Namespace, results: str) -> BenchOptions:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks import check
+    from mgpu_ngram.benchmarks.harness import check
 
     stage = arguments.of[0] if arguments.of else None
     if len(arguments.of) > 1 or (stage is not None and stage not in BENCHES):
@@ -159,8 +159,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _quote(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks.paper_page import refresh
-    from mgpu_ngram.benchmarks.quote import papers_beside, update
+    from mgpu_ngram.benchmarks.reproduce.page import refresh
+    from mgpu_ngram.benchmarks.reproduce.quote import papers_beside, update
 
     _refuse_others(arguments, set())
     pages = [Path(page) for page in arguments.of] or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]

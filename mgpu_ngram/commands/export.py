@@ -11,7 +11,7 @@ from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.core.errors import InputError
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.counts import Ngram
+    from mgpu_ngram.core.counts.counts import Ngram
 
 EXAMPLES = """examples:
   mgpu-ngram export counts --order 3 | grep '^of the'
@@ -38,7 +38,7 @@ def add(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.core.counts import read_counts
+    from mgpu_ngram.core.counts.counts import read_counts
 
     counts = read_counts(arguments.path)
     if arguments.format == "srilm":

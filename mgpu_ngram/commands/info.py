@@ -8,9 +8,9 @@ import os
 
 from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.output import MANIFEST, find_manifest
-from mgpu_ngram.report import show_file, show_model, show_topic_model, show_translation_model
+from mgpu_ngram.core.storage.output import MANIFEST, find_manifest
 from mgpu_ngram.stages.registry import STAGES, stage_of_format
+from mgpu_ngram.stages.report import show_file, show_model, show_topic_model, show_translation_model
 
 EXAMPLES = """examples:
   mgpu-ngram info counts
@@ -50,7 +50,7 @@ def _info(arguments: argparse.Namespace) -> None:
     manifest = find_manifest(path) or {}
     stage = stage_of_format(manifest.get("format"))
     if stage is None:
-        from mgpu_ngram.core.counts import read_counts
+        from mgpu_ngram.core.counts.counts import read_counts
 
         stage, manifest = STAGES["count"], read_counts(path).manifest  # raises InputError with the reason
     if arguments.verify:
@@ -66,7 +66,7 @@ def _info(arguments: argparse.Namespace) -> None:
 
 def _verify(path: str, manifest: dict[str, object]) -> None:
     """Compare the inputs that a manifest names with the files that are there now."""
-    from mgpu_ngram.core.verify import verify_inputs
+    from mgpu_ngram.core.inputs.verify import verify_inputs
 
     differences = verify_inputs(manifest)
     if differences:
@@ -76,10 +76,10 @@ def _verify(path: str, manifest: dict[str, object]) -> None:
 
 
 def _show_file(path: str, as_json: bool) -> None:
-    from mgpu_ngram.core.file_kind import identify_file
-    from mgpu_ngram.core.model_layout import FORMAT
-    from mgpu_ngram.core.nmt_files import TRANSLATION_MODEL
-    from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL
+    from mgpu_ngram.core.bags.topic_model import FORMAT as TOPIC_MODEL
+    from mgpu_ngram.core.models.file_kind import identify_file
+    from mgpu_ngram.core.nmt.files import TRANSLATION_MODEL
+    from mgpu_ngram.core.storage.model_layout import FORMAT
 
     described = identify_file(path)
     with stdout():

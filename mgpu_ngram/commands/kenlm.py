@@ -6,23 +6,19 @@ import argparse
 import getopt
 import math
 import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
+from mgpu_ngram.commands.kenlm_stages import _config, _is_read_again, folder_of, regular_file, run_stage
 from mgpu_ngram.commands.run import Job, RunOptions
 from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.commands.stage import file_for, run_one
-from mgpu_ngram.config import ClusterConfig, RunConfig
-from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
-from mgpu_ngram.core.output import check_not_input
-from mgpu_ngram.core.scratch import scratch_folder
+from mgpu_ngram.core.storage.output import check_not_input
 from mgpu_ngram.core.typed_config import fill
-from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import Target
 from mgpu_ngram.stages.registry import STAGES
 
@@ -86,34 +82,10 @@ def lmplz(argv: list[str]) -> None:
     _show_statistics(result)
 
 
-def _is_read_again(path: str) -> bool:
-    return os.path.isfile(path) or os.path.isdir(path)
-
-
 def _with_underscores(word: str) -> str:
     """Return an option as KenLM spells it: we also take --skip-symbols for --skip_symbols."""
     name, equals, value = word.partition("=")
     return name.replace("-", "_").replace("__", "--", 1) + equals + value if word.startswith("--") else word
-
-
-@contextmanager
-def regular_file(path: str, folder: str | None) -> Iterator[str]:
-    """Yield the path of a file that is read more than once: its own, or that of a copy of a pipe in `folder`."""
-    if not os.path.exists(path) or _is_read_again(path):
-        yield path
-        return
-    scratch = scratch_folder(folder)
-    copy = os.path.join(scratch, "model")
-    try:
-        with open(path, "rb") as pipe, open(copy, "wb") as file:
-            shutil.copyfileobj(pipe, file, 1 << 20)
-        yield copy
-    except InputError as error:
-        raise InputError(str(error).replace(copy, path)) from None
-    except OSError as error:
-        raise RunError(f"cannot keep {path} in {folder or 'the temporary folder'}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _lmplz_parser() -> argparse.ArgumentParser:
@@ -244,9 +216,9 @@ def build_binary(argv: list[str]) -> None:
 
 def _show_sizes(path: str, settings: dict[str, Any]) -> None:
     """Print KenLM's estimate of the memory of each kind of model, from the counts in the head of an ARPA file."""
-    from mgpu_ngram.core.arpa_text import open_text
-    from mgpu_ngram.core.kenlm_sizes import probing_bytes, trie_bytes
-    from mgpu_ngram.core.kenlm_trie import Packing
+    from mgpu_ngram.core.kenlm.sizes import probing_bytes, trie_bytes
+    from mgpu_ngram.core.kenlm.trie import Packing
+    from mgpu_ngram.core.models.arpa_text import open_text
 
     counts, multiplier = open_text(path).read_counts()[0], settings.get("multiplier", 1.5)
     q, a = settings.get("quantize", 8), settings.get("pointer_bits", 22)
@@ -293,29 +265,6 @@ def _parse(argv: list[str], short: str, usage: str) -> tuple[list[tuple[str, str
         return getopt.gnu_getopt(argv, short)
     except getopt.GetoptError as error:
         raise InputError(f"{error}; {usage}") from None
-
-
-def run_stage(name: str, settings: dict[str, Any], target: Path | Target, memory: MemoryConfig) -> list[Any]:
-    """Run a job quietly; a path is that of the single file to write."""
-    stage = STAGES[name]
-    made = fill(stage.config, {key: value for key, value in settings.items() if value is not None}, name)
-    if isinstance(target, Path):
-        target = Target(target, single_file=True)
-    return run_one(Job(stage, made, target), _config(Path(target.path or ""), memory), RunOptions(), quiet=True)
-
-
-def _config(path: Path | None, memory: MemoryConfig) -> RunConfig:
-    return RunConfig(path or Path(""), [], ClusterConfig(), memory, CHECKPOINT_SECONDS)
-
-
-def folder_of(prefix: str | None, flag: str) -> str | None:
-    """Return the folder of a file, or of files with a prefix. Raises InputError unless it exists."""
-    if prefix is None:
-        return None
-    folder = prefix if flag == "-T" and os.path.isdir(prefix) else os.path.dirname(prefix) or "."
-    if not os.path.isdir(folder):
-        raise InputError(f"{flag} is {prefix!r} but {folder!r} is not a folder; make it, or name another")
-    return folder
 
 
 def parse_size(text: str) -> int:

@@ -10,15 +10,15 @@ from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_ngram.commands.kenlm import folder_of, regular_file, run_stage
+from mgpu_ngram.commands.kenlm_stages import folder_of, regular_file, run_stage
 from mgpu_ngram.commands.stage import file_for
-from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.line_words import LineWords, allowed_lines
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.read_text import read_blocks, whole_text
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.output import check_not_input
-from mgpu_ngram.core.read_text import read_blocks, whole_text
-from mgpu_ngram.core.scratch import scratch_folder
+from mgpu_ngram.core.ngrams.line_words import LineWords, allowed_lines
+from mgpu_ngram.core.storage.output import check_not_input
+from mgpu_ngram.core.storage.scratch import scratch_folder
 from mgpu_ngram.stages.contract import Target
 
 USAGE = (

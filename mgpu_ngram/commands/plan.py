@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from mgpu_ngram.api import describe_cluster
+from mgpu_ngram.api.executors import describe_cluster
 from mgpu_ngram.commands.run import Job, check_settings
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.jobs.context import PlanContext

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mgpu_ngram.api import open_executor
+from mgpu_ngram.api.executors import open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
-from mgpu_ngram.config import RunConfig
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.output import check_not_input, find_manifest, no_empty_folders
+from mgpu_ngram.core.storage.output import check_not_input, find_manifest, no_empty_folders
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.report import Bars
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Result, Settings, Target
 from mgpu_ngram.stages.registry import STAGES
+from mgpu_ngram.stages.report import Bars
+from mgpu_ngram.stages.run_file import RunConfig
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
 
 EXAMPLES = """examples:
   mgpu-ngram run configs/quickstart.yaml

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.placement import Work
-from mgpu_ngram.config import ClusterConfig, RunConfig, load
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+from mgpu_ngram.stages.run_file import ClusterConfig, RunConfig, load
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.stages.contract import RegisteredStage, Settings
 
 DEVICES = ["auto", "cpu", "gpu"]

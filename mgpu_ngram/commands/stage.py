@@ -23,12 +23,12 @@ from mgpu_ngram.commands.shared import (
     stdin_as_file,
     stdout,
 )
-from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.output import no_empty_folders
+from mgpu_ngram.core.storage.output import no_empty_folders
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Target
 from mgpu_ngram.stages.registry import ENTRIES, STAGES
+from mgpu_ngram.stages.run_file import RunConfig, check_checkpoint_seconds
 
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -95,7 +95,7 @@ def file_for(path: str | None, name: str, folder: str | None) -> Iterator[Path]:
     name    name of the new file
     folder  folder of a new file that will be copied; None: the system's temporary folder
     """
-    from mgpu_ngram.core.scratch import scratch_folder
+    from mgpu_ngram.core.storage.scratch import scratch_folder
 
     replaced = os.path.realpath(path) if path and (os.path.isfile(path) or not os.path.lexists(path)) else None
     scratch = Path(scratch_folder(os.path.dirname(replaced) if replaced else folder))
@@ -121,7 +121,7 @@ def _folder(target: Target, stack: ExitStack) -> Path:
     """Return where standard input is kept for the workers: beside the output, or in a temporary folder."""
     if target.path is not None:
         return Path(target.path).absolute().parent
-    from mgpu_ngram.core.scratch import scratch_folder
+    from mgpu_ngram.core.storage.scratch import scratch_folder
 
     folder = Path(scratch_folder())
     stack.callback(shutil.rmtree, folder, ignore_errors=True)

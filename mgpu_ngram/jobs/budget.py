@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, MemoryConfig, free_host_bytes
-from mgpu_ngram.engine.budget import (
+from mgpu_ngram.engine.memory.budget import (
     KEPT_SHARE,
     Budget,
     device_limited,
@@ -16,7 +16,7 @@ from mgpu_ngram.engine.budget import (
     give_back_freed_memory,
     used_bytes,
 )
-from mgpu_ngram.engine.device import free_bytes
+from mgpu_ngram.engine.memory.device import free_bytes
 
 SHORT_TEXT_CHUNKS = 64  # so that all workers have some; the same for any number of workers
 TEXT_WORD_BYTES = 5.5  # bytes of text for each word, with its space; an estimate for plans

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import check_free_file
-from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.models.model_file import check_free_file
+from mgpu_ngram.core.ngrams.trie import Trie
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.model_layout import MODEL_FILES
+from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.device import Stopwatch, to_device_fast
-from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.engine.memory.copies import to_device_fast
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch
+from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.trie.config import MODEL_FILES
 from mgpu_ngram.kernels.common.count_true import count_true
 
 

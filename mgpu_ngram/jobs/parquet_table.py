@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
+from mgpu_ngram.core.counts.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.output import new_file
+from mgpu_ngram.core.storage.output import new_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

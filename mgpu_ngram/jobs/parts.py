@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
-from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Piece
-from mgpu_ngram.core.read_text import read_blocks
-from mgpu_ngram.core.sources import Source
+from mgpu_ngram.core.inputs.corpus import MEMORY_CHUNK_BYTES, Chunk, Piece
+from mgpu_ngram.core.inputs.read_text import read_blocks
+from mgpu_ngram.core.inputs.sources import Source
 
 MAX_WHOLE = 4  # times the text of a chunk: the most of a source that cannot be cut, such as a compressed file
 

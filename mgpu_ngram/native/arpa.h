@@ -1,5 +1,5 @@
-// ARPA files read into KenLM's hash tables, line by line. Lines as lmplz, SRILM and core/arpa.py write them are read;
-// anything else is refused here and left to core/arpa.py, which reads more and names a wrong line.
+// ARPA files read into KenLM's hash tables, line by line. Lines as lmplz, SRILM and core/models/arpa.py write them are read;
+// anything else is refused here and left to core/models/arpa.py, which reads more and names a wrong line.
 #pragma once
 
 #include <charconv>

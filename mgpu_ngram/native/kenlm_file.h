@@ -1,4 +1,4 @@
-// KenLM's binary files, as they lie in a memory map (lm/binary_format.cc). core/kenlm_file.py describes the layout.
+// KenLM's binary files, as they lie in a memory map (lm/binary_format.cc). core/kenlm/binary_file.py describes the layout.
 #pragma once
 
 #include "kenlm_trie.h"

@@ -1,4 +1,4 @@
-// The models of core/model_file.py: they find words and score them.
+// The models of core/models/model_file.py: they find words and score them.
 #pragma once
 
 #include <memory>

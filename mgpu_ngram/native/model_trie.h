@@ -1,4 +1,4 @@
-// The n-grams of a model file: the arrays of a trie (core/trie.py), and its edge table if the file has one.
+// The n-grams of a model file: the arrays of a trie (core/ngrams/trie.py), and its edge table if the file has one.
 #pragma once
 
 #include <map>

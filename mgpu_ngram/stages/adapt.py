@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
-from mgpu_ngram.report import many, shown_path
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_count_plan, show_text_plan
 from mgpu_ngram.stages.cpu_rates import COUNT_BYTES, ESTIMATE_BYTES, TOKEN_BYTES
 from mgpu_ngram.stages.estimate import FLAGS, show_estimate, show_estimated
 from mgpu_ngram.stages.flags import add_overwrite
+from mgpu_ngram.stages.report import many, shown_path
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.adapt.run import AdaptResult
     from mgpu_ngram.jobs.context import PlanContext, RunContext
 
@@ -93,7 +93,7 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
         return open_inputs(config)
 
     def work_bytes(self, config: AdaptConfig, inputs: Corpus | None) -> int:
-        from mgpu_ngram.core.output import find_manifest
+        from mgpu_ngram.core.storage.output import find_manifest
 
         manifest = find_manifest(config.earlier)
         return TOKEN_BYTES * (manifest["tokens"] if manifest else 0) + super().work_bytes(config, inputs)

@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.compare.config import CompareConfig
-from mgpu_ngram.report import many, print_table, show_options, show_seconds, show_transport, shown_path, table, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_text_plan
 from mgpu_ngram.stages.cpu_rates import SCORE_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_no_verify, add_overwrite, add_text_flags
+from mgpu_ngram.stages.report import (
+    many,
+    print_table,
+    show_options,
+    show_seconds,
+    show_transport,
+    shown_path,
+    table,
+    where,
+)
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.compare.run import CompareResult
     from mgpu_ngram.jobs.context import PlanContext, RunContext
 
@@ -86,7 +95,7 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
         return Target(arguments.output or None)
 
     def check(self, config: CompareConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.model_file import check_models
+        from mgpu_ngram.core.models.model_file import check_models
 
         check_models(config.models, made)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
 from mgpu_ngram.core.errors import InputError
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.core.memory_config import MemoryConfig
     from mgpu_ngram.jobs.context import PlanContext, RunContext
 
@@ -116,7 +116,7 @@ class Stage(ABC, Generic[C, R]):
 
     def check_target(self, config: C, target: Target, overwrite: bool) -> None:
         """Raise InputError unless the target may be written. Called before any work."""
-        from mgpu_ngram.core.output import check_folder_name, check_free, check_kind, check_not_input
+        from mgpu_ngram.core.storage.output import check_folder_name, check_free, check_kind, check_not_input
 
         if target.path is not None:
             check_not_input(target.path, self.inputs(config))
@@ -129,7 +129,7 @@ class Stage(ABC, Generic[C, R]):
 
     def check_file(self, config: C, path: str | Path, overwrite: bool) -> None:
         """Raise InputError unless the result may be written as a single file there."""
-        from mgpu_ngram.core.output import check_free
+        from mgpu_ngram.core.storage.output import check_free
 
         check_free(path, overwrite)
 

@@ -11,7 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.count.config import CountConfig
-from mgpu_ngram.report import (
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.cpu_rates import COUNT_BYTES
+from mgpu_ngram.stages.flags import add_overwrite, add_text
+from mgpu_ngram.stages.report import (
     console,
     many,
     print_table,
@@ -23,12 +26,9 @@ from mgpu_ngram.report import (
     where,
     where_planned,
 )  # fmt: skip
-from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.cpu_rates import COUNT_BYTES
-from mgpu_ngram.stages.flags import add_overwrite, add_text
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.count.run import CountResult
 

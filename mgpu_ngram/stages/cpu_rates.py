@@ -30,7 +30,7 @@ def opening_seconds(model: str, scores_only: bool = False) -> float:
 
     0 for a model file of any size: the file is mapped, and the CPU compares the checksums for a GPU, too.
     """
-    from mgpu_ngram.core.model_file import is_kenlm_file, is_model_file, is_probing_file
+    from mgpu_ngram.core.models.model_file import is_kenlm_file, is_model_file, is_probing_file
 
     if not os.path.isfile(model):
         return math.inf
@@ -38,7 +38,7 @@ def opening_seconds(model: str, scores_only: bool = False) -> float:
         return 0.0
     pairs = 0
     if is_kenlm_file(model):
-        from mgpu_ngram.core.file_kind import identify_file
+        from mgpu_ngram.core.models.file_kind import identify_file
 
         found = identify_file(model)
         pairs = found["orders"][0] ** 2 if found["type"].startswith("probing") else 0

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.decode.config import DecodeConfig
-from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import DECODE_PRODUCTS, opening_seconds
 from mgpu_ngram.stages.decode_flags import AMUN_FLAGS, OUR_FLAGS, add_decode_flags
+from mgpu_ngram.stages.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.decode.run import DecodeResult
 
@@ -57,8 +57,8 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         add_decode_flags(parser)
 
     def settings(self, arguments: argparse.Namespace) -> DecodeConfig:
-        from mgpu_ngram.core.amun_config import amun_settings, checked, placement_of, read_amun, weight_lines
-        from mgpu_ngram.core.nmt_files import vocabularies_beside
+        from mgpu_ngram.core.nmt.amun_config import amun_settings, checked, placement_of, read_amun, weight_lines
+        from mgpu_ngram.core.nmt.files import vocabularies_beside
         from mgpu_ngram.core.typed_config import fill
 
         options = read_amun(arguments.config, arguments.relative_paths) if arguments.config else {}
@@ -104,7 +104,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         return Target(arguments.output or None, single_file=True)
 
     def check_file(self, config: DecodeConfig, path: str | Path, overwrite: bool) -> None:
-        from mgpu_ngram.core.output import check_text_file
+        from mgpu_ngram.core.storage.output import check_text_file
 
         check_text_file(path, overwrite)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from mgpu_ngram.core.amun_config import IGNORED_OPTIONS, REFUSED
+from mgpu_ngram.core.nmt.amun_config import IGNORED_OPTIONS, REFUSED
 from mgpu_ngram.stages.flags import add_overwrite
 
 AMUN_FLAGS: dict[str, dict[str, Any]] = {  # options that Amun's config files have too

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
-from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import HISTORIES, ROW_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text
+from mgpu_ngram.stages.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.distribution.run import DistributionResult
 
@@ -83,7 +83,7 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
         return Target(arguments.output)
 
     def check(self, config: DistributionConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.model_file import check_models
+        from mgpu_ngram.core.models.model_file import check_models
         from mgpu_ngram.jobs.distribution.sizes import known_facts
 
         check_models([config.model], made)

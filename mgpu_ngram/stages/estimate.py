@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mgpu_ngram.core.smoothing import KNESER_NEY, METHODS
+from mgpu_ngram.core.ngrams.smoothing import KNESER_NEY, METHODS
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.report import (
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.count import show_count_plan, show_text_plan
+from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES, TOKEN_BYTES
+from mgpu_ngram.stages.flags import add_model_output, add_text, model_format
+from mgpu_ngram.stages.report import (
     many,
     print_table,
     show_memory,
@@ -21,13 +25,9 @@ from mgpu_ngram.report import (
     where,
     where_planned,
 )
-from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_count_plan, show_text_plan
-from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES, TOKEN_BYTES
-from mgpu_ngram.stages.flags import add_model_output, add_text, model_format
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.estimate.passes import Statistics
     from mgpu_ngram.jobs.estimate.run import EstimateResult
@@ -148,7 +148,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         return open_inputs(config)
 
     def work_bytes(self, config: EstimateConfig, inputs: Corpus | None) -> int:
-        from mgpu_ngram.core.output import find_manifest
+        from mgpu_ngram.core.storage.output import find_manifest
 
         manifest = find_manifest(config.counts) if config.counts else None
         return TOKEN_BYTES * manifest["tokens"] if manifest else super().work_bytes(config, inputs)
@@ -163,7 +163,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         return plan(config, context)
 
     def run(self, config: EstimateConfig, context: RunContext, inputs: Corpus | None) -> EstimateResult:
-        from mgpu_ngram.engine.budget import keep_freed_memory
+        from mgpu_ngram.engine.memory.budget import keep_freed_memory
         from mgpu_ngram.jobs.estimate.run import run
 
         executor = context.executor

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.filter.config import FilterConfig
-from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import FILTER_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_no_verify, add_overwrite, add_text
+from mgpu_ngram.stages.report import many, show_options, show_seconds, show_transport, shown_path, where, where_planned
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.filter.run import FilterResult
 
@@ -211,7 +211,7 @@ STAGE = FilterStage()
 
 
 def _show_buckets(buckets: dict[str, dict[str, int]], cutoffs: Mapping[str, Any], by: str) -> None:
-    from mgpu_ngram.core.buckets import shown_cutoff
+    from mgpu_ngram.core.documents.buckets import shown_cutoff
 
     if not cutoffs:
         return

@@ -58,6 +58,6 @@ def model_format(output: str) -> str:
 
 def is_arpa_name(output: str) -> bool:
     """Return whether a model of this name is an ARPA file: - is standard output; a file may be compressed."""
-    from mgpu_ngram.core.compress import without_compression
+    from mgpu_ngram.core.inputs.compress import without_compression
 
     return output == STDOUT or without_compression(output).suffix.lower() == ".arpa"

@@ -8,13 +8,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import TOKEN_BYTES
 from mgpu_ngram.stages.flags import add_overwrite, add_text
+from mgpu_ngram.stages.report import many, show_seconds, show_transport, shown_path, where, where_planned
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.lda.run import LdaResult
 

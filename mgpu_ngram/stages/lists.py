@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.tune.config import TuneConfig
-from mgpu_ngram.report import many, where_planned
 from mgpu_ngram.stages.contract import Product, Result, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import RESCORE_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_no_verify, add_text, add_text_flags
+from mgpu_ngram.stages.report import many, where_planned
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
 
 T = TypeVar("T")
 C = TypeVar("C", RescoreConfig, TuneConfig)

@@ -9,15 +9,15 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.mix.config import MixConfig
-from mgpu_ngram.report import print_table, table
 from mgpu_ngram.stages.contract import Product, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
 from mgpu_ngram.stages.flags import add_model_output, model_format
 from mgpu_ngram.stages.one_model import OneModelStage, show_made
+from mgpu_ngram.stages.report import print_table, table
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
-    from mgpu_ngram.engine.mix import Tuned
+    from mgpu_ngram.core.inputs.corpus import Corpus
+    from mgpu_ngram.engine.model_tools.mix import Tuned
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.mix.run import MixResult
 
@@ -70,8 +70,8 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
         return fill(MixConfig, found | {"format": model_format(arguments.output)}, "mix")
 
     def check(self, config: MixConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.corpus import open_corpus
-        from mgpu_ngram.core.model_file import check_models
+        from mgpu_ngram.core.inputs.corpus import open_corpus
+        from mgpu_ngram.core.models.model_file import check_models
 
         check_models(config.models, made)
         if config.tune is not None:

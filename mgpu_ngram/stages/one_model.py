@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mgpu_ngram.jobs.trie.config import MODEL_FILES
-from mgpu_ngram.report import show_file, show_model, shown_path
+from mgpu_ngram.core.storage.model_layout import MODEL_FILES
 from mgpu_ngram.stages.contract import Result, Settings, Stage, Target
+from mgpu_ngram.stages.report import show_file, show_model, shown_path
 
 if TYPE_CHECKING:
     from mgpu_ngram.jobs.one_model import ModelResult
@@ -37,7 +37,7 @@ class OneModelStage(Stage[C, R]):
         return Target(arguments.output, single_file=True)
 
     def check_file(self, config: C, path: str | Path, overwrite: bool) -> None:
-        from mgpu_ngram.core.model_file import check_free_file
+        from mgpu_ngram.core.models.model_file import check_free_file
 
         check_free_file(path, overwrite, config.format)
 
@@ -45,7 +45,7 @@ class OneModelStage(Stage[C, R]):
         return MODEL_FILES[config.format]
 
     def describe(self, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
-        from mgpu_ngram.core.file_kind import identify_file
+        from mgpu_ngram.core.models.file_kind import identify_file
 
         name = MODEL_FILES[manifest["options"].get("format", "safetensors")]
         return identify_file(os.path.join(path, name)) | {"file": name}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.prune.config import MODELS_OF_LINES, WAYS, PruneConfig
-from mgpu_ngram.report import many, show_options, show_seconds, shown_path, where
 from mgpu_ngram.stages.contract import STDOUT, Product, Target, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
 from mgpu_ngram.stages.flags import add_model, add_model_output, model_format
 from mgpu_ngram.stages.one_model import OneModelStage, show_made
+from mgpu_ngram.stages.report import many, show_options, show_seconds, shown_path, where
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.prune.multiple import MultipleResult
     from mgpu_ngram.jobs.prune.run import PruneResult
@@ -116,9 +116,9 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
         show_options(described)
 
     def check(self, config: PruneConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.corpus import open_corpus
-        from mgpu_ngram.core.counts import read_counts
-        from mgpu_ngram.core.model_file import check_models
+        from mgpu_ngram.core.counts.counts import read_counts
+        from mgpu_ngram.core.inputs.corpus import open_corpus
+        from mgpu_ngram.core.models.model_file import check_models
 
         check_models([config.model], made)
         if config.vocabulary is not None:

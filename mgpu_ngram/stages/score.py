@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.score.config import ScoreConfig
-from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_text_plan
 from mgpu_ngram.stages.cpu_rates import SCORE_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text, add_text_flags
+from mgpu_ngram.stages.report import many, show_options, show_seconds, show_transport, shown_path, where
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
-    from mgpu_ngram.engine.score import ChunkScores
+    from mgpu_ngram.core.inputs.corpus import Corpus
+    from mgpu_ngram.engine.score.score_chunk import ChunkScores
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.score.run import Printing, ScoreResult, ScoreTotals
 
@@ -102,7 +102,7 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         check_file(path, overwrite)
 
     def check(self, config: ScoreConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.model_file import check_models
+        from mgpu_ngram.core.models.model_file import check_models
 
         check_models([config.model], made)
 
@@ -176,7 +176,7 @@ def _printing(config: ScoreCommand) -> Printing:
         if "word" in config.printed:
             sys.stdout.buffer.write(scores.lines.replace(b"\n", b"") if config.one_line else scores.lines)
         elif "sentence" in config.printed and scores.sentences:
-            from mgpu_ngram.engine.score_lines import sentence_lines
+            from mgpu_ngram.engine.score.lines import sentence_lines
 
             sys.stdout.buffer.write(sentence_lines(*map(scores.sentences.__getitem__, ("prob_log10", "oovs"))))
 

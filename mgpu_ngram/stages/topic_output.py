@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mgpu_ngram.report import console, many, print_table
+from mgpu_ngram.stages.report import console, many, print_table
 
 if TYPE_CHECKING:
-    from mgpu_ngram.engine.doc_topics import GroupShares
-    from mgpu_ngram.engine.topic_table import TopicSummary, TopicTable
+    from mgpu_ngram.engine.topics.doc_topics import GroupShares
+    from mgpu_ngram.engine.topics.table import TopicSummary, TopicTable
 
 LIST_FIELDS = {"probability": "words", "relevance": "relevant_words", "frex": "frex_words"}  # fields of a TopicSummary
 SHARE_BARS = "▁▂▃▄▅▆▇█"
@@ -57,7 +57,7 @@ def show_topic(row: TopicSummary, text: Callable[[int], str] | None = None) -> N
 
     text  returns a document by number; None to print numbers alone
     """
-    from mgpu_ngram.engine.topic_table import snippet
+    from mgpu_ngram.engine.topics.table import snippet
 
     documents = "" if row.documents is None else f", {many(row.documents, 'document')}"
     print(f"topic {row.topic}: {row.share:.2%} of tokens{documents}")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.topics.config import TopicsConfig
-from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where, where_planned
 from mgpu_ngram.stages.contract import STDOUT, Product, Stage, Target, given
 from mgpu_ngram.stages.flags import add_overwrite, add_text
+from mgpu_ngram.stages.report import many, show_seconds, show_transport, shown_path, where, where_planned
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.topics.run import TopicsResult
 
@@ -134,7 +134,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         return Target(arguments.output or None, single_file=True)
 
     def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
-        from mgpu_ngram.core.output import check_free, check_kind, check_not_input
+        from mgpu_ngram.core.storage.output import check_free, check_kind, check_not_input
         from mgpu_ngram.jobs.topics.export import FORMAT
         from mgpu_ngram.jobs.topics.files import HTML, check_file
 
@@ -160,7 +160,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         check_file(path, overwrite, kind, start)
 
     def check(self, config: TopicsConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.topic_model import describe_topic_model, find_topic_model
+        from mgpu_ngram.core.bags.topic_model import describe_topic_model, find_topic_model
         from mgpu_ngram.jobs.topics.run import check_topic
 
         if config.model in made:
@@ -180,8 +180,8 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         return inputs.text_bytes if inputs else work_bytes(config)
 
     def cpu_seconds(self, config: TopicsConfig, inputs: Corpus | None) -> float:
-        from mgpu_ngram.core.topic_model import describe_topic_model, find_topic_model
-        from mgpu_ngram.engine.fold_documents import cpu_seconds
+        from mgpu_ngram.core.bags.topic_model import describe_topic_model, find_topic_model
+        from mgpu_ngram.engine.lda.fold_in import cpu_seconds
 
         if not config.documents:
             return 0.0

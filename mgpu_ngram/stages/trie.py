@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import KENLM_SUFFIXES
+from mgpu_ngram.core.storage.file_heads import KENLM_SUFFIXES
 from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.stages.contract import STDOUT, Product, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES, opening_seconds
@@ -17,7 +17,7 @@ from mgpu_ngram.stages.flags import add_overwrite, is_arpa_name
 from mgpu_ngram.stages.one_model import OneModelStage, show_made
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.one_model import ModelResult
 
@@ -107,7 +107,7 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         return config
 
     def check(self, config: TrieConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.model_file import check_models
+        from mgpu_ngram.core.models.model_file import check_models
 
         check_models([config.model, *config.rest], made)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.jobs.tune.config import TuneConfig
-from mgpu_ngram.report import show_options, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, given
 from mgpu_ngram.stages.flags import add_overwrite
 from mgpu_ngram.stages.lists import (
@@ -20,9 +19,10 @@ from mgpu_ngram.stages.lists import (
     shown_lists_plan,
     shown_totals,
 )
+from mgpu_ngram.stages.report import show_options, show_seconds, show_transport, shown_path, where
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.tune.run import TuneResult
 
@@ -133,7 +133,7 @@ STAGE = TuneStage()
 
 def _gain(found: dict[str, Any]) -> str:
     """Return the quality before and after."""
-    from mgpu_ngram.engine.metrics import shown_quality
+    from mgpu_ngram.engine.rescore.text_metrics import shown_quality
 
     before, after = (shown_quality(found["metric"], found[name]) for name in ("before", "after"))
     return f"{before} before, {after} after"

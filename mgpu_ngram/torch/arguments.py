@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from mgpu_ngram.api.model import Model
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.torch_arrays import check_dense
-from mgpu_ngram.model import Model
+from mgpu_ngram.engine.torch.arrays import check_dense
 
 
 def check_model(model: Any) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from mgpu_ngram.api.model import Model
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCOptions, CTCSearch
-from mgpu_ngram.engine.ctc_tokens import read_labels
-from mgpu_ngram.engine.device import to_host_fast
-from mgpu_ngram.engine.row_options import check_flag
-from mgpu_ngram.engine.states import EMPTY, MAX_STATE
-from mgpu_ngram.engine.torch_arrays import as_array, check_dense, not_compiled, on_stream_of
-from mgpu_ngram.model import Model
+from mgpu_ngram.core.models.row_options import check_flag
+from mgpu_ngram.engine.memory.copies import to_host_fast
+from mgpu_ngram.engine.states.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCOptions, CTCSearch
+from mgpu_ngram.engine.states.ctc_tokens import read_labels
+from mgpu_ngram.engine.torch.arrays import as_array, check_dense, not_compiled, on_stream_of
+from mgpu_ngram.engine.trie.signed_backoffs import EMPTY, MAX_STATE
 
 from .arguments import check_model, collection, finite_number, integer, ordered
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from mgpu_ngram.api.model import Model
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.row_options import check_option
-from mgpu_ngram.engine.torch_arrays import check_dense
-from mgpu_ngram.engine.word_pieces import PARTIAL
-from mgpu_ngram.model import Model
+from mgpu_ngram.core.models.row_options import check_option
+from mgpu_ngram.engine.states.word_pieces import PARTIAL
+from mgpu_ngram.engine.torch.arrays import check_dense
 
 from .arguments import check_model, described, finite_number, integer, ordered
 from .ngram_lm import NGramLM

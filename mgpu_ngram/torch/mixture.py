@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import DROPPED_BITS, tensor_rows
-from mgpu_ngram.engine.row_options import check_flag
-from mgpu_ngram.engine.states import EMPTY, MAX_STATE
-from mgpu_ngram.engine.torch_arrays import check_dense
+from mgpu_ngram.core.models.row_options import check_flag
+from mgpu_ngram.engine.states.torch_mixture import DROPPED_BITS, tensor_rows
+from mgpu_ngram.engine.torch.arrays import check_dense
+from mgpu_ngram.engine.trie.signed_backoffs import EMPTY, MAX_STATE
 
 from . import operators
 from .arguments import check_tensor, described, finite_number, integer, ordered

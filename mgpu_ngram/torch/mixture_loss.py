@@ -9,7 +9,7 @@ import torch
 from torch import library
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import DROPPED_BITS, Mixture, tensor_gradient, tensor_sums
+from mgpu_ngram.engine.states.torch_mixture import DROPPED_BITS, Mixture, tensor_gradient, tensor_sums
 
 from .arguments import check_tensor, integer
 

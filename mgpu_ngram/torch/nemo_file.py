@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import yaml
 
+from mgpu_ngram.core.counts.vocabulary import END_ID, SPECIALS, START_ID, UNK_ID
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import BackoffModel
-from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.core.vocabulary import END_ID, SPECIALS, START_ID, UNK_ID
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.trie import BadNgram, build_trie
+from mgpu_ngram.core.models.model_file import BackoffModel
+from mgpu_ngram.core.ngrams.trie import Ngrams
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.trie.build import BadNgram, build_trie
 
 from .arguments import described
 

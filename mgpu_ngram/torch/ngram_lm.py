@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from mgpu_ngram.api.model import Model
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.files import check_path
-from mgpu_ngram.engine.numbered_models import number_of
-from mgpu_ngram.engine.row_options import check_flag
-from mgpu_ngram.engine.states import EMPTY, MAX_BATCH
-from mgpu_ngram.engine.token_states import TokenStates
-from mgpu_ngram.engine.torch_arrays import check_dense
-from mgpu_ngram.model import Model
+from mgpu_ngram.core.inputs.files import check_path
+from mgpu_ngram.core.models.row_options import check_flag
+from mgpu_ngram.engine.states.token_states import TokenStates
+from mgpu_ngram.engine.torch.arrays import check_dense
+from mgpu_ngram.engine.torch.model_numbers import number_of
+from mgpu_ngram.engine.trie.signed_backoffs import EMPTY, MAX_BATCH
 
 from . import operators
 from .arguments import check_integers, check_model, described, integer, ordered

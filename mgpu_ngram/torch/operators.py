@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import library
 
-from mgpu_ngram.engine.mixture import tensor_top
-from mgpu_ngram.engine.numbered_models import model_of
-from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
+from mgpu_ngram.core.models.row_options import ROW_ALIGNMENT_BYTES
+from mgpu_ngram.engine.states.torch_mixture import tensor_top
+from mgpu_ngram.engine.torch.model_numbers import model_of
 
 ALIGNED_WORDS = ROW_ALIGNMENT_BYTES // 4  # words that rows of float32 are padded to
 

@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from mgpu_ngram.engine.device import memory_guard, synchronize
-from mgpu_ngram.engine.numbered_models import number_of
-from mgpu_ngram.engine.spellings import Spellings
-from mgpu_ngram.engine.text_ends import TextReader
-from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of
-from mgpu_ngram.engine.word_pieces import WordPieces
-from mgpu_ngram.model import Model
+from mgpu_ngram.api.model import Model
+from mgpu_ngram.engine.memory.device import synchronize
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard
+from mgpu_ngram.engine.states.spellings import Spellings
+from mgpu_ngram.engine.states.text_ends import TextReader
+from mgpu_ngram.engine.states.word_pieces import WordPieces
+from mgpu_ngram.engine.torch.arrays import as_array, as_tensor, on_stream_of
+from mgpu_ngram.engine.torch.model_numbers import number_of
 
 from . import operators
 

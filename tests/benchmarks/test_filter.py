@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.benchmarks import filter as bench_filter
-from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.suite import WrongResult
-from mgpu_ngram.core.json_lines import scan_json
+from mgpu_ngram.benchmarks.harness.options import BenchOptions
+from mgpu_ngram.benchmarks.harness.suite import WrongResult
+from mgpu_ngram.core.documents.json_lines import scan_json
 
 STEPS = ("parse", "load", "normalize", "score", "render", "write", "save", "CPU time")
 

@@ -8,8 +8,8 @@ import pytest
 
 from mgpu_ngram import cli
 from mgpu_ngram.benchmarks import startup
-from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.harness.options import BenchOptions
+from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.stages.registry import STAGES
 

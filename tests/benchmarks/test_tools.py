@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.benchmarks import tools, tools_models
-from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.harness.options import BenchOptions
+from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mix import mix
+from mgpu_ngram.engine.model_tools.mix import mix
 from tests.benchmarks.short_benches import measure_once
 
 

@@ -24,7 +24,7 @@ from mgpu_ngram.cluster import dask as opening
 from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
-from tests.slowness import scaled
+from tests.support.slowness import scaled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)

@@ -22,7 +22,7 @@ from mgpu_ngram.cluster.dask_private import MESSAGE_SECONDS
 from mgpu_ngram.cluster.executor import reduce_tasks
 from mgpu_ngram.cluster.faults import WORKERS_TOPIC, Watch
 from mgpu_ngram.core.errors import RunError
-from tests.slowness import scaled, wait_until
+from tests.support.slowness import scaled, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)

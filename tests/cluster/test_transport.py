@@ -29,9 +29,9 @@ from mgpu_ngram.cluster.dask_config import ENVIRONMENT
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.transport import FILES, OFFER, Parcel
 from mgpu_ngram.cluster.worker import run_task
-from mgpu_ngram.core.arrays import load_arrays, save_arrays
-from mgpu_ngram.core.mapped import file_place_of
-from tests.slowness import scaled
+from mgpu_ngram.core.storage.safetensors import load_arrays, save_arrays
+from mgpu_ngram.core.storage.shared_maps import file_place_of
+from tests.support.slowness import scaled
 
 FAKE = Path(__file__).with_name("fake_gpu.py")
 spec = importlib.util.spec_from_file_location("fake_gpu", FAKE)

@@ -5,11 +5,11 @@ import pickle
 import numpy as np
 import pytest
 
-from mgpu_ngram.core import decompress, stored, streams
-from mgpu_ngram.core import read_text as reading
-from mgpu_ngram.core.crc import combine_crc32
-from mgpu_ngram.core.read_text import BlockChecksums, read_blocks
-from mgpu_ngram.core.sources import CUTTABLE
+from mgpu_ngram.core.inputs import byte_ranges, decompress, streams
+from mgpu_ngram.core.inputs import read_text as reading
+from mgpu_ngram.core.inputs.read_text import BlockChecksums, read_blocks
+from mgpu_ngram.core.inputs.sources import CUTTABLE
+from mgpu_ngram.core.storage.crc import combine_crc32
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def owned_text():
 def read_in_steps(monkeypatch):
     """Return read_in_steps(strip_bytes, probe_bytes), which sets the size of each read in all modules that read."""
 
-    def set_steps(strip_bytes, probe_bytes=stored.PROBE_BYTES):
+    def set_steps(strip_bytes, probe_bytes=byte_ranges.PROBE_BYTES):
         for page in (decompress, reading, streams):
             monkeypatch.setattr(page, "STRIP_BYTES", strip_bytes)
             monkeypatch.setattr(page, "PROBE_BYTES", probe_bytes)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.bags import Bags
-from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.core.bags.bags import Bags
+from mgpu_ngram.core.counts.vocabulary import Vocabulary
 
 NUMBERS = np.array([0, 1, 2])
 VOCABULARY = Vocabulary("word", NUMBERS, np.frombuffer(b"ab", np.uint8), *[NUMBERS[1:]] * 3)

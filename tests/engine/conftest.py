@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.tables import ShardedTable, Table
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.sorted_runs import MERGE_COPIES
+from mgpu_ngram.core.counts.tables import ShardedTable, Table
+from mgpu_ngram.engine.count.sorted_runs import MERGE_COPIES
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 

@@ -17,13 +17,13 @@ from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.dask_config import ENVIRONMENT
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core import shards
+from mgpu_ngram.core.counts import shards
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.progress import Progress
-from tests.slowness import scaled
+from tests.support.slowness import scaled
 
 HOOKS = Path(__file__).with_name("hooks.py")
 HOOKS_FOLDER = f"{ENVIRONMENT}.NGRAM_TEST_HOOKS"

@@ -21,36 +21,36 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from mgpu_ngram.core import shards
+from mgpu_ngram.core.counts import shards
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
 MAX_DEATHS = 6  # more than any correct run needs; an unlimited retry still ends
 TASKS = {  # by the module that defines them
-    "mgpu_ngram.engine.tokenise": ["tokenise"],
-    "mgpu_ngram.engine.count": ["count_chunk"],
-    "mgpu_ngram.engine.sorted_runs": ["bundle_runs", "take_shards"],
-    "mgpu_ngram.engine.vocabulary_ranges": [
+    "mgpu_ngram.engine.count.tokenise": ["tokenise"],
+    "mgpu_ngram.engine.count.count_chunk": ["count_chunk"],
+    "mgpu_ngram.engine.count.sorted_runs": ["bundle_runs", "take_shards"],
+    "mgpu_ngram.engine.count.vocabulary_ranges": [
         "merge_sorted", "deal_range", "words_of_piece", "number_piece", "join_pieces",
     ],
-    "mgpu_ngram.engine.write": ["write_part"],
+    "mgpu_ngram.engine.count.write_counts": ["write_part"],
     "mgpu_ngram.jobs.count.passes": ["save_vocabularies", "save_runs"],
-    "mgpu_ngram.engine.score": ["score_chunk"],
-    "mgpu_ngram.engine.earlier_counts": ["count_earlier"],
-    "mgpu_ngram.engine.compare": ["compare_chunk"],
-    "mgpu_ngram.engine.rescore": ["rescore_chunk"],
-    "mgpu_ngram.engine.distribution_tasks": ["write_distributions", "save_done"],
+    "mgpu_ngram.engine.score.score_chunk": ["score_chunk"],
+    "mgpu_ngram.engine.count.earlier_counts": ["count_earlier"],
+    "mgpu_ngram.engine.score.compare_models": ["compare_chunk"],
+    "mgpu_ngram.engine.rescore.rescore_chunk": ["rescore_chunk"],
+    "mgpu_ngram.engine.distribution.tasks": ["write_distributions", "save_done"],
     "mgpu_ngram.jobs.estimate.tasks": ["make_part", "estimate_of"],
     "mgpu_ngram.jobs.estimate.assemble": ["make_stretch", "link_stretch", "join", "save"],
     "mgpu_ngram.jobs.trie.run": ["build"],
     "mgpu_ngram.jobs.prune.run": ["build"],
     "mgpu_ngram.jobs.mix.run": ["build"],
     "mgpu_ngram.jobs.prune.multiple": ["write_lines"],
-    "mgpu_ngram.engine.infer_topics": ["infer_chunk"],
-    "mgpu_ngram.engine.decode_lines": ["decode_lines"],
-    "mgpu_ngram.engine.filter_shard": ["score_shard", "write_shard"],
-    "mgpu_ngram.engine.filter_cutoffs": ["find_cutoffs"],
+    "mgpu_ngram.engine.topics.infer": ["infer_chunk"],
+    "mgpu_ngram.engine.decode.lines": ["decode_lines"],
+    "mgpu_ngram.engine.filter.shard": ["score_shard", "write_shard"],
+    "mgpu_ngram.engine.filter.cutoffs": ["find_cutoffs"],
 }  # fmt: skip
-SETTINGS = {"mgpu_ngram.engine.assemble": {"SAMPLED_NGRAMS": 4}}  # small models are cut, too
+SETTINGS = {"mgpu_ngram.engine.estimate.assemble": {"SAMPLED_NGRAMS": 4}}  # small models are cut, too
 
 
 def die():

@@ -10,17 +10,17 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.engine import budget as engine_budget
-from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.memory import budget as engine_budget
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import LimitedTask, chunks_ahead, limited, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.plan import MAX_CHUNK_BYTES, chunk_bytes, text_bytes
 from mgpu_ngram.stages.registry import STAGES
-from tests.slowness import scaled
+from tests.support.slowness import scaled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
 

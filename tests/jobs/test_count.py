@@ -25,14 +25,14 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core import shards
-from mgpu_ngram.core.corpus import open_corpus
-from mgpu_ngram.core.counts import read_counts
+from mgpu_ngram.core.counts import shards
+from mgpu_ngram.core.counts.counts import read_counts
+from mgpu_ngram.core.counts.vocabulary import HashCollision
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.lines import Lines
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.vocabulary import HashCollision
-from mgpu_ngram.engine import tokenise_words
+from mgpu_ngram.engine.count import tokenise_words
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountConfig, plan, run
@@ -450,7 +450,7 @@ def test_data_model_with_several_shards(markers, workers, tmp_path, monkeypatch)
 
 
 def set_shard_tokens(unit, tokens):
-    from mgpu_ngram.core import shards
+    from mgpu_ngram.core.counts import shards
 
     shards.SHARD_TOKENS[unit] = tokens
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.counts import read_manifest
+from mgpu_ngram.core.counts.counts import read_manifest
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as job

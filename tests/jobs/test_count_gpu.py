@@ -7,11 +7,11 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.counts import read_manifest
+from mgpu_ngram.core.counts.counts import read_manifest
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill
-from mgpu_ngram.engine import count
-from mgpu_ngram.engine.budget import used_bytes
+from mgpu_ngram.engine.count import count_chunk
+from mgpu_ngram.engine.memory.budget import used_bytes
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.kernels.common.find_tokens import random_text
@@ -113,7 +113,7 @@ def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
     import cupy
 
     callers = cupy.empty(200 << 20, "u1")
-    monkeypatch.setattr(count, "_part_tokens", lambda *_: 1 << 30)
+    monkeypatch.setattr(count_chunk, "_part_tokens", lambda *_: 1 << 30)
     for megabytes in 96, 1:
         memory = MemoryConfig(256 << 20)
         object.__setattr__(memory, "device_bytes", megabytes << 20)
@@ -131,14 +131,14 @@ def test_counting_on_the_host_where_the_gpu_is_full(case, corpus, on_cpu, tmp_pa
     """Every chunk finds the GPU full."""
     import cupy
 
-    counted = count.count_streams
+    counted = count_chunk.count_streams
 
     def full(streams, lexicon, plans, options):
         if options.budget.device == "gpu":
             raise cupy.cuda.memory.OutOfMemoryError(1, 1, 1)
         return counted(streams, lexicon, plans, options)
 
-    monkeypatch.setattr(count, "count_streams", full)
+    monkeypatch.setattr(count_chunk, "count_streams", full)
     assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "out", chunk_bytes=300_000, **CASES[case]) == on_cpu[case]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine import decode_lines
-from mgpu_ngram.engine.decode_batch import Batching
+from mgpu_ngram.engine.decode import lines as decode_lines
+from mgpu_ngram.engine.decode.batch import Batching
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.decode import run as job
 from mgpu_ngram.jobs.decode.config import DecodeConfig

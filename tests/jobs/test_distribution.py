@@ -21,12 +21,14 @@ import mgpu_ngram as ng
 from mgpu_ngram.cluster.dask import connect, start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core import distributions, output
-from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine import device, replicas
-from mgpu_ngram.engine import distribution_tasks as distribute
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.models import distributions
+from mgpu_ngram.core.storage import output
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.engine.distribution import tasks as distribute
+from mgpu_ngram.engine.memory import copies
+from mgpu_ngram.engine.trie import replicas
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.distribution import passes as distribution_passes
 from mgpu_ngram.jobs.distribution import sizes as distribution_sizes
@@ -34,7 +36,7 @@ from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.trie import run as trie
 from tests.jobs.told_progress import Told
-from tests.slowness import scaled, wait_until
+from tests.support.slowness import scaled, wait_until
 
 HOOKS = Path(__file__).with_name("hooks.py")
 pytestmark = pytest.mark.timeout(120)
@@ -361,7 +363,7 @@ def whole(arpa, text, here, contents, tmp_path, small_files):
 def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, whole, tmp_path, monkeypatch):
     """Cuts of the text; cuts of the rows, down to blocks of one history; and cuts of the bytes written to the disk."""
     monkeypatch.setattr(distribute, "MIN_TEXT_BYTES", 50)
-    monkeypatch.setattr(device, "COPY_SLICE_BYTES", 17)
+    monkeypatch.setattr(copies, "COPY_SLICE_BYTES", 17)
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 0)
     cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
     assert contents(run(cut, RunContext(here, tmp_path / "out")).path) == whole[format]

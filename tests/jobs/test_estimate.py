@@ -20,15 +20,15 @@ import pytest
 
 import mgpu_ngram as ng
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import assemble
-from mgpu_ngram.engine import spill as keep
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.device import Stopwatch
-from mgpu_ngram.engine.part import Estimated, Unigrams, Weights
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.engine.estimate import assemble
+from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights
+from mgpu_ngram.engine.memory import spill as keep
+from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
@@ -36,7 +36,7 @@ from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
-from tests.slowness import wait_until
+from tests.support.slowness import wait_until
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
 HOOKS = Path(__file__).with_name("hooks.py")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core import shards
-from mgpu_ngram.core.arpa import read_arpa
+from mgpu_ngram.core.counts import shards
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.models.arpa import read_arpa
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count
 from mgpu_ngram.jobs.count.run import CountConfig

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.tables import ShardedTable
-from mgpu_ngram.engine import adjust, assemble
-from mgpu_ngram.engine import estimate as engine
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.part import EstimateOptions
-from mgpu_ngram.engine.sorted_runs import SortedRun, map_table
+from mgpu_ngram.core.counts.tables import ShardedTable
+from mgpu_ngram.engine.count.sorted_runs import SortedRun, map_table
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble
+from mgpu_ngram.engine.estimate import probabilities as engine
+from mgpu_ngram.engine.estimate.part import EstimateOptions
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes as estimate_passes
@@ -81,7 +81,7 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
 @pytest.mark.parametrize("order", [2, 3])
 def test_a_gpu_that_fills_up_while_one_part_is_linked(order, estimated, device, monkeypatch):
     """The order that does not fit is linked in host memory, with one that is on the GPU: the same model."""
-    text, real, calls = random_text(400), adjust.link_histories, []
+    text, real, calls = random_text(400), adjusted_counts.link_histories, []
     expected = estimated(text, 1, order=3)
 
     def fails_on_a_gpu(below, columns, n, bits):
@@ -90,7 +90,7 @@ def test_a_gpu_that_fills_up_while_one_part_is_linked(order, estimated, device, 
             raise MemoryError
         return real(below, columns, n, bits)
 
-    monkeypatch.setattr(adjust, "link_histories", fails_on_a_gpu)
+    monkeypatch.setattr(adjusted_counts, "link_histories", fails_on_a_gpu)
     assert estimated(text, 1, order=3) == expected
     on_host = [(3, False), (2, False)] if device == "cpu" else [(3, True), (3, False)][: order - 1]
     assert calls == on_host + {"cpu": [], "gpu": [(2, True), (2, False)][: 4 - order]}[device]

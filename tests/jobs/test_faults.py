@@ -17,15 +17,15 @@ import pytest
 
 from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.cluster.executor import MAX_DEATHS
-from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.engine.budget import KEPT_SHARE
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.engine.memory.budget import KEPT_SHARE
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import passes
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
-from tests.slowness import scaled
+from tests.support.slowness import scaled
 
 OPTIONS = {"order": 4, "chunk_bytes": 3000}
 KILLS = {"tokenise": 8, "count": 8}  # at any moment of a phase
@@ -95,7 +95,7 @@ def test_a_death_in_every_task_of_vocabularies_in_ranges(
     monkeypatch.setattr(passes, "ranges_needed", lambda sizes, budget: 4)
     before, after = ["deal_range", "join_pieces"], ["merge_sorted", "deal_range", "words_of_piece", "number_piece"]
     hooks(**dict.fromkeys([*(f"{task}.before" for task in before), *(f"{task}.after" for task in after)], ""))
-    share = "from mgpu_ngram.engine.budget import KEPT_SHARE; KEPT_SHARE['cpu'] = {}"
+    share = "from mgpu_ngram.engine.memory.budget import KEPT_SHARE; KEPT_SHARE['cpu'] = {}"
     cluster.everywhere(exec, share.format(0))  # nothing waits in memory
     try:
         result = on(cluster, corpus, tmp_path / "out", memory=MemoryConfig(spill_dir=str(tmp_path / "spill")))

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from mgpu_ngram.api.document_filter import DocumentFilter, filter_records
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, InputWarning
-from mgpu_ngram.core.output import find_manifest
-from mgpu_ngram.document_filter import DocumentFilter, filter_records
-from mgpu_ngram.engine import filter_shard
+from mgpu_ngram.core.storage.output import find_manifest
+from mgpu_ngram.engine.filter import shard as filter_shard
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.filter import run as filter_job
 from mgpu_ngram.jobs.filter.config import FilterConfig

@@ -14,14 +14,14 @@ from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.gang import GangError
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.bags import make_bags
+from mgpu_ngram.core.bags.bags import make_bags
+from mgpu_ngram.core.bags.topic_model import Priors, TopicModel, load_topic_model
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model
-from mgpu_ngram.engine import lda_train
-from mgpu_ngram.engine.bags_of import bags_of
-from mgpu_ngram.engine.held_out import keep_training
-from mgpu_ngram.engine.open_bags import open_bags
+from mgpu_ngram.engine.bags.bags_of import bags_of
+from mgpu_ngram.engine.bags.open_bags import open_bags
+from mgpu_ngram.engine.lda import train as lda_train
+from mgpu_ngram.engine.lda.held_out import keep_training
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda import run as lda_run
 from mgpu_ngram.jobs.lda import train as job

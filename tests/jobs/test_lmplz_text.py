@@ -14,14 +14,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.counts.shards import PartLimits, deal_words
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.lines import Lines
+from mgpu_ngram.core.inputs.corpus import Chunk
+from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.shards import PartLimits, deal_words
-from mgpu_ngram.engine import token_streams
-from mgpu_ngram.engine.vocabulary import LmplzText
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.engine.count import token_streams
+from mgpu_ngram.engine.count.vocabulary import LmplzText
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import count_budget, num_streams

@@ -19,12 +19,13 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.engine import spill, vocabulary
-from mgpu_ngram.engine.budget import Budget, give_back_freed_memory
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.engine.count import vocabulary
+from mgpu_ngram.engine.memory import spill
+from mgpu_ngram.engine.memory.budget import Budget, give_back_freed_memory
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import make_budget
 from mgpu_ngram.jobs.context import RunContext

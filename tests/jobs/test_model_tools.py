@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import load_model
+from mgpu_ngram.core.models.model_file import load_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.mix import run as mix
 from mgpu_ngram.jobs.mix.config import MixConfig

@@ -8,7 +8,7 @@ import pytest
 from mgpu_ngram import kenlm
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.engine import rescore as engine
+from mgpu_ngram.engine.rescore import rescore_chunk as engine
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.rescore import lattices as lattices_job
 from mgpu_ngram.jobs.rescore import run as rescore_job

@@ -15,15 +15,15 @@ import numpy as np
 import psutil
 import pytest
 
-from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.vocabulary import LocalVocabulary
-from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
-from tests.slowness import wait_until
+from tests.support.slowness import wait_until
 
 HOOKS = Path(__file__).with_name("hooks.py")
 OPTIONS = {"order": 4, "chunk_bytes": 6000}

@@ -14,9 +14,9 @@ from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.output import check_free
-from mgpu_ngram.engine import replicas
-from mgpu_ngram.engine import score as engine
+from mgpu_ngram.core.storage.output import check_free
+from mgpu_ngram.engine.score import replica, score_chunk
+from mgpu_ngram.engine.trie import replicas
 from mgpu_ngram.jobs import parts
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
@@ -203,10 +203,10 @@ def test_sums_do_not_depend_on_the_order(monkeypatch):
 @pytest.mark.parametrize("level", ["word", "sentence"])
 def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monkeypatch):
     """As with little memory: positions in the chunk continue from block to block."""
-    real, blocks = engine.device_blocks, []
-    monkeypatch.setattr(engine, "MIN_BLOCK_BYTES", 100)
-    monkeypatch.setattr(engine, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(engine, "device_blocks", lambda *a: (blocks.append(a[0].index) or b for b in real(*a)))
+    real, blocks = score_chunk.device_blocks, []
+    monkeypatch.setattr(score_chunk, "MIN_BLOCK_BYTES", 100)
+    monkeypatch.setattr(score_chunk, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(score_chunk, "device_blocks", lambda *a: (blocks.append(a[0].index) or b for b in real(*a)))
     result = score(config(arpa, lines, level=level), here, tmp_path / "x")
     assert result.totals == whole[0] and table(tmp_path / "x") == whole[1][level]
     assert set(blocks) == {0} and len(blocks) > 50
@@ -214,10 +214,12 @@ def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monke
 
 def test_blocks_are_smaller_with_little_memory(arpa, lines, here, whole, monkeypatch):
     """The tasks of a CPU host share its memory."""
-    real, sizes = engine.device_blocks, []
-    monkeypatch.setattr(engine, "MIN_BLOCK_BYTES", 1)
-    monkeypatch.setattr(engine, "free_bytes", lambda device: engine.BYTES_PER_TEXT_BYTE * here.tasks_per_host * 1000)
-    monkeypatch.setattr(engine, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
+    real, sizes = score_chunk.device_blocks, []
+    monkeypatch.setattr(score_chunk, "MIN_BLOCK_BYTES", 1)
+    monkeypatch.setattr(
+        score_chunk, "free_bytes", lambda device: score_chunk.BYTES_PER_TEXT_BYTE * here.tasks_per_host * 1000
+    )
+    monkeypatch.setattr(score_chunk, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
     assert score(config(arpa, lines), here).totals == whole[0]
     assert set(sizes) == {1000}
 
@@ -257,7 +259,7 @@ def test_a_process_keeps_several_models(arpa, lines, here, tmp_path, monkeypatch
 
 def test_the_edge_table_of_a_file_is_used(arpa, lines, here, whole, tmp_path, monkeypatch):
     trie.build(trie.TrieConfig(str(arpa), "edge"), tmp_path / "m.safetensors")
-    monkeypatch.setattr(engine, "edges_of", None)  # so it is not built
+    monkeypatch.setattr(replica, "edges_of", None)  # so it is not built
     assert score(config(tmp_path / "m.safetensors", lines), here).totals == whole[0]
 
 
@@ -292,9 +294,9 @@ def test_sums_are_rounded_to_the_nearest_unit():
 
 def test_blocks_have_positions_of_32_bits(arpa, lines, here, whole, monkeypatch):
     """This holds for chunks of any size."""
-    real, sizes = engine.device_blocks, []
-    monkeypatch.setattr(engine, "free_bytes", lambda device: 1 << 50)
-    monkeypatch.setattr(engine, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
+    real, sizes = score_chunk.device_blocks, []
+    monkeypatch.setattr(score_chunk, "free_bytes", lambda device: 1 << 50)
+    monkeypatch.setattr(score_chunk, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
     assert score(config(arpa, lines, chunk_bytes=1 << 40), here).totals == whole[0]
     assert len(sizes) == 1 and sizes[0] < 1 << 32
 
@@ -314,7 +316,7 @@ def test_system_errors_in_a_task(error, arpa, lines, here, monkeypatch, tmp_path
     def fail(options):
         raise error
 
-    monkeypatch.setattr(engine, "replica_of", fail)
+    monkeypatch.setattr(score_chunk, "replica_of", fail)
     with pytest.raises(RunError, match=f"^scoring chunk 0: .* failed: {type(error).__name__}: .*{error.args[-1]}"):
         score(config(arpa, lines), here, tmp_path / "x")
 

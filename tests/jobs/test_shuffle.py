@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.engine.sorted_runs import SortedRun, StoredRun, take_shards
+from mgpu_ngram.engine.count.sorted_runs import SortedRun, StoredRun, take_shards
 from mgpu_ngram.jobs.count.shuffle import shuffle
 
 SHARDS = 12

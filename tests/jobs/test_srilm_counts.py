@@ -12,7 +12,7 @@ from mgpu_ngram import cli
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
-from tests.srilm_models import LINES, MODELS
+from tests.support.srilm_models import LINES, MODELS
 
 SMOOTHING = {"smoothing": "absolute", "discount": [0.6], "interpolate": True}
 # ngram-count -text LINES -order 2 -write -: the first lines, in its order

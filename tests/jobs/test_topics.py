@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.bags.topic_model import Priors, TopicModel, save_topic_model
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.topic_model import Priors, TopicModel, save_topic_model
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.topics import files, infer

@@ -10,7 +10,7 @@ import pytest
 from mgpu_ngram import kenlm
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.model_file import load_model
+from mgpu_ngram.core.models.model_file import load_model
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.trie import run as trie

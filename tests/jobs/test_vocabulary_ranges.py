@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.mapped import file_place_of
-from mgpu_ngram.core.shards import PartLimits
-from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialInText
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import vocabulary as vocabulary_module
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.vocabulary import LmplzText
+from mgpu_ngram.core.counts.shards import PartLimits
+from mgpu_ngram.core.counts.vocabulary import HashCollision, LocalVocabulary, SpecialInText
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.shared_maps import file_place_of
+from mgpu_ngram.engine.count import vocabulary as vocabulary_module
+from mgpu_ngram.engine.count.vocabulary import LmplzText
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.vocabulary import Numbering, groups, number_in_ranges, number_vocabulary, ranges_needed
 from mgpu_ngram.kernels.common.find_tokens import find_tokens

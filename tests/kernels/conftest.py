@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.core.ngrams.trie import Ngrams
+from mgpu_ngram.engine.trie.build import build_trie
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ from pyctcdecode.language_model import HotwordScorer
 
 import mgpu_ngram as ng
 from mgpu_ngram import cli, kenlm
-from mgpu_ngram.engine.ctc_search import CTCOptions, CTCSearch
-from mgpu_ngram.engine.ctc_tokens import read_labels
+from mgpu_ngram.engine.states.ctc_search import CTCOptions, CTCSearch
+from mgpu_ngram.engine.states.ctc_tokens import read_labels
 
 TOLERANCE = 1e-8
 LETTERS = "abcde"

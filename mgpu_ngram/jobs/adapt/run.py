@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.changes import what_changed
-from mgpu_ngram.core.corpus import Corpus, open_corpus
-from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.counts.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.output import Output, find_manifest, write_manifest
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
+from mgpu_ngram.core.storage.manifest_changes import what_changed
+from mgpu_ngram.core.storage.output import Output, find_manifest, write_manifest
 from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count.config import CountConfig

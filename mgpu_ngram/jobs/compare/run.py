@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.corpus import Corpus, open_corpus
-from mgpu_ngram.core.file_kind import identify_file
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.model_file import identify
-from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.models.file_kind import identify_file
+from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.compare import ChunkComparison, Paired, compare_chunk, differences, extremes, paired
-from mgpu_ngram.engine.comparison_figure import draw_comparison
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.score import ScoreOptions
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
+from mgpu_ngram.engine.score.compare_models import ChunkComparison, Paired, compare_chunk, differences, extremes, paired
+from mgpu_ngram.engine.score.comparison_figure import draw_comparison
+from mgpu_ngram.engine.score.score_chunk import ScoreOptions
 from mgpu_ngram.jobs.compare.config import CompareConfig
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parquet_table import ParquetTable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mgpu_ngram.core.counts.tables import MAX_ORDER
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.tables import MAX_ORDER
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 
 MAX_ID = {"uint16": (1 << 16) - 1, "uint32": (1 << 32) - 1}  # token ids, by dtype

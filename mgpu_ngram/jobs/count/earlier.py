@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.counts.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.verify import counts_checksum
-from mgpu_ngram.engine.earlier_counts import EarlierCounts, EarlierShard, earlier_shards
+from mgpu_ngram.core.inputs.corpus import Chunk
+from mgpu_ngram.core.inputs.verify import counts_checksum
+from mgpu_ngram.engine.count.earlier_counts import EarlierCounts, EarlierShard, earlier_shards
 from mgpu_ngram.jobs.count.config import CountConfig
 
 SAME_OPTIONS = ("sentence_markers", "lowercase")  # options of both counts

@@ -11,22 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.checkpoint_entries import damage_of
-from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.counts.vocabulary import HashCollision, LocalVocabulary, SpecialInText, Vocabulary
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.streams import place_in
-from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialInText, Vocabulary
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
-from mgpu_ngram.engine.lexicon import Lexicon
-from mgpu_ngram.engine.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
-from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
-from mgpu_ngram.engine.tokenise import tokenise, without_words
-from mgpu_ngram.engine.vocabulary import (
+from mgpu_ngram.core.inputs.corpus import Chunk
+from mgpu_ngram.core.inputs.streams import place_in
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.checkpoint_entries import damage_of
+from mgpu_ngram.engine.count.count_chunk import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
+from mgpu_ngram.engine.count.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
+from mgpu_ngram.engine.count.lexicon import Lexicon
+from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
+from mgpu_ngram.engine.count.tokenise import tokenise, without_words
+from mgpu_ngram.engine.count.vocabulary import (
     VOCABULARY_ENTRY,
     LmplzText,
     load_vocabulary,
@@ -34,7 +32,9 @@ from mgpu_ngram.engine.vocabulary import (
     move_vocabulary,
     store_vocabulary,
 )
-from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part
+from mgpu_ngram.engine.count.write_counts import WriteOptions, WrittenFile, write_part
+from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
 from mgpu_ngram.jobs.count.shuffle import shuffle

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.counts.shards import num_shards
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, MemoryConfig, free_host_bytes
-from mgpu_ngram.core.shards import num_shards
-from mgpu_ngram.engine.blocks import RING_SLOTS
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.plan import TextFacts, choose
-from mgpu_ngram.engine.token_streams import SMALL_BYTES
+from mgpu_ngram.engine.count.strategy import TextFacts, choose
+from mgpu_ngram.engine.count.token_streams import SMALL_BYTES
+from mgpu_ngram.engine.memory.blocks import RING_SLOTS
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.budget import (
     TEXT_WORD_BYTES,
     is_spilling,

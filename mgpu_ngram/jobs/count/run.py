@@ -9,19 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.core.changes import what_changed
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
-from mgpu_ngram.core.counts import FORMAT, Counts
-from mgpu_ngram.core.crc import combine_crc32
+from mgpu_ngram.core.counts.counts import FORMAT, Counts
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.crc import combine_crc32
+from mgpu_ngram.core.storage.manifest_changes import what_changed
+from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.budget import peak_bytes
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.earlier_counts import Earlier
-from mgpu_ngram.engine.plan import OrderPlan
-from mgpu_ngram.engine.write import WrittenFile
+from mgpu_ngram.engine.count.earlier_counts import Earlier
+from mgpu_ngram.engine.count.strategy import OrderPlan
+from mgpu_ngram.engine.count.write_counts import WrittenFile
+from mgpu_ngram.engine.memory.budget import peak_bytes
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.config import CountConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.engine.sorted_runs import SortedRun, bundle_runs, take_shards, take_shards_to_gpu
+from mgpu_ngram.engine.count.sorted_runs import SortedRun, bundle_runs, take_shards, take_shards_to_gpu
 
 
 def shuffle(

@@ -8,14 +8,11 @@ from functools import partial
 from typing import TypeVar
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
-from mgpu_ngram.core.vocabulary import LocalVocabulary, Vocabulary
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
-from mgpu_ngram.engine.lexicon import Lexicon, place_lexicon
-from mgpu_ngram.engine.number_symbols import number_symbols
-from mgpu_ngram.engine.spill import spill
-from mgpu_ngram.engine.vocabulary import LmplzText, hash_range, merge_vocabularies, where_vocabularies_fit
-from mgpu_ngram.engine.vocabulary_ranges import (
+from mgpu_ngram.core.counts.vocabulary import LocalVocabulary, Vocabulary
+from mgpu_ngram.engine.count.lexicon import Lexicon, place_lexicon
+from mgpu_ngram.engine.count.number_symbols import number_symbols
+from mgpu_ngram.engine.count.vocabulary import LmplzText, hash_range, merge_vocabularies, where_vocabularies_fit
+from mgpu_ngram.engine.count.vocabulary_ranges import (
     NumberedPiece,
     RangeOfHashes,
     Ranges,
@@ -28,6 +25,10 @@ from mgpu_ngram.engine.vocabulary_ranges import (
     sample_of,
     words_of_piece,
 )
+from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.device import device_of
+from mgpu_ngram.engine.memory.spill import spill
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 
 T = TypeVar("T")
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.files import find_files
-from mgpu_ngram.core.model_file import check_models
-from mgpu_ngram.core.nmt_files import factors_in
-from mgpu_ngram.engine.best_words import Sampling
-from mgpu_ngram.engine.decode_batch import POSITIONS, Batching, sentences_at_once
-from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
-from mgpu_ngram.engine.ensemble_steps import check_weights
-from mgpu_ngram.engine.open_translation import TranslationFiles
-from mgpu_ngram.engine.search_options import SearchOptions
+from mgpu_ngram.core.inputs.files import find_files
+from mgpu_ngram.core.models.model_file import check_models
+from mgpu_ngram.core.nmt.files import factors_in
+from mgpu_ngram.engine.decode.batch import POSITIONS, Batching, sentences_at_once
+from mgpu_ngram.engine.decode.best_words import Sampling
+from mgpu_ngram.engine.decode.ensemble import check_weights
+from mgpu_ngram.engine.decode.lines import DecodeOptions, LineFormat
+from mgpu_ngram.engine.decode.open_translation import TranslationFiles
+from mgpu_ngram.engine.decode.search_options import SearchOptions
 from mgpu_ngram.jobs.budget import SHORT_TEXT_CHUNKS
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 

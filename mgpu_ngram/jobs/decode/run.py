@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, warn
-from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines, decode_lines
-from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.decode.lines import DecodeCounts, DecodedLines, decode_lines
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.config import DecodeConfig

@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.checkpoint_entries import save_entry
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.decode_lines import DecodeCounts, DecodedLines
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.checkpoint_entries import save_entry
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.engine.decode.lines import DecodeCounts, DecodedLines
 
 DECODED_ENTRY = "decoded"  # kind of the entries
 KEPT_BYTES = 64 << 20  # most bytes of results that wait for the next save

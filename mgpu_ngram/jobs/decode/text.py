@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
+from mgpu_ngram.core.inputs.read_text import read_blocks
 
 READ_BYTES = 8 << 20  # bytes of text that are read at once
 

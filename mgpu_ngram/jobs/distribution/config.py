@@ -9,7 +9,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 
 if TYPE_CHECKING:
-    from mgpu_ngram.engine.row_options import RowOptions
+    from mgpu_ngram.core.models.row_options import RowOptions
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class DistributionConfig:
                 "format parquet has a row for each word, but smoothed distributions have all words; give top_k, mode "
                 "stored, or format zarr"
             )
-        from mgpu_ngram.engine.row_options import RowOptions
+        from mgpu_ngram.core.models.row_options import RowOptions
 
         RowOptions.of(1, "all", **self.how())
 
     def row_options(self, order: int) -> RowOptions:
         """Return the row options for a model of an order. Raises InputError for orders that the model lacks."""
-        from mgpu_ngram.engine.row_options import RowOptions
+        from mgpu_ngram.core.models.row_options import RowOptions
 
         return RowOptions.of(order, "all" if self.orders is None else self.orders, **self.how())
 

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Chunk, Corpus
-from mgpu_ngram.core.distributions import array_files, describe_array
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.output import MANIFEST
+from mgpu_ngram.core.models.distributions import array_files, describe_array
+from mgpu_ngram.core.models.row_options import RowOptions
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.output import MANIFEST
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.distribution_tasks import (
+from mgpu_ngram.engine.distribution.tasks import (
     GROUP_ROWS,
     DistributeOptions,
     ModelFile,
@@ -31,7 +32,6 @@ from mgpu_ngram.engine.distribution_tasks import (
     write_distributions,
     write_words,
 )
-from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
 from mgpu_ngram.jobs.distribution.sizes import AHEAD, chunk_bytes, row_bytes, rows_for, table_rows, text_bytes
 from mgpu_ngram.jobs.progress import Progress

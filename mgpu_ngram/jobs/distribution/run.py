@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Corpus, open_corpus
-from mgpu_ngram.core.distributions import FORMAT
-from mgpu_ngram.core.model_file import identify
-from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
+from mgpu_ngram.core.models.distributions import FORMAT
+from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.blocks import RING_SLOTS
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.distribution_tasks import MAX_TEXT_BYTES
+from mgpu_ngram.engine.distribution.tasks import MAX_TEXT_BYTES
+from mgpu_ngram.engine.memory.blocks import RING_SLOTS
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
@@ -119,7 +119,7 @@ def _identity(made_of: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
 
 
 def run(config: DistributionConfig, context: RunContext, inputs: Corpus | None = None) -> DistributionResult:
-    """Write the distributions after every history of a text, in the layout of `core.distributions`.
+    """Write the distributions after every history of a text, in the layout of `core.models.distributions`.
 
     inputs  an open corpus instead of config.text
 

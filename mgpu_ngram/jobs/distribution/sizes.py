@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import describe_model, is_model_file
-from mgpu_ngram.engine.distribution_tasks import ModelFacts
-from mgpu_ngram.engine.row_options import RowOptions
+from mgpu_ngram.core.inputs.corpus import Corpus
+from mgpu_ngram.core.models.model_file import describe_model, is_model_file
+from mgpu_ngram.core.models.row_options import RowOptions
+from mgpu_ngram.engine.distribution.tasks import ModelFacts
 from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
 

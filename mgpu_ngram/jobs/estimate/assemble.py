@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.core.model_file import BackoffModel
-from mgpu_ngram.core.vocabulary import Vocabulary
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.assemble import (
+from mgpu_ngram.core.counts.vocabulary import Vocabulary
+from mgpu_ngram.core.models.model_file import BackoffModel
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.estimate.assemble import (
     Stretch,
     add_suffixes,
     assemble,
@@ -25,11 +25,13 @@ from mgpu_ngram.engine.assemble import (
     searched_keys,
     take_stretch,
 )
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.device import Stopwatch, add_seconds, move_to, on_device_or_host, to_host_fast
-from mgpu_ngram.engine.part import Estimated, Unigrams
-from mgpu_ngram.engine.spill import result_to_device, spill
-from mgpu_ngram.engine.write_model import write_model
+from mgpu_ngram.engine.estimate.part import Estimated, Unigrams
+from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
+from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
+from mgpu_ngram.engine.memory.spill import result_to_device, spill
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
+from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
@@ -89,7 +91,7 @@ class Assembly:
 
         parts     handles of `Estimated`, running or finished; the list is emptied, so that each part is freed when it
                   has been used
-        collapse  as in `engine.assemble.assemble`
+        collapse  as in `engine.estimate.assemble.assemble`
         """
         executor, seconds, words_of = self.resources.executor, list[dict[str, float]](), list[tuple[int, int]]()
         samples = [executor.call(_sample, part, self._bits) for part in parts if len(parts) > 1 and not collapse]

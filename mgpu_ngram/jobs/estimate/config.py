@@ -6,15 +6,15 @@ import math
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from mgpu_ngram.core.discounts import check_fallback
+from mgpu_ngram.core.counts.tables import MAX_ORDER
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.smoothing import DELTA, GT_MAX, KNESER_NEY, Smoothing, check_values
-from mgpu_ngram.core.tables import MAX_ORDER
+from mgpu_ngram.core.ngrams.discounts import check_fallback
+from mgpu_ngram.core.ngrams.smoothing import DELTA, GT_MAX, KNESER_NEY, Smoothing, check_values
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.jobs.count.config import CountConfig, check_separator
 
 if TYPE_CHECKING:
-    from mgpu_ngram.engine.part import EstimateOptions
+    from mgpu_ngram.engine.estimate.part import EstimateOptions
 
 MAX_DISCOUNTED = 1000  # count that Good-Turing discounts
 ONLY_FOR = {  # smoothings that have a setting
@@ -140,7 +140,7 @@ class EstimateConfig:
 
     def options(self, order: int) -> EstimateOptions:
         """Return the options for a model of an order."""
-        from mgpu_ngram.engine.part import EstimateOptions
+        from mgpu_ngram.engine.estimate.part import EstimateOptions
 
         thresholds = [*self.prune[:order], *[self.prune[-1] if self.prune else 0] * (order - len(self.prune))]
         smoothing = None

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle
-from mgpu_ngram.core.corpus import open_corpus
-from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.counts.counts import Counts, read_counts
+from mgpu_ngram.core.counts.parquet import read_vocabulary
+from mgpu_ngram.core.counts.shards import PartLimits
+from mgpu_ngram.core.counts.srilm_counts import SrilmCounts
+from mgpu_ngram.core.counts.tables import ShardedTable
+from mgpu_ngram.core.counts.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.parquet import read_vocabulary
-from mgpu_ngram.core.shards import PartLimits
-from mgpu_ngram.core.srilm_counts import SrilmCounts
-from mgpu_ngram.core.tables import ShardedTable
-from mgpu_ngram.core.verify import counts_checksum
-from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.part import EstimateOptions, Part
-from mgpu_ngram.engine.read_counts import read_tables
-from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.verify import counts_checksum
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.count.read_counts import read_tables
+from mgpu_ngram.engine.count.read_srilm_counts import SrilmTables, read_srilm
+from mgpu_ngram.engine.estimate.part import EstimateOptions, Part
 from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, reduce_tasks
-from mgpu_ngram.core.discounts import check_fallback, discounts_of
+from mgpu_ngram.core.counts.vocabulary import START_ID
 from mgpu_ngram.core.errors import InputError, warn
-from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
-from mgpu_ngram.core.vocabulary import START_ID
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.adjust import (
+from mgpu_ngram.core.ngrams.discounts import check_fallback, discounts_of
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
+from mgpu_ngram.engine.count.sorted_runs import SortedRun
+from mgpu_ngram.engine.estimate.adjusted_counts import (
     MAX_COUNTED,
     last_longer,
 )
-from mgpu_ngram.engine.part import EstimateOptions
-from mgpu_ngram.engine.sorted_runs import SortedRun
+from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.tasks import (

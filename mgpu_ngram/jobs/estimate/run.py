@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
-from mgpu_ngram.core.counts import Counts
+from mgpu_ngram.core.counts.counts import Counts
+from mgpu_ngram.core.counts.shards import PartLimits
+from mgpu_ngram.core.counts.srilm_counts import SrilmCounts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import BackoffModel, check_free_file
-from mgpu_ngram.core.model_layout import FORMAT
-from mgpu_ngram.core.output import Output, clear_temporaries, write_manifest
-from mgpu_ngram.core.shards import PartLimits
-from mgpu_ngram.core.smoothing import METHODS
-from mgpu_ngram.core.srilm_counts import SrilmCounts
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.models.model_file import BackoffModel, check_free_file
+from mgpu_ngram.core.ngrams.smoothing import METHODS
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.model_layout import FORMAT
+from mgpu_ngram.core.storage.output import Output, clear_temporaries, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.budget import Budget, peak_bytes
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.vocabulary import LmplzText
+from mgpu_ngram.engine.count.vocabulary import LmplzText
+from mgpu_ngram.engine.memory.budget import Budget, peak_bytes
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count.passes import CountPasses

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mgpu_ngram.core.discounts import Discounts
-from mgpu_ngram.core.tables import ShardedTable, Table
-from mgpu_ngram.core.vocabulary import SPECIALS, UNK_ID, Vocabulary
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.adjust import (
+from mgpu_ngram.core.counts.tables import ShardedTable, Table
+from mgpu_ngram.core.counts.vocabulary import SPECIALS, UNK_ID, Vocabulary
+from mgpu_ngram.core.ngrams.discounts import Discounts
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.count.count_chunk import empty_table
+from mgpu_ngram.engine.count.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
+from mgpu_ngram.engine.estimate.adjusted_counts import (
     MAX_COUNTED,
     adjust_counts,
     adjust_unigrams,
@@ -24,22 +26,21 @@ from mgpu_ngram.engine.adjust import (
     with_split_counts,
     with_suffixes,
 )
-from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.count import empty_table
-from mgpu_ngram.engine.device import (
-    Stopwatch,
-    device_of,
-    memory_guard,
-    move_to,
-    on_device_or_host,
-    to_device,
+from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Part, Unigrams
+from mgpu_ngram.engine.estimate.plain_count_smoothing import (
+    plain_counts,
+    plain_counts_of_counts,
+    plain_unigrams,
+    smooth_unigrams,
 )
-from mgpu_ngram.engine.estimate import estimate_part, estimate_unigrams, split_probs
-from mgpu_ngram.engine.part import Estimated, EstimateOptions, Part, Unigrams
-from mgpu_ngram.engine.side_by_side import side_by_side
-from mgpu_ngram.engine.smooth import plain_counts, plain_counts_of_counts, plain_unigrams, smooth_unigrams
-from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
-from mgpu_ngram.engine.spill import result_to_device, spill
+from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, split_probs
+from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.copies import move_to
+from mgpu_ngram.engine.memory.device import device_of, to_device
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
+from mgpu_ngram.engine.memory.spill import result_to_device, spill
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch
+from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import to_host

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mgpu_ngram.core.buckets import LAST, NO_BUCKET, Rules, parse_buckets
+from mgpu_ngram.core.documents.buckets import LAST, NO_BUCKET, Rules, parse_buckets
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_files, check_name, suggest
 

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.core.buckets import NO_BUCKET, Rules, read_cutoffs
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.core.documents.buckets import NO_BUCKET, Rules, read_cutoffs
 from mgpu_ngram.core.errors import InputError, warn
-from mgpu_ngram.core.model_file import check_models, identify
-from mgpu_ngram.core.output import COPY_BYTES, Output, check_not_input, new_file, write_manifest
+from mgpu_ngram.core.inputs.corpus import Corpus
+from mgpu_ngram.core.models.model_file import check_models, identify
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import COPY_BYTES, Output, check_not_input, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.filter_cutoffs import find_cutoffs
-from mgpu_ngram.engine.filter_files import open_shards, output_name
-from mgpu_ngram.engine.filter_page import filter_page
-from mgpu_ngram.engine.filter_shard import (
+from mgpu_ngram.engine.filter.cutoffs import find_cutoffs
+from mgpu_ngram.engine.filter.files import open_shards, output_name
+from mgpu_ngram.engine.filter.page import filter_page
+from mgpu_ngram.engine.filter.shard import (
     SCORES_ENTRY,
     SHARD_ENTRY,
     DocumentModel,
@@ -33,9 +32,10 @@ from mgpu_ngram.engine.filter_shard import (
     shard_name,
     write_shard,
 )
-from mgpu_ngram.engine.filter_stats import FilterStats
-from mgpu_ngram.engine.score import ScoreOptions
-from mgpu_ngram.engine.subwords import identify_subwords, open_subwords
+from mgpu_ngram.engine.filter.stats import FilterStats
+from mgpu_ngram.engine.filter.subwords import identify_subwords, open_subwords
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
+from mgpu_ngram.engine.score.score_chunk import ScoreOptions
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.filter.config import FilterConfig

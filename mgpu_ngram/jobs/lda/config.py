@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mgpu_ngram.core.bags.seeds import seeds_of_topics
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.seeds import seeds_of_topics
 from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 

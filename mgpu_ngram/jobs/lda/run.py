@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, in_order
-from mgpu_ngram.core.bags import empty_corpus
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.checkpoint import Checkpoint
-from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.bags.bags import empty_corpus
+from mgpu_ngram.core.bags.seeds import seeds_of_topics
+from mgpu_ngram.core.bags.text_options import DEFAULT_PATTERN, TextOptions
+from mgpu_ngram.core.bags.topic_model import MODEL_FILE, Priors, TopicModel, save_topic_model
+from mgpu_ngram.core.inputs.corpus import Chunk
+from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.memory_config import free_host_bytes
-from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.seeds import seeds_of_topics
-from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
-from mgpu_ngram.core.topic_model import MODEL_FILE, Priors, TopicModel, save_topic_model
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.bag_corpus import BagCorpus
-from mgpu_ngram.engine.lda_train import SNAPSHOT, TABLES_BYTES
-from mgpu_ngram.engine.local_bags import LocalBags
-from mgpu_ngram.engine.open_bags import columns_of, open_bags, states_of_inputs
-from mgpu_ngram.engine.seed_words import seed_priors
-from mgpu_ngram.engine.sweep_figure import draw_sweeps
+from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
+from mgpu_ngram.engine.bags.local_bags import LocalBags
+from mgpu_ngram.engine.bags.open_bags import columns_of, open_bags, states_of_inputs
+from mgpu_ngram.engine.lda.seed_words import seed_priors
+from mgpu_ngram.engine.lda.sweep_figure import draw_sweeps
+from mgpu_ngram.engine.lda.train import SNAPSHOT, TABLES_BYTES
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.lda.config import LdaConfig

@@ -15,18 +15,18 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import MAX_DEATHS, Executor, Handle
 from mgpu_ngram.cluster.gang import GangError
-from mgpu_ngram.core.bag_files import save_bags
-from mgpu_ngram.core.bags import Bags
-from mgpu_ngram.core.checkpoint_entries import Entry
+from mgpu_ngram.core.bags.bag_files import save_bags
+from mgpu_ngram.core.bags.bags import Bags
+from mgpu_ngram.core.bags.topic_model import Priors, TopicModel
 from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
-from mgpu_ngram.core.scratch import scratch_folder
-from mgpu_ngram.core.topic_model import Priors, TopicModel
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import lda_train
-from mgpu_ngram.engine.held_out import held_out_tokens
-from mgpu_ngram.engine.lda_documents import CorpusPart
-from mgpu_ngram.engine.lda_train import AS_CONFIGURED, Snapshot, Training
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.checkpoint_entries import Entry
+from mgpu_ngram.core.storage.scratch import scratch_folder
+from mgpu_ngram.engine.lda import train as lda_train
+from mgpu_ngram.engine.lda.documents import CorpusPart
+from mgpu_ngram.engine.lda.held_out import held_out_tokens
+from mgpu_ngram.engine.lda.train import AS_CONFIGURED, Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS

@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.corpus import open_corpus
-from mgpu_ngram.core.model_file import BackoffModel, identify
-from mgpu_ngram.core.read_text import whole_text
-from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
-from mgpu_ngram.engine.mix import Tuned, mix, mix_log_linear, tune_weights
-from mgpu_ngram.engine.score import Replica
-from mgpu_ngram.engine.tune_log_linear import TextWords, tune_log_linear
-from mgpu_ngram.engine.write_model import write_model
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.read_text import whole_text
+from mgpu_ngram.core.models.model_file import BackoffModel, identify
+from mgpu_ngram.core.ngrams.trie import Trie
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch
+from mgpu_ngram.engine.model_tools.mix import Tuned, mix, mix_log_linear, tune_weights
+from mgpu_ngram.engine.model_tools.tune_log_linear import TextWords, tune_log_linear
+from mgpu_ngram.engine.score.replica import Replica
+from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.mix.config import MixConfig
 from mgpu_ngram.jobs.one_model import ModelResult, absolute, listed_counts, open_on, open_target, run_alone

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
-from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import BackoffModel, identify
-from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.models.model_file import BackoffModel, identify
+from mgpu_ngram.core.ngrams.trie import Trie
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.backoff_nodes import BackoffNodes, nodes_of
-from mgpu_ngram.engine.device import Stopwatch, add_seconds, memory_guard, to_device_fast
-from mgpu_ngram.engine.replicas import held_replica
-from mgpu_ngram.engine.restrict import LINES_AT_ONCE, AllowedWords, by_line, read_allowed
-from mgpu_ngram.engine.write_model import write_model
+from mgpu_ngram.engine.memory.copies import to_device_fast
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
+from mgpu_ngram.engine.model_tools.backoff_nodes import BackoffNodes, nodes_of
+from mgpu_ngram.engine.model_tools.restrict import LINES_AT_ONCE, AllowedWords, by_line, read_allowed
+from mgpu_ngram.engine.trie.replicas import held_replica
+from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.one_model import absolute

@@ -7,15 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.corpus import open_corpus
-from mgpu_ngram.core.counts import read_counts
-from mgpu_ngram.core.model_file import identify
-from mgpu_ngram.engine.device import Stopwatch, memory_guard
-from mgpu_ngram.engine.prune import prune, prune_rare
-from mgpu_ngram.engine.rare_ngrams import check_rare_counts, rare_ngrams
-from mgpu_ngram.engine.restrict import read_allowed, restrict
-from mgpu_ngram.engine.write_model import write_model
+from mgpu_ngram.core.counts.counts import read_counts
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch
+from mgpu_ngram.engine.model_tools.prune import prune, prune_rare
+from mgpu_ngram.engine.model_tools.rare_ngrams import check_rare_counts, rare_ngrams
+from mgpu_ngram.engine.model_tools.restrict import read_allowed, restrict
+from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.estimate.from_counts import describe
 from mgpu_ngram.jobs.one_model import ModelResult, absolute, listed_counts, open_on, open_target, run_alone

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import KENLM_SUFFIXES
+from mgpu_ngram.core.storage.file_heads import KENLM_SUFFIXES
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 
 LATTICE_FEATURES: dict[str, tuple[str, ...]] = {

@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Iterator
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
-from mgpu_ngram.core.compress import SUFFIX_FORMATS
-from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.lattices import split_lattices
-from mgpu_ngram.core.read_text import whole_text
-from mgpu_ngram.core.sources import Source
-from mgpu_ngram.engine.lattices import LatticeOptions, best_texts
-from mgpu_ngram.engine.score import ScoreOptions
+from mgpu_ngram.core.inputs.compress import SUFFIX_FORMATS
+from mgpu_ngram.core.inputs.corpus import Corpus
+from mgpu_ngram.core.inputs.read_text import whole_text
+from mgpu_ngram.core.inputs.sources import Source
+from mgpu_ngram.core.nbest.lattices import split_lattices
+from mgpu_ngram.engine.rescore.lattices import LatticeOptions, best_texts
+from mgpu_ngram.engine.score.score_chunk import ScoreOptions
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.rescore.config import LATTICE_FEATURES, TOTAL, ListsConfig
 
@@ -27,7 +27,7 @@ LatticeText = tuple[str, str, list[str]]
 def lattice_lists(
     config: ListsConfig, corpus: Corpus, executor: Executor, progress: Progress, models: tuple[ScoreOptions, ...]
 ) -> Corpus:
-    """Return the best texts of lattices as lines of Moses, in memory; see `engine.lattices.best_texts`."""
+    """Return the best texts of lattices as lines of Moses, in memory; see `engine.rescore.lattices.best_texts`."""
     weights = config.list_weights
     names = LATTICE_FEATURES[config.lattices]
     total, first, second = (weights.get(name, (0.0,))[0] for name in (TOTAL, *names))

@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
+from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.model_file import check_models, identify
-from mgpu_ngram.core.nbest_files import kaldi_lists, open_lists
-from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
+from mgpu_ngram.core.models.model_file import check_models, identify
+from mgpu_ngram.core.nbest.files import kaldi_lists, open_lists
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.yaml_file import read_yaml
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.rescore import RescoreCounts, RescoreOptions, rescore_chunk
-from mgpu_ngram.engine.rescore_lines import ListJoiner, NBestFormat
-from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ScoreOptions
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
+from mgpu_ngram.engine.rescore.lines import ListJoiner, NBestFormat
+from mgpu_ngram.engine.rescore.rescore_chunk import RescoreCounts, RescoreOptions, rescore_chunk
+from mgpu_ngram.engine.score.score_chunk import BYTES_PER_TEXT_BYTE, ScoreOptions
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parts import results_of

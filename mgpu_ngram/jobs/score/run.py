@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.counts.parquet import strings
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
+from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.model_file import describe_model, identify, is_model_file, is_probing_file
-from mgpu_ngram.core.output import Output, check_free, check_suffix, write_manifest
-from mgpu_ngram.core.parquet import strings
+from mgpu_ngram.core.models.model_file import describe_model, identify, is_model_file, is_probing_file
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, check_free, check_suffix, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.blocks import RING_SLOTS
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ChunkScores, Columns, ScoreOptions, score_chunk
+from mgpu_ngram.engine.memory.blocks import RING_SLOTS
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
+from mgpu_ngram.engine.score.score_chunk import BYTES_PER_TEXT_BYTE, ChunkScores, Columns, ScoreOptions, score_chunk
 from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES, chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parquet_table import ParquetTable

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from mgpu_ngram.core.bags.topic_model import TopicModel
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.output import Output, new_file, write_manifest
-from mgpu_ngram.core.topic_model import TopicModel
+from mgpu_ngram.core.storage.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.topic_rows import TopicRows
-from mgpu_ngram.engine.topic_words import most_probable
+from mgpu_ngram.engine.topics.rows import TopicRows
+from mgpu_ngram.engine.topics.words import most_probable
 
 FORMAT = "mgpu_ngram exported topics"
 

@@ -14,11 +14,11 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
+from mgpu_ngram.core.counts.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.output import COPY_BYTES, SUFFIXES, Sink, check_free, new_file
-from mgpu_ngram.engine.infer_topics import Inferred
+from mgpu_ngram.core.storage.output import COPY_BYTES, SUFFIXES, Sink, check_free, new_file
+from mgpu_ngram.engine.topics.infer import Inferred
 
 if TYPE_CHECKING:
     import pyarrow as pa

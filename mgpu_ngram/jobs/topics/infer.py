@@ -10,15 +10,15 @@ from functools import partial
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
-from mgpu_ngram.core.bags import Bags, check_vocabulary
-from mgpu_ngram.core.corpus import Chunk, Corpus
+from mgpu_ngram.core.bags.bags import Bags, check_vocabulary
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.bag_corpus import BagCorpus
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.doc_topics import GroupShares, Representatives
-from mgpu_ngram.engine.infer_topics import InferOptions, Inferred, infer_bags, infer_chunk, no_examples
-from mgpu_ngram.engine.local_bags import LocalBags, WordIndex
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
+from mgpu_ngram.engine.bags.local_bags import LocalBags, WordIndex
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
+from mgpu_ngram.engine.topics.doc_topics import GroupShares, Representatives
+from mgpu_ngram.engine.topics.infer import InferOptions, Inferred, infer_bags, infer_chunk, no_examples
 from mgpu_ngram.jobs.budget import SHORT_TEXT_CHUNKS
 from mgpu_ngram.jobs.parts import MAX_WHOLE, in_parts
 from mgpu_ngram.jobs.progress import Progress

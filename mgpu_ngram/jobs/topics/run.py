@@ -10,30 +10,30 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.corpus import Corpus
-from mgpu_ngram.core.document_columns import check_column, check_column_of
-from mgpu_ngram.core.documents import stored_source
+from mgpu_ngram.core.bags.topic_model import TopicModel, find_topic_model, identify_topic_model, load_topic_model
+from mgpu_ngram.core.documents.columns import check_column, check_column_of
+from mgpu_ngram.core.documents.documents import stored_source
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.files import find_files
-from mgpu_ngram.core.output import Output, new_file, write_manifest
-from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, identify_topic_model, load_topic_model
+from mgpu_ngram.core.inputs.corpus import Corpus
+from mgpu_ngram.core.inputs.files import find_files
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.bag_corpus import BagCorpus
-from mgpu_ngram.engine.doc_topics import GroupShares
-from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, text_options_of
-from mgpu_ngram.engine.open_bags import (
+from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
+from mgpu_ngram.engine.bags.open_bags import (
     open_bags,
     open_texts,
     refuse_column,
     refuse_column_of_text,
     states_of_inputs,
 )
-from mgpu_ngram.engine.topic_distances import nearest_of
-from mgpu_ngram.engine.topic_page import NEAREST, PageOptions, topic_page
-from mgpu_ngram.engine.topic_rows import TopicRows
-from mgpu_ngram.engine.topic_table import WORD_LISTS, TableParts, TopicFacts, TopicTable, topic_table
-from mgpu_ngram.engine.topic_words import largest
+from mgpu_ngram.engine.topics.distances import nearest_of
+from mgpu_ngram.engine.topics.doc_topics import GroupShares
+from mgpu_ngram.engine.topics.infer import Grouping, InferOptions, text_options_of
+from mgpu_ngram.engine.topics.page import NEAREST, PageOptions, topic_page
+from mgpu_ngram.engine.topics.rows import TopicRows
+from mgpu_ngram.engine.topics.table import WORD_LISTS, TableParts, TopicFacts, TopicTable, topic_table
+from mgpu_ngram.engine.topics.words import largest
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.topics.config import TopicsConfig

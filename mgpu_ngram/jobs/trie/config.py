@@ -9,13 +9,6 @@ from typing import Literal
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_name
 
-MODEL_FILES = {  # names of the model in the folder of a run, by format
-    "safetensors": "model.safetensors",
-    "arpa": "model.arpa",
-    "kenlm-probing": "model.binary",
-    "kenlm-trie": "model.binary",
-}
-
 
 @dataclass(frozen=True)
 class TrieConfig:

@@ -10,16 +10,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.arpa import Arpa, read_arpa, write_arpa
-from mgpu_ngram.core.changes import manifest_changes
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.kenlm_trie import Packing
-from mgpu_ngram.core.model_file import BackoffModel, identify, save_model
-from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
-from mgpu_ngram.engine.kenlm_write import write_kenlm
-from mgpu_ngram.engine.open_model import open_model
-from mgpu_ngram.engine.trie import FANOUT, edges_of, quantize, with_fanout
-from mgpu_ngram.engine.trie_levels import levels_of
+from mgpu_ngram.core.kenlm.trie import Packing
+from mgpu_ngram.core.models.arpa import Arpa, read_arpa, write_arpa
+from mgpu_ngram.core.models.model_file import BackoffModel, identify, save_model
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch
+from mgpu_ngram.engine.model_tools.write_kenlm import write_kenlm
+from mgpu_ngram.engine.trie.build import FANOUT, edges_of, quantize, with_fanout
+from mgpu_ngram.engine.trie.levels import levels_of
+from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.one_model import ModelResult, open_target, run_alone
 from mgpu_ngram.jobs.trie.config import TrieConfig

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
-from mgpu_ngram.core.changes import manifest_changes
-from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.nbest import json_id
-from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
+from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
+from mgpu_ngram.core.nbest.nbest import json_id
+from mgpu_ngram.core.storage.manifest_changes import manifest_changes
+from mgpu_ngram.core.storage.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.metrics import import_package, measure_texts, quality, shown_quality
-from mgpu_ngram.engine.rescore import RescoreCounts, add_lists, score_lists
-from mgpu_ngram.engine.rescore_lines import check_once
-from mgpu_ngram.engine.tune import Lists, grid, search
+from mgpu_ngram.engine.memory.stopwatch import add_seconds
+from mgpu_ngram.engine.rescore.lines import check_once
+from mgpu_ngram.engine.rescore.rescore_chunk import RescoreCounts, add_lists, score_lists
+from mgpu_ngram.engine.rescore.text_metrics import import_package, measure_texts, quality, shown_quality
+from mgpu_ngram.engine.rescore.tune_weights import Lists, grid, search
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.text import lines_of
 from mgpu_ngram.jobs.rescore.config import TOTAL
@@ -53,7 +53,7 @@ class TuneResult:
     """The result of a run; `path` is None if it wrote no file.
 
     weights        weights by name
-    before, after  quality with the given and with the found weights, as in `engine.metrics.quality`
+    before, after  quality with the given and with the found weights, as in `engine.rescore.text_metrics.quality`
     """
 
     path: Path | None

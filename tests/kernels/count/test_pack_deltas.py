@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.output import Sink
-from mgpu_ngram.core.parquet_deltas import DELTA_BINARY_PACKED, DeltaWriter, page_of
+from mgpu_ngram.core.counts.parquet_deltas import DELTA_BINARY_PACKED, DeltaWriter, page_of
+from mgpu_ngram.core.storage.output import Sink
 from mgpu_ngram.kernels.count.pack_deltas import Numbers, numbers_of_word, pack_deltas, whole_numbers
 from mgpu_ngram.kernels.dispatch import to_host
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.engine.trie import index_of
+from mgpu_ngram.engine.trie.build import index_of
 from mgpu_ngram.kernels.decode.next_states import next_states
 from mgpu_ngram.kernels.dispatch import to_host
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mgpu_ngram.engine.count import pack_codes
+from mgpu_ngram.engine.count.count_chunk import pack_codes
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import SAMPLED, TOGETHER, find_ngrams
 

@@ -6,7 +6,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.normalize import character_map, normalizer
+from mgpu_ngram.core.documents.normalize import character_map, normalizer
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.filter.count_words import count_words
 from mgpu_ngram.kernels.filter.normalize_text import CharacterMap, map_of, normalize_text

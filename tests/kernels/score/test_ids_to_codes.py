@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.engine.device import host_flags, work_so_far
+from mgpu_ngram.engine.memory.device import host_flags, work_so_far
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.ids_to_codes import TILE, ids_to_codes
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.trie.edge_keys import edge_keys
-from tests.edge_numbers import scrambled
+from tests.support.edge_numbers import scrambled
 
 
 @pytest.mark.parametrize("bits", [2, 3, 7, 8, 15, 16])

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 from mgpu_ngram.kernels.common.products import wide_product
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.trie.edges import EdgeTable, edge_home, find_edge, key_layout, make_edges
-from tests.edge_numbers import scrambled
+from tests.support.edge_numbers import scrambled
 
 
 def trie_of(runs, V):

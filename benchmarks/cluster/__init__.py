@@ -1,0 +1,1 @@
+"""Clusters: transports, shuffles, vocabularies and the speed-up of more workers."""

@@ -1,0 +1,1 @@
+"""Counting: kernels, whole runs, and the strategies beside each other."""

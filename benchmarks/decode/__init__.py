@@ -1,0 +1,1 @@
+"""Beam search: kernels, whole translations, and peers."""

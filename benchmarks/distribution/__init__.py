@@ -1,0 +1,1 @@
+"""Next-word distributions: kernels, files and samples."""

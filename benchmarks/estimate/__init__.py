@@ -1,0 +1,1 @@
+"""Estimation: text, counts and ids to models, beside lmplz."""

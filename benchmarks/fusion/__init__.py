@@ -1,0 +1,1 @@
+"""N-gram models beside neural ones: CTC, mixtures, rescoring."""

@@ -1,0 +1,1 @@
+"""What all benches share: timing, rows, figures, and the comparison of rows."""

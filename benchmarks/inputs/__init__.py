@@ -1,0 +1,1 @@
+"""Texts and models that are measured, and plain programs that check results."""

@@ -1,0 +1,1 @@
+"""Scores: kernels, whole texts, ceilings and peers."""

@@ -1,0 +1,1 @@
+"""The Python interface: functions, and classes that keep a model or an estimator."""

@@ -1,0 +1,1 @@
+"""Bags of words and topic models as values and files."""

@@ -1,0 +1,1 @@
+"""Tables of n-gram counts and their vocabulary, as values and files."""

@@ -1,0 +1,1 @@
+"""Documents with fields: JSON lines, Parquet and WARC, and their text."""

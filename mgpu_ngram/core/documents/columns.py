@@ -1,0 +1,117 @@
+"""Read another column of documents, such as their class or date, from Parquet files and JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from mgpu_ngram.core.documents.documents import head_text
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
+from mgpu_ngram.core.inputs.in_memory import is_text
+from mgpu_ngram.core.inputs.read_text import read_blocks
+from mgpu_ngram.core.inputs.sources import Source, parquet_file
+from mgpu_ngram.core.inputs.streams import place_in
+from mgpu_ngram.core.storage.file_heads import json_keys
+
+Period = Literal["year", "month", "week", "day"]
+PERIOD_UNITS = {"year": "Y", "month": "M", "week": "D", "day": "D"}  # units of NumPy; NumPy's weeks begin on Thursday
+MONDAY = 3  # days from the last Monday before 1970 to the first day of 1970
+BLOCK_BYTES = 8 << 20
+BATCH_ROWS = 1 << 16
+DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?(?![\d-])")
+
+
+def check_column(corpus: Corpus, column: str) -> None:
+    """Raise InputError unless all files of `open_documents` have this column.
+
+    Reads only the beginnings of the files.
+    """
+    for source in corpus.sources:
+        if source.format != "parquet" and not source.column:
+            raise InputError(f"{source.name!r} is plain text, without a column {column!r}; give Parquet or JSON lines")
+        check_column_of(source, column)
+
+
+def check_column_of(source: Source, column: str) -> None:
+    """Raise InputError for Parquet and for JSON lines without this column; a long first line is not looked at."""
+    if source.format == "parquet":
+        with parquet_file(source) as file:
+            names = file.schema_arrow.names
+    else:
+        names = json_keys(head_text(source)) or [column]
+    if column not in names:
+        raise InputError(f"{source.name!r} lacks the column {column!r}; name one of {', '.join(names)}")
+
+
+def column_values(chunk: Chunk, column: str) -> list[Any]:
+    """Return the value of a column for each document of a chunk, in the order of `read_documents`."""
+    return [value for piece in chunk.pieces for value in _values(chunk, piece, column)]
+
+
+def _values(chunk: Chunk, piece: Piece, column: str) -> Iterator[Any]:
+    if piece.source.format == "parquet":
+        yield from _parquet_values(piece, column)
+        return
+    for block in read_blocks(Chunk(chunk.index, (piece,), piece.size_bytes), "word", BLOCK_BYTES):
+        offset = int(block.offsets_S[0])
+        for line in block.data.tobytes().split(b"\n"):
+            try:
+                if line.strip():
+                    yield json.loads(line.decode("utf-8", "replace")).get(column)
+            except (ValueError, RecursionError, AttributeError):
+                raise InputError(f"{place_in(piece.source, offset)} is not a JSON object; correct the line") from None
+            offset += len(line) + 1
+
+
+def _parquet_values(piece: Piece, column: str) -> Iterator[Any]:
+    import pyarrow as pa
+
+    groups = list(range(piece.start, piece.end))
+    with parquet_file(piece.source) as file:
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False):
+            values = batch.column(0)
+            if is_text(values.type):  # it may hold bytes that are not UTF-8
+                found = values.cast(pa.large_binary()).to_pylist()
+                yield from (text if text is None else text.decode("utf-8", "replace") for text in found)
+                continue
+            if pa.types.is_timestamp(values.type) and values.type.unit == "ns":  # Python's datetime has none
+                values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+            try:
+                yield from values.to_pylist()
+            except OverflowError as error:
+                raise InputError(
+                    f"{piece.source.name!r} has a time in the column {column!r} that is out of range ({error}); "
+                    "give the years 1 to 9999"
+                ) from None
+
+
+def classes_of(values: Sequence[Any]) -> list[str]:
+    """Return the name of each value's class; "" for a missing one."""
+    return ["" if value is None else str(value) for value in values]
+
+
+def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
+    """Return the period of each date, such as "2019-03"; "" for a missing one. A week has the date of its Monday.
+
+    values  dates, times, years as integers, or text that starts with YYYY, YYYY-MM or YYYY-MM-DD
+
+    Raises InputError, which names the column, for other values. Time zones are not converted.
+    """
+    dates = []
+    for value in values:
+        found = None if value in (None, "") else DATE.match(str(value))
+        if found is None and value not in (None, ""):
+            raise InputError(f"the column {column!r} has {value!r}; give dates such as 2019-03-01, 2019-03 or 2019")
+        try:
+            dates.append(np.datetime64(found[0] if found else "NaT", "D"))
+        except ValueError:
+            raise InputError(f"the column {column!r} has {value!r}, which is not a date; correct it") from None
+    cut = np.array(dates, "datetime64[D]").astype(f"datetime64[{PERIOD_UNITS[period]}]")
+    if period == "week":
+        cut = cut - ((cut.astype(np.int64) + MONDAY) % 7).astype("timedelta64[D]")
+    return ["" if name == "NaT" else name for name in map(str, cut)]

@@ -1,0 +1,1 @@
+"""Inputs: where files are, how they are packed, and which byte ranges a task reads."""

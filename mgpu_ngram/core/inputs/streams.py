@@ -1,0 +1,205 @@
+"""The streams of a piece: ranges of stored bytes, decompressed text, or the text of Parquet row groups."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES, LocalFile, Read, reader
+from mgpu_ngram.core.inputs.corpus import Piece
+from mgpu_ngram.core.inputs.decompress import decompressed
+from mgpu_ngram.core.inputs.in_memory import arrow_lines
+from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, parquet_file
+from mgpu_ngram.core.storage.crc import Crc
+from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
+
+ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
+UNKNOWN_END = 1 << 62
+
+
+def place_in(source: Source, offset: int) -> str:
+    """Return the place of the byte at an offset of a block for messages: 'books.txt' at byte 1,000."""
+    if source.format == "parquet":
+        row_group, offset = divmod(offset, 1 << ROW_GROUP_SHIFT)
+        return f"{source.name!r} at byte {offset:,} of the text of row group {row_group:,}"
+    text = " of its text" if source.format not in CUTTABLE else ""
+    return f"{source.name!r} at byte {offset:,}{text}"
+
+
+class Range:
+    """Stored bytes [start, stop) of a plain source; it owns those before `end`."""
+
+    def __init__(self, read: Read, start: int, stop: int, end: int, pool: Any):
+        self.read, self.start, self.stop, self.end, self.pool = read, start, stop, end, pool
+        self.crc: Crc | None = None  # if set, extended by all owned bytes that are read
+        self.at = start
+
+    def ended(self) -> bool:
+        return self.at >= self.stop
+
+    def readinto(self, view: np.ndarray) -> int:
+        """Fill the view, or read the rest of the stream; return the number of bytes."""
+        n = min(len(view), self.stop - self.at)
+        filled = self.crc is None and isinstance(self.read, LocalFile) and self.read.fill(self.at, view[:n])
+        if not filled:
+            strips = [(self.at + i, view[i : min(i + STRIP_BYTES, n)]) for i in range(0, n, STRIP_BYTES)]
+            run = self.pool.map if self.pool and len(strips) > 1 else map
+            for crc, length in run(self._strip, strips):
+                if self.crc:
+                    self.crc.add(crc, length)
+        self.at += n
+        return n
+
+    def _strip(self, strip: tuple[int, np.ndarray]) -> tuple[int, int]:
+        offset, view = strip
+        self.read(offset, view)
+        owned = view[: max(0, self.crc.stop - offset)] if self.crc else view[:0]
+        return zlib.crc32(owned.data), len(owned)
+
+
+class ArrayStream:
+    """Decompressed text in arrays, from offset `start` on; the stream owns all of it."""
+
+    end = UNKNOWN_END
+
+    def __init__(self, arrays: Iterator[np.ndarray], start: int = 0):
+        self.arrays, self.start, self.pending = arrays, start, np.empty(0, np.uint8)
+
+    def ended(self) -> bool:
+        while not len(self.pending):
+            array = next(self.arrays, None)
+            if array is None:
+                return True
+            self.pending = array
+        return False
+
+    def readinto(self, view: np.ndarray) -> int:
+        """Fill the view, or read the rest of the stream; return the number of bytes."""
+        n = 0
+        while n < len(view) and not self.ended():
+            size = min(len(view) - n, len(self.pending))
+            view[n : n + size] = self.pending[:size]
+            self.pending = self.pending[size:]
+            n += size
+        return n
+
+
+@contextmanager
+def open_streams(
+    piece: Piece, unit: str, halo: int, pool: Any, threads: int, checksums: list | None, plain_crcs: bool
+) -> Iterator[Iterable[Any]]:
+    """Yield the streams of a piece in turn; checksums are complete when the streams have been read.
+
+    pool  as many threads of Python as `threads`, or None
+    """
+    source = piece.source
+    if source.format == "parquet":
+        with parquet_file(source) as file:
+            yield _row_groups(file, piece, unit)
+        if checksums is not None and piece.start == 0:
+            checksums.append((piece.source_index, 0, *footer_crc(source)))
+        return
+    offset, crc = piece.start, None
+    with reader(source, threads) as read:
+        if source.format not in CUTTABLE:
+            crc = None if checksums is None else Crc(piece.end)
+            texts = decompressed(source, read, crc)
+            is_plain_text = unit == "word" and not source.column  # else JSON lines
+            yield [ArrayStream(_checked(texts, source) if is_plain_text else texts)]
+        else:
+            stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, halo)
+            if checksums is not None and plain_crcs:
+                offset, crc = stream.start, Crc(stream.end)
+                stream.crc = crc
+            yield [stream]
+    if checksums is not None and crc and (crc.length or source.format not in CUTTABLE):
+        checksums.append((piece.source_index, offset, crc.length, crc.value))
+
+
+def _checked(texts: Iterator[np.ndarray], source: Source) -> Iterator[np.ndarray]:
+    """Yield decompressed text unchanged. Raises InputError if its beginning shows that it is not text."""
+    for text in texts:
+        refuse_as_text(source.name, text[:HEAD_BYTES].tobytes())
+        yield text
+        break
+    yield from texts
+
+
+def _lines(piece: Piece, read: Read, pool: Any) -> Range:
+    """Return the lines that start in the piece."""
+    stop = _readable_end(piece.source)
+    start = _line_start(read, piece.start, piece.end)
+    end = _line_start(read, piece.end, stop) if start < piece.end < stop else piece.end
+    return Range(read, start, end, end, pool)
+
+
+def _line_start(read: Read, at: int, limit: int) -> int:
+    """Return the first start of a line in [at, limit), or else limit."""
+    if at == 0:
+        return 0
+    at, step = at - 1, PROBE_BYTES
+    while at < limit:
+        view = np.empty(min(step, limit - at), np.uint8)
+        read(at, view)
+        found = view.tobytes().find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at, step = at + len(view), min(4 * step, STRIP_BYTES)
+    return limit
+
+
+def _tokens(piece: Piece, read: Read, pool: Any, halo: int) -> Range:
+    source = piece.source
+    stop = min(piece.end + halo * source.itemsize, source.size_bytes)
+    if stop > _readable_end(source):
+        limit = (_readable_end(source) - piece.end) // source.itemsize
+        raise InputError(f"a halo of {halo} tokens is over the {limit} that chunks of {source.name} carry; use a file")
+    return Range(read, piece.start, stop, piece.end, pool)
+
+
+def _readable_end(source: Source) -> int:
+    return source.data_start + len(source.data) if source.format == "memory" else source.size_bytes
+
+
+def _row_groups(file: Any, piece: Piece, unit: str) -> Iterator[ArrayStream]:
+    groups = range(piece.start, piece.end)
+    if unit == "word":
+        for g in groups:
+            yield ArrayStream(_row_group_text(file, piece.source, [g]), g << ROW_GROUP_SHIFT)
+    elif groups:
+        yield ArrayStream(_row_group_text(file, piece.source, groups))
+
+
+def _row_group_text(file: Any, source: Source, groups: Iterable[int]) -> Iterator[np.ndarray]:
+    """Yield the lines of some row groups."""
+    import pyarrow as pa
+
+    for g in groups:
+        metadata = file.metadata.row_group(g)
+        row_bytes = metadata.total_byte_size // max(metadata.num_rows, 1) + 1
+        rows = max(1, min(STRIP_BYTES // row_bytes, 1 << 16))
+        text_bytes = 0
+        try:
+            for batch in file.iter_batches(rows, row_groups=[g], columns=[source.column], use_threads=False):
+                lines = arrow_lines(batch.column(0))
+                yield lines
+                text_bytes += len(lines)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            where = f"in row group {g} after {text_bytes} bytes of text"
+            raise InputError(f"{source.name!r} is damaged Parquet {where}: {reason}; write it again") from None
+
+
+def footer_crc(source: Source) -> tuple[int, int]:
+    """Return (length, CRC-32) of a Parquet file's metadata, which lies before its last 8 bytes."""
+    with reader(source) as read:
+        tail = np.empty(8, np.uint8)
+        read(source.size_bytes - 8, tail)
+        footer = np.empty(int(tail[:4].view("<u4")[0]), np.uint8)
+        read(source.size_bytes - 8 - len(footer), footer)
+        return len(footer), zlib.crc32(footer.data)

@@ -1,0 +1,1 @@
+"""KenLM's binary files and lmplz's intermediate files."""

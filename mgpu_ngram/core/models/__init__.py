@@ -1,0 +1,1 @@
+"""N-gram models as files: safetensors, ARPA, and rows of distributions."""

@@ -1,0 +1,268 @@
+"""A model file: a trie and its words, memory-mapped for reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.compress import without_compression
+from mgpu_ngram.core.inputs.decompress import first_text
+from mgpu_ngram.core.inputs.sources import Source, stored_head
+from mgpu_ngram.core.kenlm.binary_file import read_header
+from mgpu_ngram.core.kenlm.intermediate import identify_intermediate
+from mgpu_ngram.core.models.model_checks import contradiction
+from mgpu_ngram.core.ngrams.trie import CODED, FILLED, TRIE_ARRAYS, Trie
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.crc import append_crc32
+from mgpu_ngram.core.storage.file_heads import (
+    HEAD_BYTES,
+    INTERMEDIATE,
+    KENLM,
+    KENLM_SUFFIXES,
+    compression,
+    is_safetensors,
+    refuse_as_arpa,
+    what_begins,
+)
+from mgpu_ngram.core.storage.model_layout import EDGE_NUMBERS, FORMAT, FORMAT_VERSION
+from mgpu_ngram.core.storage.output import check_free, check_suffix
+from mgpu_ngram.core.storage.safetensors import array_crcs, has_format, load_arrays, save_arrays
+from mgpu_ngram.kernels.trie.edges import EdgeTable
+
+WORD_ARRAYS = ("offsets_V", "data")
+EDGE_ARRAYS = ("slots_E2", "words_V2")
+
+
+@dataclass(frozen=True)
+class BackoffModel:
+    """A backoff model in host memory.
+
+    trie         NumPy arrays
+    words        V words; word v is node v of the trie
+    fingerprint  depends only on the n-grams and values, not on the file or on an edge table
+    edges        the edge table, which scorers use if present
+    """
+
+    trie: Trie
+    words: Words
+    fingerprint: str
+    edges: EdgeTable | None = None
+
+    @property
+    def order(self) -> int:
+        return self.trie.order
+
+    @property
+    def ngrams(self) -> int:
+        return len(self.trie)
+
+    def check_scores(self, path: str | Path = "the model") -> None:
+        """Raise InputError if the model lacks backoffs, because scores need them."""
+        if not self.trie.has_backoffs:
+            raise InputError(f"{path} has no backoffs, which scores need; make it again without --no-backoff")
+
+    @classmethod
+    def of(cls, trie: Trie, words: Words, edges: EdgeTable | None = None) -> BackoffModel:
+        """Return the model of a trie in host memory, its words and optionally its edge table."""
+        arrays = _arrays(trie, words)
+        crcs = array_crcs(list(arrays.values()))
+        return cls(trie, words, _fingerprint(trie, words, dict(zip(arrays, crcs, strict=True))), edges)
+
+
+def save_model(path: str | Path, model: BackoffModel) -> int:
+    """Write a model to a safetensors file; return its size in bytes.
+
+    Raises InputError for a model that has only hashes of words, and RunError when the disk is full.
+    """
+    trie, edges = model.trie, model.edges
+    _ = model.words.offsets_V  # refuses hashes of words
+    metadata, arrays = _metadata(trie, model.fingerprint), _arrays(trie, model.words)
+    if edges:
+        arrays |= {f"edges.{name}": getattr(edges, name) for name in EDGE_ARRAYS}
+        metadata["edges"] = {name: getattr(edges, name) for name in EDGE_NUMBERS}
+    return save_arrays(path, arrays, metadata)
+
+
+def save_trie(path: str | Path, trie: Trie, words: Words) -> int:
+    """As `save_model(path, BackoffModel.of(trie, words))`, but computes the fingerprint while it writes."""
+    return save_arrays(path, _arrays(trie, words), lambda crcs: _metadata(trie, _fingerprint(trie, words, crcs)))
+
+
+def _fingerprint(trie: Trie, words: Words, crcs: dict[str, int]) -> str:
+    """Return the fingerprint of a model from the CRC-32 of each of its arrays."""
+    crc = zlib.crc32(json.dumps([trie.starts, trie.fanout]).encode())
+    for name, array in _arrays(trie, words).items():
+        crc = append_crc32(crc, crcs[name], array.nbytes)
+    return f"{len(trie):x}-{crc:08x}"
+
+
+def _metadata(trie: Trie, fingerprint: str) -> dict[str, Any]:
+    """Return the metadata of a model file."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "order": trie.order,
+        "starts": list(trie.starts),
+        "fanout": trie.fanout,
+        "fingerprint": fingerprint,
+    }
+
+
+def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
+    """Return the model of a file, as views of a memory map.
+
+    verify  compare the checksum of every array, which reads all of them
+
+    Raises InputError when the file is missing, damaged, not a model, or newer than this program.
+    """
+    arrays, metadata = load_arrays(path, verify)
+    if metadata.get("format") != FORMAT:
+        raise InputError(
+            f"{path} holds {metadata.get('format') or metadata.get('kind') or 'other arrays'}, not a model; "
+            "give a model file, an ARPA file or a KenLM binary model"
+        )
+    if metadata["format_version"] > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has model version {metadata['format_version']} but this mgpu_ngram reads up to {FORMAT_VERSION}; "
+            "upgrade mgpu_ngram"
+        )
+    try:
+        coded = CODED if set(CODED) & set(arrays) else ()
+        fields: dict[str, Any] = {name: arrays[name] for name in (*TRIE_ARRAYS, *coded)}
+        starts, fanout = tuple(metadata["starts"]), metadata["fanout"]
+        trie = Trie(starts=starts, fanout=fanout, **fields, filled_F=arrays.get(FILLED))
+        edges = None
+        if numbers := metadata.get("edges"):
+            of_edges: dict[str, Any] = {name: arrays[f"edges.{name}"] for name in EDGE_ARRAYS}
+            edges = EdgeTable(**of_edges, **{name: numbers[name] for name in EDGE_NUMBERS})
+        words = Words(*(arrays[name] for name in WORD_ARRAYS))
+        wrong = contradiction(trie, words, edges, verify)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        wrong = f"it lacks {error}"
+    if wrong:
+        raise InputError(f"{path} is damaged: {wrong}; make it again")
+    return BackoffModel(trie, words, metadata["fingerprint"], edges)
+
+
+def describe_model(path: str | Path) -> dict[str, Any]:
+    """Return a description of a model file; reads little of it. Raises InputError as `load_model` does."""
+    model = load_model(path, verify=False)
+    trie, size_bytes = model.trie, os.path.getsize(path)
+    return {
+        "format": FORMAT,
+        "order": trie.order,
+        "orders": [end - begin for begin, end in pairwise(trie.starts)],
+        "fanout": trie.fanout,
+        "quantized": trie.quantized,
+        "backoffs": trie.has_backoffs,
+        "edge_table": model.edges is not None,
+        "size_bytes": size_bytes,
+        "bytes_per_ngram": size_bytes / len(trie),
+        "fingerprint": model.fingerprint,
+    }
+
+
+def check_free_file(path: str | Path, overwrite: bool, format: str = "safetensors") -> None:
+    """Raise InputError unless `path` is local and free, or a file of the same kind that may be replaced.
+
+    format  "safetensors" for a model file, "arpa", "kenlm-probing" or "kenlm-trie"
+    """
+    if format == "arpa":
+        check_free(path, overwrite, "an ARPA file", _is_arpa)
+        check_suffix(without_compression(path), "an ARPA file", ".arpa")
+    elif format == "safetensors":
+        check_free(path, overwrite, "a model file", lambda file: has_format(file, FORMAT))
+        check_suffix(path, "a model file", ".safetensors")
+    else:
+        check_free(path, overwrite, KENLM, is_kenlm_file)
+        if Path(path).suffix.lower() not in KENLM_SUFFIXES:
+            check_suffix(path, KENLM, KENLM_SUFFIXES[0])
+
+
+def _is_arpa(path: str | Path) -> bool:
+    try:
+        head, size_bytes = stored_head(str(path), os.path.abspath(path))
+        if kind := compression(head):
+            head = first_text(Source(str(path), kind, size_bytes, os.path.abspath(path)), len(head))
+    except InputError:
+        return False
+    return any(line.startswith(b"\\data\\") for line in head.splitlines())
+
+
+def identify(path: str | Path) -> str:
+    """Return the identity of a model: its fingerprint, or for a file of another format its size and modification time.
+
+    Raises InputError if the file is missing or is not a model.
+    """
+    if "://" in str(path):
+        raise InputError(f"{path}: is a URL, but commands read models from local files; download it")
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+        if is_safetensors(head):
+            return str(load_arrays(path, verify=False)[1].get("fingerprint"))
+        found = os.stat(path)
+    except OSError as error:
+        inside = next(iter(sorted(Path(path).glob("model.*"))), None)  # of the folder that a job writes
+        way_out = f"the model in it, {inside}" if inside else "a model file, an ARPA file or a KenLM binary model"
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give {way_out}") from None
+    what = what_begins(head)
+    if what == INTERMEDIATE:
+        return identify_intermediate(path)
+    if what == KENLM:
+        read_header(str(path), head)
+    elif not compression(head):
+        refuse_as_arpa(str(path), head)
+    return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
+
+
+def check_models(paths: Iterable[str], made: Collection[str] = ()) -> None:
+    """Raise InputError for a path that is not a model, except the paths `made`, which an earlier job writes."""
+    for path in paths:
+        if path not in made:
+            identify(path)
+
+
+def is_model_file(path: str | Path) -> bool:
+    """Return whether a file starts like a safetensors file: a header length and a JSON brace. It may be truncated."""
+    with open(path, "rb") as file:
+        return is_safetensors(file.read(9))
+
+
+def is_intermediate_file(path: str | Path) -> bool:
+    """Return whether a file starts as the text of KenLM's intermediate models does."""
+    return _begins(path, INTERMEDIATE)
+
+
+def is_probing_file(path: str | Path) -> bool:
+    """Return whether a file is a probing model of KenLM. Raises InputError for a damaged header."""
+    if not is_kenlm_file(path):
+        return False
+    with open(path, "rb") as file:
+        return not read_header(str(path), file.read(HEAD_BYTES)).is_trie
+
+
+def is_kenlm_file(path: str | Path) -> bool:
+    """Return whether a file starts as KenLM's binary models do."""
+    return _begins(path, KENLM)
+
+
+def _begins(path: str | Path, kind: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return what_begins(file.read(HEAD_BYTES)) == kind
+    except OSError:
+        return False
+
+
+def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:
+    return trie.arrays() | words.arrays()

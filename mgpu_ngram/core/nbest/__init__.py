@@ -1,0 +1,1 @@
+"""N-best lists and lattices as values and files."""

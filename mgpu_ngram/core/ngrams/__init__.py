@@ -1,0 +1,1 @@
+"""N-grams as values: words, tries, discounts and smoothings."""

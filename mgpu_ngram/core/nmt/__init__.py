@@ -1,0 +1,1 @@
+"""Translation models as files: weights, vocabularies and settings of Amun."""

@@ -1,0 +1,238 @@
+"""Find the format of a file from its first bytes."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import shlex
+import unicodedata
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.storage.model_layout import FORMAT
+
+HEAD_BYTES = 4096  # a head: enough for every magic number, and for the first line of most JSON lines
+MAX_HEADER_BYTES = 100_000_000  # bytes of the header of a safetensors file: the format's limit
+ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a KenLM binary model", "JSON lines"
+IRSTLM = "a binary model of IRSTLM"
+INTERMEDIATE = "an intermediate model of KenLM"
+ZIP = "a ZIP archive"
+OUR_MODEL, SAFETENSORS = "a model file of mgpu-ngram", "a safetensors file"
+KENLM_SUFFIXES = (".binary", ".bin", ".klm")  # names that KenLM's users give to its binary models
+COMPRESSION = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    **{bytes([b]) + b"\x2a\x4d\x18": "zstd" for b in range(0x50, 0x60)},  # a skippable frame, as pzstd writes first
+}
+UNPACK = {"gzip": "gzip -dc", "bz2": "bzip2 -dc", "xz": "xz -dc", "zstd": "zstd -dc"}  # to standard output
+PARQUET = b"PAR1"
+BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # a block follows the four bytes of a bz2 header, or its end
+UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that of UTF-16
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")  # other than NUL and white space
+MIN_UTF16_BYTES = 32  # a shorter text may be words of one letter, each before a NUL, which ends a word
+NOT_IN_TEXT = ("Cc", "Cn", "Co")  # categories of Unicode: controls, no characters, private ones
+KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
+MAGIC_NUMBERS = {
+    KENLM_MAGIC: KENLM,
+    b"KenLM intermediate binary file\n": INTERMEDIATE,
+    b"blmt": IRSTLM,
+    PARQUET: "a Parquet file",
+    b"ARROW1\0\0": "an Arrow file",
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF87a": "a GIF image",
+    b"GIF89a": "a GIF image",
+    b"%PDF-": "a PDF document",
+    b"PK\x03\x04": ZIP,
+    b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive",
+    b"Rar!\x1a\x07": "a RAR archive",
+    b"\x04\x22\x4d\x18": "lz4 data",
+    b"\x7fELF": "a program",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
+    b"SQLite format 3\0": "an SQLite database",
+    b"GGUF": "a GGUF model",
+    b"Obj\x01": "an Avro file",
+    b"OggS\0": "an Ogg recording",
+    b"\x80\x02": "a pickle",
+    b"\x80\x03": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"\x80\x05": "a pickle",
+}
+NOT_ARPA = {  # formats that hold a model or may hold one, and the way out
+    **{
+        f"{code} text": f"convert it: iconv -f {code} -t UTF-8" for code in ("UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32")
+    },
+    IARPA: "convert it with compile-lm --text yes",
+    IRSTLM: "convert it with compile-lm --text yes",
+    **{f"{format} data": "unpack or export the ARPA file in it" for format in COMPRESSION.values()},
+}
+COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")  # in an ARPA file: order, number of n-grams
+JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
+
+
+class KenlmBinaryError(InputError):
+    """The file is a KenLM binary model, compressed or remote, which cannot be mapped."""
+
+
+def compression(head: bytes) -> str:
+    """Return "gzip", "bz2", "xz" or "zstd"; "" for a file that is not compressed."""
+    format = next((format for magic, format in COMPRESSION.items() if head.startswith(magic)), "")
+    return "" if format == "bz2" and head[4:10] not in BZ2_BLOCKS else format  # text may start with BZh
+
+
+def is_safetensors(head: bytes) -> bool:
+    """Return whether a file begins with the length of a JSON header and the header's brace; it may be cut short."""
+    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES
+
+
+def what_begins(head: bytes) -> str:
+    """Return the kind of a file, such as "an ARPA file"; "" for text and for unknown formats.
+
+    head  its first bytes, HEAD_BYTES or more, or all of a shorter file
+    """
+    if compressed := compression(head):
+        return f"{compressed} data"
+    for marks in UNICODE, MAGIC_NUMBERS:
+        for magic, what in marks.items():
+            if not head.startswith(magic):
+                continue
+            if marks is MAGIC_NUMBERS:
+                return what
+            if b"\0" in head:  # a line feed of UTF-16 has one; other bytes may stand where a mark would
+                return f"{what} text"
+    if is_safetensors(head):
+        return OUR_MODEL if FORMAT.encode() in head else SAFETENSORS
+    if head[257:262] == b"ustar":
+        return "a tar archive"
+    if head[:4] == b"RIFF" and head[8:12] in (b"WAVE", b"WEBP", b"AVI "):
+        return "a RIFF file (sound, image or video)"
+    if encoding := unmarked_utf16(head):
+        return f"{encoding} text"
+    first = next((line for line in head.splitlines() if line.strip() and not line.startswith(b"#")), b"")
+    if first.rstrip() == b"\\data\\":
+        return ARPA
+    if first.startswith(b"iARPA"):
+        return IARPA
+    return JSON_LINES if _is_json_line(head) else ""
+
+
+def unmarked_utf16(head: bytes) -> str:
+    """Return "UTF-16LE" or "UTF-16BE" for text in UTF-16 that has no byte order mark; "" for everything else.
+
+    UTF-16 text has NULs in the high bytes of its characters, and neither controls nor undefined characters. Text in
+    UTF-8 or Latin-1 with NULs between words may look like it, but most of its other bytes are not NUL. If both orders
+    of bytes make text, the order with more ASCII characters is returned.
+    """
+    if len(head) % 2 or b"\0" not in head:
+        return ""
+    is_narrow, found = is_utf8(head) or not CONTROLS.search(head), {}
+    if is_narrow and len(head) < MIN_UTF16_BYTES:
+        return ""
+    for encoding, high in ("UTF-16LE", head[1::2]), ("UTF-16BE", head[::2]):
+        if b"\0" not in high or (is_narrow and 2 * high.count(0) <= len(high)):
+            continue
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(head)  # a head may end inside a pair of surrogates
+        except UnicodeDecodeError:
+            continue
+        if all(char.isspace() or unicodedata.category(char) not in NOT_IN_TEXT for char in text):
+            found[encoding] = sum(map(str.isascii, text))
+    return max(found, key=lambda encoding: found[encoding], default="")
+
+
+def is_utf8(head: bytes) -> bool:
+    """Return whether bytes are UTF-8; the last character may be cut off."""
+    try:
+        codecs.getincrementaldecoder("UTF-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def json_keys(head: bytes) -> list[str]:
+    """Return the keys of the object on the first line of a file; no keys if the line is longer than the head."""
+    try:
+        found = json.loads(head.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return []
+    return list(found) if isinstance(found, dict) else []
+
+
+def refuse_as_text(name: str, head: bytes, text_column: str = "text") -> None:
+    """Raise InputError for a file that should hold lines of text but has another format.
+
+    name         of the file, for the message
+    head         its first HEAD_BYTES, decompressed
+    text_column  the key that holds the text, for the message
+    """
+    what = what_begins(head)
+    if not what:
+        return
+    if what == JSON_LINES:
+        key, file = text_column if text_column in (json_keys(head) or [text_column]) else "KEY", shlex.quote(name)
+        raise InputError(
+            f"{name!r} holds JSON lines, which are not read; give the text in them as a column of a Parquet file, "
+            f"or as lines: jq -r .{key} {file} > text.txt"
+        )
+    if what.startswith("UTF-"):
+        encoding, file = what.removesuffix(" text"), shlex.quote(name)
+        raise InputError(f"{name!r} is {what}, but text must be UTF-8; convert it: iconv -f {encoding} -t UTF-8 {file}")
+    raise InputError(f"{name!r} is {what}, not text; give only text files")
+
+
+def refuse_as_arpa(name: str, head: bytes) -> None:
+    """Raise InputError for a file of a known format other than ARPA; KenlmBinaryError for a KenLM binary model."""
+    what = what_begins(head)
+    if what == KENLM:
+        raise KenlmBinaryError(
+            f"{name!r} is a KenLM binary model, which must be a local file that is not compressed; "
+            "unpack it or copy it to this host"
+        )
+    if what == INTERMEDIATE:
+        raise InputError(
+            f"{name!r} is {what}, which must be a local file that is not compressed; unpack it or copy it to this host"
+        )
+    if what and what != ARPA:
+        raise InputError(f"{name!r} is {what}; {NOT_ARPA.get(what, 'give an ARPA file or a model file')}")
+
+
+def refuse_array(name: str, head: bytes, format: str = "plain") -> None:
+    """Raise InputError for a file that holds one JSON array instead of JSON lines.
+
+    head    its first bytes, decompressed: HEAD_BYTES or more unless the file is shorter
+    format  format of the file as stored: "plain", or a result of `compression`
+    """
+    first, _, others = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
+    if not first.startswith(b"[") or (others.strip() and _is_json(first)):
+        return
+    file = shlex.quote(name)
+    jq = f"jq -c '.[]' {file}" if format == "plain" else f"{UNPACK[format]} {file} | jq -c '.[]'"
+    raise InputError(
+        f"{name!r} holds a JSON array, which is not read; give JSON lines, an object a line: {jq} > documents.jsonl"
+    )
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_json_line(head: bytes) -> bool:
+    """Return whether the first line is a JSON object; a line longer than the head need only begin like one."""
+    line, newline, _ = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+    if not line.startswith(b"{"):
+        return False
+    if not newline and len(head) >= HEAD_BYTES:
+        return bool(JSON_START.match(line))
+    return bool(json_keys(line))

@@ -1,0 +1,119 @@
+"""A corpus from any input as bags of words over one vocabulary, which can be read in blocks several times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.bags.bags import Bags, check_vocabulary, join_bags, regroup
+from mgpu_ngram.core.bags.text_options import TextOptions
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.bags.local_bags import LocalBags, Terms, WordIndex, choose_words, merge_terms
+
+KEEP_BYTES = 1 << 30  # bags of words that are kept from the pass that finds the vocabulary; more are made again
+BLOCK_TOKENS = 1 << 24
+MERGED_TERMS = 16  # vocabularies of parts that are merged at once
+
+Parts = Callable[[], Iterator[Any]]  # returns a new iterator over Bags, or over LocalBags
+
+
+class BagCorpus:
+    """Documents as bags of words.
+
+    name       name of the corpus, for messages
+    parts      each call returns a new iterator over the documents, as `Bags` of num_words words or as `LocalBags`
+    num_words  V
+    words      the V words of the vocabulary; None if only ids are known. Raises InputError if there are not V words
+    ignored    words of the vocabulary whose tokens in `LocalBags` are dropped
+    states     files as checkpoints describe them (`Corpus.states`); none for values in memory
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Parts,
+        num_words: int,
+        words: Words | None,
+        ignored: frozenset[str] = frozenset(),
+        states: tuple[dict[str, Any], ...] = (),
+    ):
+        self.name, self.num_words, self.words, self.states = name, num_words, words, states
+        self._parts, self._ignored = parts, ignored
+        if words is not None:
+            check_vocabulary(words, num_words, "the vocabulary", name)
+
+    def __repr__(self) -> str:
+        return f"BagCorpus({self.name}, {self.num_words:,} words)"
+
+    def blocks(self, tokens: int = BLOCK_TOKENS) -> Iterator[Bags]:
+        """Yield the documents in order, in blocks of at most `tokens` tokens; a longer document is a block of its own.
+
+        The blocks depend only on the documents, the vocabulary and `tokens`.
+        """
+        return regroup(map(self._numbered, self._parts()), tokens)
+
+    def read(self) -> Bags:
+        """Return all documents."""
+        nothing = Bags(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32), self.num_words)
+        return join_bags([*map(self._numbered, self._parts())] or [nothing])
+
+    @cached_property
+    def _index(self) -> WordIndex:
+        assert self.words is not None
+        return WordIndex(self.words, self._ignored)
+
+    def _numbered(self, part: Bags | LocalBags) -> Bags:
+        if isinstance(part, LocalBags):
+            return part.in_vocabulary(self._index)
+        if part.num_words != self.num_words:
+            sizes = f"parts of {self.num_words:,} and of {part.num_words:,} words"
+            raise InputError(f"{self.name} has {sizes}; use one vocabulary for all of them")
+        return part
+
+
+def corpus_of_documents(
+    name: str,
+    parts: Parts,
+    words: Words | None,
+    options: TextOptions,
+    repeatable: bool = True,
+    states: tuple[dict[str, Any], ...] = (),
+) -> BagCorpus:
+    """Return the corpus of parts that are `LocalBags`.
+
+    words       the vocabulary; stop words keep their ids but get no tokens. None: the options choose it, and
+                all parts are read now. Up to KEEP_BYTES of bags are kept; others are made again on demand
+    repeatable  whether `parts` can be called twice; else all bags are kept
+    """
+    kept: list[LocalBags] | None = [] if words is None or not repeatable else None
+    levels: list[list[Terms]] = []
+    size_bytes = 0
+    for part in parts() if kept is not None else ():
+        if words is None:
+            _add_terms(levels, part.terms())
+        size_bytes += part.nbytes
+        if kept is not None:
+            kept.append(part)
+        if repeatable and size_bytes > KEEP_BYTES:
+            kept = None
+    if words is None:
+        if not levels:
+            raise InputError(f"{name} is empty; give at least one document with a word")
+        words = choose_words(merge_terms([terms for level in levels for terms in level]), options, name)
+    again: Parts = parts if kept is None else kept.__iter__
+    return BagCorpus(name, again, len(words), words, options.stop_words, states)
+
+
+def _add_terms(levels: list[list[Terms]], terms: Terms) -> None:
+    """Add the terms of a part to level 0; a full level is merged into one of the next, so few merges see each word."""
+    for level in levels:
+        level.append(terms)
+        if len(level) < MERGED_TERMS:
+            return
+        terms = merge_terms(level)
+        level.clear()
+    levels.append([terms])

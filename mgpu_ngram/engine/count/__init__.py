@@ -1,0 +1,1 @@
+"""Counting: text to symbols, symbols to tables, tables to files."""

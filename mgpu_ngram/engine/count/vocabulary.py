@@ -1,0 +1,254 @@
+"""Between the two passes: merge the vocabularies of chunks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.counts.shards import MAX_SHARDS, PartLimits
+from mgpu_ngram.core.counts.vocabulary import (
+    SPECIALS,
+    SYMBOL_ARRAYS,
+    HashCollision,
+    LocalVocabulary,
+)
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.checkpoint_entries import save_entry
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.engine.memory.budget import Budget, device_alone
+from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
+from mgpu_ngram.kernels.count.join_words import join_words
+from mgpu_ngram.kernels.count.take_words import take_words
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+
+VOCABULARY_ENTRY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
+VOCABULARY_COPIES = 6  # copies of vocabularies in memory of a GPU during a merge: input, joined, two sorted, output
+ROWS_AT_ONCE = 1 << 18  # in host memory: 50 MB of temporary arrays; as fast as all rows at once
+
+
+@dataclass(frozen=True)
+class LmplzText:
+    """The rules by which KenLM's lmplz reads text (lm/builder/corpus_count.cc), and the number of shards.
+
+    A line is <s>, its words and </s>. A last line without a newline has no </s>; if it has no words
+    either, it is not a line. A text must not contain <unk>, <s> and </s> as words. Token ids are words,
+    spelled in decimal, and the separator id is their newline; without a separator a file is one line, with </s>.
+
+    With `srilm`, words are read as SRILM's ngram-count does: <unk> is an unknown word, and a last line without a
+    newline has </s>. `inside` has <unk> and the words of a given vocabulary: all have ids, and the other words of the
+    text have the id of <unk>.
+    """
+
+    skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
+    parts: PartLimits  # a part is a shard
+    srilm: bool = False
+    inside: Words | None = None
+
+    @property
+    def refused(self) -> tuple[bytes, ...]:
+        """Return the specials that a text must not contain, or that are dropped from it."""
+        return SPECIALS[1:] if self.srilm and not self.skip_symbols else SPECIALS
+
+    def num_shards(self, tokens: int) -> int:
+        return min(self.parts.num_parts(tokens), MAX_SHARDS)
+
+
+def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
+    """Return (3,) uint64, in host memory: the hashes of <unk>, <s> and </s> as words or token ids, by `xp`."""
+    if unit == "id":
+        return hash_ids((1 << 32) + np.arange(3, dtype=np.uint64))  # ids have 32 bits
+    starts = np.cumsum([0, *(len(s) + 1 for s in SPECIALS[:-1])]).astype(np.uint32)
+    text = xp.asarray(np.frombuffer(bytearray(b" ").join(SPECIALS), np.uint8))
+    return to_host(hash_words(text, xp.asarray(starts), seed))
+
+
+def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary:
+    """Return the vocabulary with its arrays on the device, or in host memory for "cpu"; copies only what must move."""
+    return replace(vocabulary, **{name: _move(getattr(vocabulary, name), device) for name in SYMBOL_ARRAYS})
+
+
+def _move(array: Any, device: str) -> Any:
+    return to_host(array) if device == "cpu" else to_device(array, device)
+
+
+def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary], budget: Budget) -> Any:
+    """Return fn(*vocabularies) after moving them to the budget's device, or to host memory when a GPU has no room."""
+
+    def call(device: str) -> Any:
+        if device == "cpu":
+            return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
+        with device_alone(budget):
+            if VOCABULARY_COPIES * sum(v.nbytes for v in vocabularies) > budget.working_bytes():
+                raise MemoryError
+            return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))
+
+    return on_device_or_host(call, budget.device)
+
+
+def rows_at_once(array: Any) -> int:
+    """Return the number of rows that are joined, sorted or copied at once on the device of an array: on a GPU all."""
+    return 1 << 62 if on_gpu(array) else ROWS_AT_ONCE
+
+
+def merge_vocabularies(*parts: LocalVocabulary, always_sorted: bool = False) -> LocalVocabulary:
+    """Join vocabularies by hash: counts are added, first positions are kept. Any order gives the same words.
+
+    parts          one or more, all in host memory or all on one device. In host memory, ranges of hashes are joined
+                   one after another
+    always_sorted  also sort the words of a single part
+
+    Returns the merged vocabulary, on the same device; for several parts, by rising hash. Raises HashCollision if
+    two words have the same hash.
+    """
+    if len(parts) == 1 and not always_sorted:
+        return parts[0]
+    columns = [p.columns() for p in parts]
+    rows = sum(len(p.hash_V) for p in parts)
+    bits = (max(0, rows - 1) // rows_at_once(parts[0].hash_V)).bit_length()
+    arrays = _joined_in_ranges(columns, bits) if bits else _joined(columns)
+    return LocalVocabulary(
+        **dict(zip(SYMBOL_ARRAYS, arrays, strict=True)),
+        tokens=sum(p.tokens for p in parts),
+        lines=sum(p.lines for p in parts),
+        unfinished_lines=sum(p.unfinished_lines for p in parts),
+        size_bytes=sum(p.size_bytes for p in parts),
+        checksums=[c for p in parts for c in p.checksums],
+        seconds={s: sum(p.seconds.get(s, 0.0) for p in parts) for s in sorted({s for p in parts for s in p.seconds})},
+    )
+
+
+def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the `SYMBOL_ARRAYS` of merged vocabularies, from those of each."""
+    xp = array_module(parts[0][0])
+    hash_V, offsets_V, data, *others = concatenated(parts)
+    columns = xp.stack([hash_V, xp.arange(len(hash_V), dtype=np.uint64)])
+    hash_R, rows_R = radix_sort(columns, 64)
+    rows_U, counts_U, mismatches = join_words(hash_R, rows_R.view(np.int64), offsets_V, data, *others)
+    if mismatches:
+        raise HashCollision
+    _, first_source_V, first_offset_V = others
+    words = take_words(offsets_V, data, rows_U)
+    return [hash_V[rows_U], *words, counts_U, first_source_V[rows_U], first_offset_V[rows_U]]
+
+
+def concatenated(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the `SYMBOL_ARRAYS` of vocabularies, or of their slices, as those of one; equal words are not joined."""
+    xp = array_module(parts[0][0])
+    hashes, offsets, datas, *others = zip(*parts, strict=True)
+    starts = itertools.accumulate(map(len, datas), initial=0)
+    ends = (o[1:] + (at if on_gpu(o) else at - o[0]) for o, at in zip(offsets, starts, strict=False))  # no slices there
+    offsets_V = xp.concatenate([xp.zeros(1, np.int64), *ends])
+    hash_V, data, *others = (xp.concatenate(arrays) for arrays in (hashes, datas, *others))
+    return [hash_V, offsets_V, data, *others]
+
+
+def _joined_in_ranges(parts: Sequence[Sequence[np.ndarray]], bits: int) -> list[np.ndarray]:
+    """Return the result of `_joined`, made one after another for at most 2^bits ranges of hashes of equal width.
+
+    The result has room for all rows of the parts; memory that is never written takes no space.
+    """
+    made = [np.empty(sum(len(a) for a in arrays), arrays[0].dtype) for arrays in zip(*parts, strict=True)]
+    hash_V, offsets_V, data, *others = made
+    hashes = [part[0] for part in parts if len(part[0])]
+    low, high = min(int(h.min()) for h in hashes), max(int(h.max()) for h in hashes)
+    cut = [_ByRange(part, low, high, bits) for part in parts]
+    rows, end, offsets_V[0] = 0, 0, 0
+    for r in range(1 << bits):
+        hash_U, offsets_U, data_U, *others_U = _joined([part.range(r) for part in cut])
+        last, stop = rows + len(hash_U), end + len(data_U)
+        hash_V[rows:last], data[end:stop], offsets_V[rows + 1 : last + 1] = hash_U, data_U, offsets_U[1:] + end
+        for column, values in zip(others, others_U, strict=True):
+            column[rows:last] = values
+        rows, end = last, stop
+    return [hash_V[:rows], offsets_V[: rows + 1], data[:end], *(column[:rows] for column in others)]
+
+
+class _ByRange:
+    """The rows of a vocabulary in 2^bits ranges of the hashes `low` to `high`, 2^shift hashes each."""
+
+    def __init__(self, part: Sequence[np.ndarray], low: int, high: int, bits: int):
+        hash_V, shift = part[0], max(0, (high - low).bit_length() - bits)
+        self._part = part
+        self._rows_V = None  # of a vocabulary that is not sorted by hash: its rows by range
+        if (hash_V[1:] > hash_V[:-1]).all():
+            limits = np.array(range(low + (1 << shift), high + 1, 1 << shift), np.uint64)
+            self._ends = np.full(1 << bits, len(hash_V))
+            self._ends[: len(limits)] = np.searchsorted(hash_V, limits)
+        else:
+            self._rows_V, self._ends = _rows_by_range(read_only(hash_V), np.uint64(low), np.uint64(shift), bits)
+
+    def range(self, r: int) -> list[np.ndarray]:
+        """Return the `SYMBOL_ARRAYS` of range r; views if the vocabulary is sorted by hash."""
+        first, last = int(self._ends[r - 1]) if r else 0, int(self._ends[r])
+        if self._rows_V is None:
+            return slice_rows(self._part, first, last)
+        return take_rows(self._part, self._rows_V[first:last].astype(np.int64))
+
+
+@njit(nogil=True, cache=True)
+def _rows_by_range(hash_V, low, shift, bits):
+    """Return (V,) uint32, the rows by the ranges of their hashes (see `_ByRange`), and where each range ends."""
+    place_R = np.zeros((1 << bits) + 1, np.int64)
+    for h in hash_V:
+        place_R[np.int64((h - low) >> shift) + 1] += 1
+    place_R = np.cumsum(place_R)[:-1].copy()
+    rows_V = np.empty(len(hash_V), np.uint32)
+    for v in range(len(hash_V)):
+        r = np.int64((hash_V[v] - low) >> shift)
+        rows_V[place_R[r]] = v
+        place_R[r] += 1
+    return rows_V, place_R
+
+
+def slice_rows(part: Sequence[Any], first: int, last: int) -> list[Any]:
+    """Return rows `first` to `last` - 1 of the `SYMBOL_ARRAYS` of a vocabulary, as views.
+
+    Their offsets do not begin at 0: `data` begins at the first offset. `concatenated` and this function accept such
+    slices.
+    """
+    hash_V, offsets_V, data, *others = part
+    offsets_R, rows = offsets_V[first : last + 1], slice(first, last)
+    start, stop = (int(offset - offsets_V[0]) for offset in (offsets_R[0], offsets_R[-1]))
+    return [hash_V[rows], offsets_R, data[start:stop], *(array[rows] for array in others)]
+
+
+def take_rows(part: Sequence[Any], rows_R: Any) -> list[Any]:
+    """Return some rows of the `SYMBOL_ARRAYS` of a vocabulary."""
+    hash_V, offsets_V, data, *others = part
+    return [hash_V[rows_R], *take_words(offsets_V, data, rows_R), *(array[rows_R] for array in others)]
+
+
+def hash_range(vocabulary: LocalVocabulary, r: int, ranges: int) -> LocalVocabulary:
+    """Return range r of the words by hash, as `slice_rows` returns them; `ranges` equally wide ranges hold all hashes.
+
+    The words must be sorted by hash. Range 0 has the totals of the vocabulary.
+    """
+    limits = np.array([-(-(i << 64) // ranges) for i in (r, r + 1) if i < ranges], np.uint64)
+    first, last = [*np.searchsorted(vocabulary.hash_V, limits).tolist(), len(vocabulary.hash_V)][:2]
+    arrays = slice_rows(vocabulary.columns(), first, last)
+    return vocabulary.with_arrays(dict(zip(SYMBOL_ARRAYS, arrays, strict=True))) if r == 0 else LocalVocabulary(*arrays)
+
+
+def store_vocabulary(
+    vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str, durable: bool = True
+) -> str:
+    """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint; return its path."""
+    arrays = {name: to_host(getattr(vocabulary, name)) for name in SYMBOL_ARRAYS}
+    totals = {f.name: getattr(vocabulary, f.name) for f in fields(vocabulary) if f.name not in SYMBOL_ARRAYS}
+    return save_entry(folder, kind, items, arrays, {"totals": totals}, durable)
+
+
+def load_vocabulary(path: str) -> LocalVocabulary:
+    """Return the vocabulary that `store_vocabulary` wrote, as views of its file."""
+    arrays, metadata = load_arrays(path, verify=False)
+    values: dict[str, Any] = metadata["totals"] | {name: arrays[name] for name in SYMBOL_ARRAYS}
+    values |= {"checksums": [tuple(c) for c in values["checksums"]], "seconds": {}}  # seconds were of another run
+    return LocalVocabulary(**values)

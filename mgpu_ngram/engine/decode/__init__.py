@@ -1,0 +1,1 @@
+"""Beam search: the models that score steps, the search, and its output."""

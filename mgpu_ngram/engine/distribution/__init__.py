@@ -1,0 +1,1 @@
+"""Whole next-word distributions: their histories, rows and samples."""

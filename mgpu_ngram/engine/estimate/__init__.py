@@ -1,0 +1,1 @@
+"""Estimation: adjusted counts, probabilities, and parts that become one model."""

@@ -1,0 +1,264 @@
+"""Compute the adjusted counts of a part of a model from counts of text with sentence markers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.counts.tables import Table
+from mgpu_ngram.core.counts.vocabulary import END_ID, START_ID
+from mgpu_ngram.core.ngrams.trie import node_dtype
+from mgpu_ngram.engine.count.sorted_runs import where_it_fits
+from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, word_ids
+from mgpu_ngram.engine.memory.copies import move_to
+from mgpu_ngram.engine.memory.device import device_of
+from mgpu_ngram.engine.memory.spill import result_to_device
+from mgpu_ngram.engine.memory.threads import side_by_side
+from mgpu_ngram.kernels.common.count_ids import count_ids
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+from mgpu_ngram.kernels.estimate.count_counts import count_counts
+from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
+from mgpu_ngram.kernels.estimate.find_suffixes import find_suffixes
+from mgpu_ngram.kernels.estimate.link_histories import link_histories
+
+MAX_COUNTED = 4  # counts of counts cover counts 1 to 4
+
+
+def adjust_counts(
+    part: Part, symbols: int, options: EstimateOptions, split: Sequence[int] = (), threads: int = 1
+) -> Part:
+    """Return a part with adjusted counts.
+
+    The adjusted count of an n-gram of order N is its raw count. Below, it is the number of distinct words before the
+    n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
+
+    part     a result of `part_of` or `with_suffixes`
+    split    words that are split; their bigrams have count 0 until `with_split_counts`
+    threads  as for `side_by_side`, one order each
+    """
+    N, orders = options.order, {n: replace(order) for n, order in part.orders.items()}
+    xp = array_module(orders[2].raw_R)
+    left_V = count_ids(orders[2].suffix_R, symbols)
+    part = replace(part, orders=orders, left_V=left_V, counts_of_counts={}, sizes={})
+
+    def adjust(order: Order) -> None:
+        n = order.n
+        if n < N and order.links:
+            rows = _rows_of_start(orders, n)
+            if order.raw_R.dtype != order.count_R.dtype:
+                order.count_R = order.count_R.astype(np.int64)
+            order.count_R[rows] = order.raw_R[rows]
+        elif n < N:
+            R = len(order)
+            places = len(split) * symbols if n == 2 else 0
+            left_L = count_ids(orders[n + 1].suffix_R, R + places)
+            order.count_R = _narrow(xp.where(order.word(0) == START_ID, order.raw_R, left_L[:R]))
+            if places:
+                part.split_left_L = left_L[R:].copy()
+        part.counts_of_counts[n] = count_counts(order.count_R, MAX_COUNTED)
+        part.sizes[n] = order.sizes()
+
+    list(side_by_side(adjust, orders.values(), threads))
+    return part
+
+
+def part_of(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = ()
+) -> Part:
+    """Return one of several parts, with raw counts and the rows of suffixes.
+
+    tables  tables of orders 2 to N, each sorted by key, of text with sentence markers; may be `narrowed`
+    bad_V   (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
+    split   words that are split
+    """
+
+    def order_of(n: int) -> Order:
+        table = tables[n]
+        if n == 2:
+            suffix_R = word_ids(table.keys, n, table.bits, 1).astype(np.uint32)
+        else:
+            suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
+            places = len(split) * symbols if n == 3 else 0
+            if places:
+                first_R, second_R = (word_ids(table.keys, n, table.bits, position) for position in (1, 2))
+                place_R = split_places(first_R, second_R, split, symbols)
+                suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
+            suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
+        raw_R = _narrow(table.counts)
+        marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_V)
+        return Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R, marked_R)
+
+    return _raw_part({n: order_of(n) for n in sorted(tables)})
+
+
+def linked_part(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, threads: int = 1
+) -> Part:
+    """Return the part that is the whole model, with raw counts and `Links`, but without the rows of suffixes.
+
+    tables, bad_V  as for `part_of`. `tables` is emptied, the highest order first, to free the keys, which take half
+                   of the memory
+    threads        as for `side_by_side`, one order each
+
+    If an order does not fit the device, it is linked in host memory, and the whole part is returned there.
+    """
+    bits = tables[2].bits
+
+    def linked(n: int) -> Order:
+        def link(table: Table, *below: Table) -> Order:
+            xp = array_module(table.keys)
+            if below:
+                histories = below[0].keys
+            else:
+                histories = (xp.arange(1, symbols + 1, dtype=np.uint64) << np.uint64(64 - bits))[None]
+            links = link_histories(histories, table.keys, n, bits)
+            raw_R = _narrow(table.counts)
+            bad_here_V = None if bad_V is None else move_to(bad_V, device_of(table.keys))
+            marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_here_V)
+            return Order(n, bits, None, raw_R, links.word_R if n == 2 else None, raw_R, marked_R, links)
+
+        return where_it_fits(link, *(tables[m] for m in (n, n - 1) if m in tables))
+
+    orders = {}
+    for order in side_by_side(linked, sorted(tables, reverse=True), threads):
+        orders[order.n] = order
+        del tables[order.n]
+    part = _raw_part(dict(sorted(orders.items())))
+    return part if all(map(on_gpu, part.arrays().values())) else result_to_device(part, "cpu")
+
+
+def with_suffixes(part: Part) -> Part:
+    """Return the part of `linked_part` with the rows of suffixes; counts of orders below the highest are the numbers of
+    words before the n-grams.
+    """
+    orders = {n: replace(order) for n, order in part.orders.items()}
+    for n in sorted(orders)[1:]:
+        order, below = orders[n], orders[n - 1]
+        word_R, history_R, _ = order.links
+        word_M, _, first_L1 = below.links
+        order.suffix_R, below.count_R = find_suffixes(word_R, history_R, word_M, first_L1, below.suffix_R)
+    return replace(part, orders=orders)
+
+
+def _raw_part(orders: dict[int, Order]) -> Part:
+    nothing = array_module(orders[2].raw_R).empty(0, np.int64)
+    return Part(orders, nothing, nothing)
+
+
+def _rows_of_start(orders: dict[int, Order], n: int) -> slice:
+    """Return the rows of the n-grams of a whole model that begin with <s>."""
+    first, last = START_ID, START_ID + 1
+    for m in range(2, n + 1):
+        first_M1 = orders[m].links.first_M1
+        first, last = int(first_M1[first]), int(first_M1[last])
+    return slice(first, last)
+
+
+def narrowed(table: Table) -> Table:
+    """Return the table with counts of uint32 if they fit, to halve their memory."""
+    return replace(table, counts=_narrow(table.counts))
+
+
+def _narrow(counts: Any) -> Any:
+    if counts.dtype == np.uint32 or (len(counts) and int(counts.max()) >= 1 << 32):
+        return counts
+    return counts.astype(np.uint32)
+
+
+def places_in_text(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
+    """Return (V,) int64, numbers in the order of lmplz's ids: specials first, then words by first occurrence."""
+    place_V = np.arange(len(first_source_V))
+    words = slice(END_ID + 1, None)
+    bytes_at_most = np.int64(first_offset_V.max(initial=0)) + 1  # of a source, as far as words begin
+    place_V[words] = END_ID + 1 + first_source_V[words].astype(np.int64) * bytes_at_most + first_offset_V[words]
+    return place_V
+
+
+def last_longer(part: Part, suffix: Sequence[int], place_V: np.ndarray) -> tuple[int, int, int, int]:
+    """Return (place, first word, adjusted count, raw count) of one n-gram that is a word followed by `suffix`.
+
+    Of all these n-grams of the part, the one whose first word has the greatest place of `places_in_text`; place -1 if
+    there is none.
+    """
+    order = part.orders[len(suffix) + 1]
+    if order.links:
+        rows = (order.suffix_R == _row_of(part, suffix)).nonzero()[0]
+    else:
+        here_R = array_module(order.count_R).ones(len(order), bool)
+        for position, word in enumerate(suffix, 1):
+            here_R &= order.word(position) == word
+        rows = here_R.nonzero()[0]
+    if not len(rows):
+        return -1, -1, 0, 0
+    first_K = to_host(_first_words(part, order.n, rows))
+    best = int(place_V[first_K].argmax())
+    row, word = int(rows[best]), int(first_K[best])
+    return int(place_V[word]), word, int(order.count_R[row]), int(order.raw_R[row])
+
+
+def _row_of(part: Part, words: Sequence[int]) -> int:
+    """Return the row of an n-gram of a whole model."""
+    row = words[0]
+    for n, word in enumerate(words[1:], 2):
+        word_R, _, first_M1 = part.orders[n].links
+        first, last = int(first_M1[row]), int(first_M1[row + 1])
+        row = first + int((word_R[first:last] == word).argmax())
+    return row
+
+
+def _first_words(part: Part, n: int, rows: Any) -> Any:
+    """Return the ids of the first words of some n-grams of order n."""
+    if not part.orders[n].links:
+        return part.orders[n].word(0)[rows]
+    for m in range(n, 1, -1):
+        rows = part.orders[m].links.history_R[rows]
+    return rows
+
+
+def split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: int) -> Any:
+    """Return (G,) int64: the places of bigrams among split bigrams, -1 for other bigrams."""
+    xp = array_module(first_G)
+    words_H = xp.asarray(split)
+    index_G = xp.minimum(xp.searchsorted(words_H, first_G), len(split) - 1)
+    return xp.where(words_H[index_G] == first_G, index_G * symbols + second_G, -1)
+
+
+def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: Any) -> Part:
+    """Return a part with the adjusted counts of its split bigrams.
+
+    left_L  (H * V,) int64, the sum of `split_left_L` over all parts
+    """
+    bigrams = part.orders[2]
+    place_R = split_places(bigrams.word(0), bigrams.word(1), split, symbols)
+    count_R = _narrow(array_module(left_L).where(place_R >= 0, left_L[place_R], bigrams.count_R))
+    return replace(part, orders=part.orders | {2: replace(bigrams, count_R=count_R)})
+
+
+def _marked(table: Table, raw_R: Any, threshold: int, bad_V: Any) -> Any:
+    """Return which n-grams are pruned; None if none is."""
+    marked_R = raw_R <= threshold if threshold else None
+    if bad_V is not None:
+        outside_R = array_module(table.keys).zeros(len(table), bool)
+        for position in range(table.order):
+            outside_R |= bad_V[word_ids(table.keys, table.order, table.bits, position)]
+        marked_R = outside_R if marked_R is None else marked_R | outside_R
+    return marked_R
+
+
+def adjust_unigrams(left_V: Any, counts_V: Any, options: EstimateOptions, bad_V: Any) -> tuple[Any, Any]:
+    """Return (adjusted counts (V,) int64, kept (V,) bool) of single words.
+
+    left_V    summed over all parts
+    counts_V  raw counts
+    """
+    xp = array_module(left_V)
+    count_V = (counts_V if options.order == 1 else left_V).copy()
+    count_V[START_ID] = 0
+    kept_V = counts_V > options.thresholds[0]
+    if bad_V is not None:
+        kept_V &= ~bad_V
+    kept_V[: END_ID + 1] = True
+    return count_V, xp.ascontiguousarray(kept_V)

@@ -1,0 +1,204 @@
+"""One part of a model: its n-grams with adjusted counts, and with estimated values.
+
+A part holds all n-grams of orders 2 to N whose last context word belongs to it. So all continuations of a context are
+in one part, and so are an n-gram and its suffix. Parts exchange only vectors over the vocabulary, counts of counts and
+the finished model. Every part has all words of order 1.
+
+If a word is split (core.shards.split_words), the word before it selects the part of its trigrams and longer n-grams.
+Its bigrams ("split bigrams") are all in one part. The other parts send that part the number of words before each
+split bigram, and receive its probability: vectors over the vocabulary for each split word.
+
+A single part holds the whole model. Its n-grams become the nodes of a trie at once: they are linked to their histories,
+which are rows of the order below, so that neither suffixes nor contexts are searched in a whole table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mgpu_ngram.core.counts.shards import words_at
+from mgpu_ngram.core.ngrams.smoothing import Smoothing
+from mgpu_ngram.kernels.common.count_true import count_true
+from mgpu_ngram.kernels.estimate.link_histories import Links
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """Settings of an estimate. Picklable.
+
+    order                highest order, N
+    thresholds           (N,) raw counts: n-grams of order n with count thresholds[n - 1] or less are pruned
+    vocab_pad            least number of words of the uniform distribution
+    interpolate_unigrams  whether words get a share of the uniform distribution; else <unk> gets all remaining mass of
+                          order 1
+    smoothing            smoothing of plain counts; None: modified Kneser-Ney
+    """
+
+    order: int
+    thresholds: tuple[int, ...]
+    vocab_pad: int = 0
+    interpolate_unigrams: bool = True
+    smoothing: Smoothing | None = None
+
+
+@dataclass
+class Order:
+    """The n-grams of one order n, at least 2, of a part. Arrays of uint32 are int64 if values reach 2**32.
+
+    keys      (C, R) uint64, rising keys with `bits` bits a word; None in a part that is the whole model
+    raw_R     (R,) uint32, count of each n-gram in the text; count_R itself after `Part.drop_raw_counts`
+    suffix_R  (R,) uint32: the row of the suffix of each n-gram in the order below. Order 2: a word id. Order
+              3: may exceed all rows, for the place of a split bigram. None: not found yet
+    count_R   (R,) uint32, adjusted counts; raw_R itself in the highest order
+    marked_R  (R,) bool, whether the n-gram is pruned; None if no n-gram of this order is pruned
+    links     `Links`, in a part that is the whole model; else None
+    """
+
+    n: int
+    bits: int
+    keys: Any
+    raw_R: Any
+    suffix_R: Any
+    count_R: Any
+    marked_R: Any = None
+    links: Any = None
+
+    def __len__(self) -> int:
+        return len(self.raw_R)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return (number of kept n-grams, number of all n-grams)."""
+        pruned = 0 if self.marked_R is None else count_true(self.marked_R)
+        return len(self) - pruned, len(self)
+
+    def word(self, position: int) -> Any:
+        """Return (R,) int64, the id of one word of each n-gram, from keys."""
+        return word_ids(self.keys, self.n, self.bits, position)
+
+
+@dataclass(eq=False)
+class Part:
+    """A part with its adjusted counts.
+
+    orders            orders 2 to N
+    left_V            (V,) int64: the number of distinct words before each word, from the bigrams of this part
+    split_left_L      (H * V,) int64: the same for split bigrams, from the trigrams of this part
+    counts_of_counts  {order: number of its n-grams with adjusted count 1, 2, 3, 4}
+    sizes             {order: (number of kept n-grams, number of all n-grams)}
+    """
+
+    orders: dict[int, Order]
+    left_V: Any
+    split_left_L: Any
+    counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def drop_raw_counts(self) -> None:
+        """Free the raw counts of the orders below the highest: only `engine.estimate.adjusted_counts` reads them."""
+        for order in self.orders.values():
+            order.raw_R = order.count_R
+
+    def arrays(self) -> dict[str, Any]:
+        """Return all arrays by name, each once."""
+        named = {"left_V": self.left_V, "split_left_L": self.split_left_L}
+        for n, order in self.orders.items():
+            found = {"keys": order.keys, "raw": order.raw_R, "suffix": order.suffix_R, "marked": order.marked_R}
+            if order.links:
+                found |= order.links._asdict() | ({"suffix": None} if n == 2 else {})  # word_R itself
+            if order.count_R is not order.raw_R:
+                found["count"] = order.count_R
+            named |= {f"{n}.{name}": array for name, array in found.items() if array is not None}
+        return named
+
+    def with_arrays(self, named: dict[str, Any]) -> Part:
+        """Return the part with other arrays, such as copies on another device."""
+        orders = {}
+        for n, order in self.orders.items():
+            keys, raw_R, suffix_R, count_R, marked_R = (
+                named.get(f"{n}.{name}") for name in ("keys", "raw", "suffix", "count", "marked")
+            )
+            links = None if order.links is None else Links(*(named[f"{n}.{name}"] for name in Links._fields))
+            suffix_R = links.word_R if links and n == 2 else suffix_R
+            count_R = raw_R if count_R is None else count_R
+            orders[n] = Order(n, order.bits, keys, raw_R, suffix_R, count_R, marked_R, links)
+        return replace(self, orders=orders, left_V=named["left_V"], split_left_L=named["split_left_L"])
+
+
+@dataclass
+class Unigrams:
+    """The whole of order 1; arrays over the vocabulary.
+
+    prob_V   (V,) float32, P(word)
+    kept_V   (V,) bool, False for pruned words
+    finite   whether the log10 of 0 is -99 (-100 for <unk>), as in SRILM; else -inf, as in lmplz
+    """
+
+    prob_V: Any
+    kept_V: Any
+    finite: bool = False
+
+
+@dataclass
+class Weights:
+    """Values of the kept n-grams of one order, of one part or of all parts.
+
+    columns  (C, G) uint64, rising keys; None in the whole model, which has values for all rows of `Order`
+    values   (G,) float32, log10 probabilities, or backoffs
+    """
+
+    columns: Any
+    values: Any
+
+
+class OrderNodes(NamedTuple):
+    """The n-grams of an order of the whole model, as nodes of a trie; `Order` and `Links` describe the arrays.
+
+    suffix_R  None in order 2
+    """
+
+    word_R: Any
+    first_M1: Any
+    suffix_R: Any
+    marked_R: Any
+
+
+@dataclass(eq=False)
+class Estimated:
+    """The estimated values of a part.
+
+    probabilities  {order: values of its kept n-grams}, orders 2 to N
+    backoffs       {order: values of its contexts}, which are n-grams of orders 1 to N - 1; these may be in another
+                   part, or pruned
+    nodes          {order: nodes}, orders 2 to N, only for a part that is the whole model
+    """
+
+    probabilities: dict[int, Weights]
+    backoffs: dict[int, Weights]
+    seconds: dict[str, float] = field(default_factory=dict)
+    nodes: dict[int, OrderNodes] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return all arrays by name."""
+        both = {"p": self.probabilities, "b": self.backoffs}
+        named = {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
+        named |= {f"n{n}.{name}": a for n, nodes in self.nodes.items() for name, a in nodes._asdict().items()}
+        return {name: array for name, array in named.items() if array is not None}
+
+    def with_arrays(self, named: dict[str, Any]) -> Estimated:
+        """Return the same with other arrays."""
+
+        def named_weights(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
+            return {n: Weights(named.get(f"{kind}{n}.columns"), named[f"{kind}{n}.values"]) for n in weights}
+
+        both = named_weights("p", self.probabilities), named_weights("b", self.backoffs)
+        nodes = {n: OrderNodes(*(named.get(f"n{n}.{name}") for name in OrderNodes._fields)) for n in self.nodes}
+        return Estimated(*both, self.seconds, nodes)
+
+
+def word_ids(keys: Any, order: int, bits: int, position: int) -> Any:
+    """Return (G,) int64, the id of one word of each n-gram."""
+    return (words_at(keys, order, bits, position) - np.uint64(1)).view(np.int64)

@@ -1,0 +1,160 @@
+"""Estimate the probabilities and backoffs of a part, by modified Kneser-Ney or `plain_count_smoothing`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.counts.vocabulary import START_ID, UNK_ID
+from mgpu_ngram.core.models.arpa import ZERO_LOG10
+from mgpu_ngram.core.ngrams.discounts import Discounts
+from mgpu_ngram.engine.estimate.adjusted_counts import split_places
+from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Order, OrderNodes, Part, Unigrams, Weights
+from mgpu_ngram.engine.memory.threads import side_by_side
+from mgpu_ngram.kernels.common.count_true import count_true
+from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.estimate.interpolate import interpolate
+from mgpu_ngram.kernels.estimate.log10_values import log10_values
+from mgpu_ngram.kernels.estimate.smooth_contexts import Rule, smooth_contexts
+from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
+from mgpu_ngram.kernels.estimate.weigh_contexts import weigh_contexts
+
+CONTEXTS_AT_ONCE = 1 << 24  # contexts whose counts are summed together
+MIN_BACKOFF = np.finfo(np.float32).tiny  # least backoff of a context: no reader accepts a log10 backoff of -inf
+
+
+def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: EstimateOptions) -> Unigrams:
+    """Return probabilities of single words; <unk> gets its share of the uniform distribution.
+
+    <s> gets 1, as in lmplz.
+    """
+    xp, f = array_module(count_V), np.float32
+    kinds = xp.array([[count_true(kept_V & kind_V) for kind_V in (count_V == 1, count_V == 2, count_V > 2)]], np.uint32)
+    total = count_V.sum().reshape(1)
+    _, gamma = weigh_contexts(total, kinds, count_V[~kept_V].sum().reshape(1), discounts)
+    uniform = f(1) / f(max(options.vocab_pad, count_true(kept_V) - 1))
+    discount_V = xp.asarray(np.array([0, *discounts], f))[xp.minimum(count_V, 3)]
+    prob_V = (count_V.astype(f) - discount_V) / total.astype(f)
+    if options.interpolate_unigrams:
+        prob_V = prob_V + gamma * uniform
+    else:
+        prob_V[UNK_ID] += gamma[0]
+    prob_V[START_ID] = 1
+    return Unigrams(prob_V, kept_V)
+
+
+def estimate_part(
+    part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, threads: int = 1
+) -> Estimated:
+    """Return probabilities and backoffs of a part.
+
+    rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
+    prob_V   (V,) float32, probabilities of single words
+    split_L  (H * V,) float32, probabilities of split bigrams
+    threads  as for `side_by_side`, one order each
+    """
+    backoffs, nodes = dict[int, Weights](), dict[int, OrderNodes]()
+
+    def prepared(n: int) -> tuple[int, Callable[[Any], tuple[Any, Weights]]]:
+        return n, _estimator(part.orders[n], rules[n])
+
+    def interpolated() -> Iterator[tuple[Order, Any]]:
+        lower_L = _of_words(prob_V, rules[1])
+        for n, estimate in side_by_side(prepared, sorted(part.orders), threads):
+            if n == 3 and split_L is not None:
+                lower_L = array_module(lower_L).concatenate([lower_L, split_L])
+            lower_L, backoffs[n - 1] = estimate(lower_L)
+            del estimate  # frees memory: it holds arrays of contexts
+            yield part.orders[n], lower_L
+
+    def weights(made: tuple[Order, Any]) -> tuple[int, Weights]:
+        order, prob_R = made
+        columns, values = order.keys, prob_R if isinstance(rules[order.n], Rule) else log10_values(prob_R)
+        if order.marked_R is not None and not order.links:
+            kept = array_module(values).flatnonzero(~order.marked_R)
+            columns, values = columns[:, kept], values[kept]
+        return order.n, Weights(columns, values)
+
+    for n, order in part.orders.items():
+        if order.links:
+            suffix_R = None if n == 2 else order.suffix_R
+            nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
+    return Estimated(dict(side_by_side(weights, interpolated(), threads)), backoffs, nodes=nodes)
+
+
+def _of_words(prob_V: Any, rule: Discounts | Rule) -> Any:
+    """Return the probabilities of single words as an estimator needs them."""
+    if isinstance(rule, Rule):
+        return array_module(prob_V).maximum(log10_values(prob_V), np.float32(ZERO_LOG10))
+    return prob_V
+
+
+def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[Any, Weights]]:
+    """Return a function of the probabilities of the lower order, to be called once, that returns (probabilities of the
+    n-grams of one order, backoffs of their contexts).
+
+    Probabilities, also those of the lower order, are log10 values if `rule` is a Rule.
+    """
+    xp = array_module(order.count_R)
+    if order.links:
+        contexts, C = None, len(order.links.first_M1) - 1
+    else:
+        [(contexts, sizes_C)] = count_prefixes(order.keys, order.bits, order.n - 1, order.n - 1)
+        C = len(sizes_C)
+    if isinstance(rule, Rule):
+        first_C1 = xp.zeros(C + 1, np.int64)
+        if order.links:
+            first_C1[:] = order.links.first_M1
+        else:
+            xp.cumsum(sizes_C, out=first_C1[1:])
+
+        def smooth(lower_L: Any) -> tuple[Any, Weights]:
+            arrays = order.count_R, order.marked_R, order.suffix_R, lower_L, first_C1
+            prob_R, backoff_C = smooth_contexts(*arrays, rule)
+            return prob_R, Weights(contexts, backoff_C)
+
+        return smooth
+    context_R = order.links.history_R if order.links else _contexts(sizes_C, len(order))
+    total_C, gamma_C = _weighed(order, context_R, C, rule)
+
+    def estimate(lower_L: Any) -> tuple[Any, Weights]:
+        prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
+        return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_BACKOFF, out=gamma_C)))
+
+    return estimate
+
+
+def _weighed(order: Order, context_R: Any, contexts: int, rule: Discounts) -> tuple[Any, Any]:
+    """Return (the sum of adjusted counts, the mass left to the lower order) of each context, (C,) float32.
+
+    Exact sums take 20 bytes a context, so they are made for some contexts after others.
+    """
+    xp = array_module(context_R)
+    total_C, gamma_C = xp.empty(contexts, np.float32), xp.empty(contexts, np.float32)
+    cuts = [*range(0, contexts, CONTEXTS_AT_ONCE), contexts]
+    rows = to_host(xp.searchsorted(context_R, xp.asarray(np.array(cuts, np.uint32)))).tolist()
+    for (first, last), (begin, end) in zip(pairwise(cuts), pairwise(rows), strict=True):
+        context_P, count_P = context_R[begin:end], order.count_R[begin:end]
+        marked_P = None if order.marked_R is None else order.marked_R[begin:end]
+        sums = sum_contexts(context_P, count_P, marked_P, last - first, first)
+        weigh_contexts(*sums, rule, out=(total_C[first:last], gamma_C[first:last]))
+    return total_C, gamma_C
+
+
+def split_probs(part: Part, split: Sequence[int], rule: Discounts | Rule, prob_V: Any) -> tuple[Any, Any]:
+    """Return (places among split bigrams, probabilities (P,) float32) of a part's split bigrams: whole contexts."""
+    bigrams = part.orders[2]
+    place_R = split_places(bigrams.word(0), bigrams.word(1), split, len(prob_V))
+    mine = (place_R >= 0).nonzero()[0]
+    return place_R[mine], _estimator(bigrams, rule)(_of_words(prob_V, rule))[0][mine]
+
+
+def _contexts(sizes_C: Any, rows: int) -> Any:
+    """Return (R,) uint32, the context of each row, from the number of rows of each context."""
+    starts_R = array_module(sizes_C).zeros(rows, np.uint32)
+    starts_R[sizes_C.cumsum()[:-1]] = 1
+    return starts_R.cumsum(dtype=np.uint32)

@@ -1,0 +1,1 @@
+"""Documents of a crawl: their perplexities, limits, output and figures."""

@@ -1,0 +1,1 @@
+"""Training of topic models by collapsed Gibbs sampling, and its measures."""

@@ -1,0 +1,1 @@
+"""Devices, budgets, copies and spills: all that knows how much memory a task may take."""

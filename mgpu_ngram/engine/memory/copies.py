@@ -1,0 +1,183 @@
+"""Copy arrays between the host and a device: large ones in slices by threads, small ones packed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.engine.memory.device import pinned_buffer, to_device
+from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from mgpu_ngram.kernels.intrinsics import copy_from
+
+COPY_THREADS, COPY_SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU
+ARRAY_ALIGNMENT_BYTES = 256  # arrays that are copied together start at multiples of this
+
+
+def to_host_fast(array: Any) -> np.ndarray:
+    """Return a copy of a large CuPy array in host memory; NumPy unchanged.
+
+    Several threads copy through pinned buffers: at 20 GB/s and more, where one thread without them has 3.5 GB/s.
+    """
+    if isinstance(array, np.ndarray) or array.nbytes < COPY_SLICE_BYTES:
+        return to_host(array)
+    host = np.empty(array.shape, array.dtype)
+
+    def copy(stream: Any, pinned: np.ndarray, source: Any, target: np.ndarray) -> None:
+        source.get(stream=stream, out=pinned, blocking=True)
+        np.copyto(target, pinned)
+
+    _copy_in_slices(array, host, copy)
+    return host
+
+
+def to_device_fast(array: Any, device: str) -> Any:
+    """Copy to the device as `to_host_fast` copies to the host; an array on the device is returned unchanged."""
+    if isinstance(array, np.ndarray) and array.nbytes < COPY_SLICE_BYTES:
+        return to_device(array, device)
+    return to_device_together([array], device)[0]
+
+
+def move_to(array: Any, device: str) -> Any:
+    """Return an array, or a list of numbers, on a device, from any device."""
+    if device == "gpu":
+        return to_device_fast(array if on_gpu(array) else np.asarray(array), device)
+    return to_host_fast(array) if on_gpu(array) else np.asarray(array)
+
+
+def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
+    """Return the arrays as `to_device_fast` does, with one copy: many small copies take longer."""
+    here = [a for a in arrays if isinstance(a, np.ndarray)]
+    if device == "cpu" or not here:
+        return list(arrays)
+    import cupy
+
+    starts = [0, *np.cumsum([-(-a.nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES for a in here]).tolist()]
+    packed = cupy.empty(starts[-1], np.uint8)
+    pieces: list[tuple[int, np.ndarray]] = []  # contiguous bytes, and their start in `packed`
+    for start, array in zip(starts, here, strict=False):
+        rows = [array.reshape(-1)] if array.flags.c_contiguous else list(array)
+        pieces += [(start + i * row.nbytes, row.view(np.uint8)) for i, row in enumerate(rows)]
+    first_P = np.array([first for first, _ in pieces], np.int64)
+    address_P = np.array([row.ctypes.data for _, row in pieces], np.int64)
+    size_P = np.array([row.nbytes for _, row in pieces], np.int64)
+
+    def fill(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
+        for first, last in slices:
+            _pack(first_P, address_P, size_P, first, last, pinned)
+            packed[first:last].set(pinned[: last - first], stream=stream)
+            stream.synchronize()
+
+    _in_threads(_to_device, fill, _slices(starts[-1], COPY_SLICE_BYTES))
+    copies = iter(
+        packed[start : start + a.nbytes].view(a.dtype).reshape(a.shape) for start, a in zip(starts, here, strict=False)
+    )
+    return [next(copies) if isinstance(a, np.ndarray) else a for a in arrays]
+
+
+@njit(nogil=True, cache=True)
+def _pack(first_P, address_P, size_P, first, last, out):
+    """Copy bytes `first` to `last` - 1 of all pieces to `out`.
+
+    One call, because threads would wait for the GIL after each piece.
+    """
+    for p in range(np.searchsorted(first_P, first, "right") - 1, len(first_P)):
+        if first_P[p] >= last:
+            break
+        a, b = max(first, first_P[p]), min(last, first_P[p] + size_P[p])
+        if a < b:
+            copy_from(out, a - first, address_P[p] + a - first_P[p], b - a)  # type: ignore[call-arg]
+
+
+def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int = 1) -> None:
+    """Call use(first, bytes) for slices of a contiguous array; bytes are in host memory, from byte `first` on.
+
+    `threads` threads call it, and a few more if a GPU copies. For a CuPy array, the bytes are in a buffer that is
+    valid only during the call.
+    """
+    flat = array.reshape(-1).view(np.uint8)
+    if on_gpu(array):
+        half = COPY_SLICE_BYTES // 2
+
+        def copy(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
+            halves = pinned[:half], pinned[half:]  # one is filled while the other is used
+
+            def start(i: int) -> np.ndarray:
+                first, last = slices[i]
+                return flat[first:last].get(stream=stream, out=halves[i % 2][: last - first], blocking=False)
+
+            coming = start(0)
+            try:
+                for i, (first, _) in enumerate(slices):
+                    stream.synchronize()
+                    here = coming
+                    if i + 1 < len(slices):
+                        coming = start(i + 1)
+                    use(first, here)
+            finally:
+                stream.synchronize()  # `use` may have failed
+
+        _in_threads(_to_host, copy, _slices(len(flat), half), max(threads, COPY_THREADS))
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda part: use(part[0], flat[slice(*part)]), _slices(len(flat), COPY_SLICE_BYTES)))
+
+
+def _copy_in_slices(source: Any, target: np.ndarray, copy: Callable) -> None:
+    """Call copy(stream, pinned buffer, device slice, host slice) for all slices, in several threads."""
+
+    def copy_each(slices: Sequence[tuple], stream: Any, pinned: np.ndarray) -> None:
+        for a, b in slices:
+            copy(stream, pinned.view(target.dtype)[: len(b)], a, b)
+
+    if target.flags.c_contiguous and source.flags.c_contiguous:
+        source, target = source.reshape(-1), target.reshape(-1)
+    # Rows of a strided view are copied separately.
+    rows = [(source[i], target[i]) for i in np.ndindex(target.shape[:-1])]
+    step = COPY_SLICE_BYTES // target.itemsize
+    slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
+    _in_threads(_to_host, copy_each, slices)
+
+
+def _slices(size: int, step: int) -> list[tuple[int, int]]:
+    return [(i, min(i + step, size)) for i in range(0, size, step)]
+
+
+class _Way:
+    """Pinned buffers for copies in one direction, to the device or to the host, one copy at a time."""
+
+    def __init__(self) -> None:
+        self.taken = threading.Lock()
+        self.buffers: dict[int, np.ndarray] = {}  # by thread
+
+    def buffer(self, thread: int) -> np.ndarray:
+        if thread not in self.buffers:
+            self.buffers[thread] = pinned_buffer(COPY_SLICE_BYTES)
+        return self.buffers[thread]
+
+
+_to_device, _to_host = _Way(), _Way()
+
+
+def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int = COPY_THREADS) -> None:
+    """Call fn(slices, stream, pinned buffer) in several threads, each with neighbouring slices.
+
+    Neighbouring, because a file is locked for other threads while a thread writes to it.
+    """
+    import cupy
+
+    device = cupy.cuda.Device()
+    cupy.cuda.get_current_stream().synchronize()
+    each = max(1, -(-len(slices) // threads))
+
+    def run(first: int) -> None:
+        device.use()
+        stream, pinned = cupy.cuda.Stream(non_blocking=True), way.buffer(first // each)
+        fn(slices[first : first + each], stream, pinned)
+
+    with way.taken, ThreadPoolExecutor(threads) as pool:
+        list(pool.map(run, range(0, len(slices), each)))

@@ -1,0 +1,112 @@
+"""Keep intermediate results on the device; spill to host memory, then to disk."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+
+from mgpu_ngram.core.storage.checkpoint_entries import ENTRY_SUFFIX, save_entry
+from mgpu_ngram.core.storage.output import new_file
+from mgpu_ngram.core.storage.safetensors import load_arrays
+from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
+from mgpu_ngram.engine.memory.budget import Budget, hold
+from mgpu_ngram.engine.memory.copies import to_device_together, to_host_fast
+from mgpu_ngram.kernels.dispatch import on_gpu
+
+SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
+FILE_ALIGNMENT_BYTES = 64  # bytes: where arrays of a new file begin
+
+
+class HasArrays(Protocol):
+    """A result that consists of named arrays."""
+
+    def arrays(self) -> dict[str, Any]: ...
+
+    def with_arrays(self, named: dict[str, Any]) -> Self: ...
+
+
+A = TypeVar("A", bound=HasArrays)
+
+
+class _InHostMemory:
+    """Arrays of a result, counted as held in host memory while the result lives."""
+
+    def __init__(self, host_bytes: int):
+        self.host_bytes = host_bytes
+
+
+def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] | None = None) -> A:
+    """Return the result, kept on its device or moved to host memory or a file, depending on the budget.
+
+    folder  folder of the file
+    store   store(result, folder) writes the file and returns the result without its arrays; the default is `to_file`
+    """
+    arrays = result.arrays()
+    nbytes = sum(array.nbytes for array in arrays.values())
+    if nbytes and all(_is_in_file(array) for array in arrays.values() if array.nbytes):
+        return result
+    if budget.device == "gpu" and all(map(on_gpu, arrays.values())) and budget.place(nbytes) == "device":
+        return result
+    if not budget.fits_host(nbytes):
+        return (store or to_file)(result, folder)
+    on_host = result_to_device(result, "cpu")
+    on_host.__dict__["_held"] = hold(_InHostMemory(nbytes))
+    return on_host
+
+
+def to_file(result: A, folder: str) -> A:
+    """Return the result as memory-mapped views of an unlinked file; the disk space is freed with the last view."""
+    arrays = result_to_device(result, "cpu").arrays()
+    path = save_entry(folder, SPILLED, [], arrays, {}, durable=False)
+    views = load_arrays(path, verify=False)[0]
+    os.unlink(path)
+    return result.with_arrays({name: views[name] for name in arrays})
+
+
+def _is_in_file(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and file_place_of(array) is not None
+
+
+def new_arrays(rows: Mapping[str, tuple[int, Any]], budget: Budget, folder: str) -> dict[str, np.ndarray]:
+    """Return new arrays in host memory, or in an unlinked file if the budget has no room there.
+
+    rows    number of elements and dtype of each array, by name
+    folder  folder of the file
+
+    Raises RunError when the disk is full.
+    """
+    sizes = {name: n * np.dtype(dtype).itemsize for name, (n, dtype) in rows.items()}
+    rooms = [-(-size // FILE_ALIGNMENT_BYTES) * FILE_ALIGNMENT_BYTES for size in sizes.values()]
+    nbytes = sum(rooms)
+    if not nbytes or budget.fits_host(nbytes):
+        return {name: np.empty(n, dtype) for name, (n, dtype) in rows.items()}
+    path = f"{folder}/{SPILLED}-{secrets.token_hex(8)}{ENTRY_SUFFIX}"
+    with new_file(path) as sink:
+        _allocate(sink.file.fileno(), 0, nbytes)  # or a full disk would end this process when it writes to the map
+    whole = map_file(os.open(path, os.O_RDWR | os.O_CLOEXEC), writable=True)
+    os.unlink(path)
+    starts = itertools.accumulate(rooms, initial=0)
+    return {
+        name: whole[start : start + sizes[name]].view(dtype)
+        for (name, (_, dtype)), start in zip(rows.items(), starts, strict=False)
+    }
+
+
+def _allocate(descriptor: int, offset: int, nbytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, offset, nbytes)
+    else:  # macOS
+        os.truncate(descriptor, offset + nbytes)
+
+
+def result_to_device(result: A, device: str) -> A:
+    """Return a result with all its arrays on the device, or in host memory for "cpu"."""
+    arrays = result.arrays()
+    if device == "cpu":
+        return result.with_arrays({name: to_host_fast(array) for name, array in arrays.items()})
+    return result.with_arrays(dict(zip(arrays, to_device_together(list(arrays.values()), device), strict=True)))

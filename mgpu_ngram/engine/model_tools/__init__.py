@@ -1,0 +1,1 @@
+"""Changes of finished models: pruning, restricting, mixing, and KenLM binaries."""

@@ -1,0 +1,1 @@
+"""Rescoring of n-best lists and lattices, and the tuning of weights."""

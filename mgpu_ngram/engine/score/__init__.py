@@ -1,0 +1,1 @@
+"""Scores of text under a model, and the comparison of models."""

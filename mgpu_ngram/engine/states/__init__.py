@@ -1,0 +1,1 @@
+"""Models step by step: states, pieces of words, CTC, and mixtures."""

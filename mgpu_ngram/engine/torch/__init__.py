@@ -1,0 +1,1 @@
+"""PyTorch tensors as arrays, and operators that `torch.compile` keeps."""

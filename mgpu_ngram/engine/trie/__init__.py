@@ -1,0 +1,1 @@
+"""Models as tries: built, opened, shared by a host, and written."""

@@ -1,0 +1,176 @@
+"""The format of a file by its first bytes, and the error for a file without text that is given as text."""
+
+import gzip
+import io
+import json
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.read_text import read_blocks
+from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, compression, what_begins
+
+LINE = json.dumps({"id": 1, "text": "of the"}).encode() + b"\n"
+LONG_LINE = json.dumps({"title": 'a "b"', "text": "of the " * HEAD_BYTES}).encode() + b"\n"
+
+
+def npy():
+    file = io.BytesIO()
+    np.save(file, np.arange(3))
+    return file.getvalue()
+
+
+def zipped():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", "b")
+    return file.getvalue()
+
+
+def arrow():
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema({"text": pa.string()})):
+        pass
+    return sink.getvalue().to_pybytes()
+
+
+BINARY = {
+    "a KenLM binary model": b"mmap lm http://kheafield.com/code format version 5\n\0",
+    "an ARPA file": b"\r\n# made by hand\n\\data\\\nngram 1=3\n",
+    "an iARPA file of IRSTLM": b"iARPA\n\n\\data\\\n",
+    "a PNG image": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "a NumPy array": npy(),
+    "a ZIP archive": zipped(),
+    "an Arrow file": arrow(),
+    "a tar archive": b"name".ljust(257, b"\0") + b"ustar\x0000",
+    "a RIFF file (sound, image or video)": b"RIFF\x10\0\0\0WEBPVP8 ",
+    "a model file of mgpu-ngram": (60).to_bytes(8, "little") + b'{"__metadata__": {"metadata": "mgpu_ngram model"}}',
+    "a safetensors file": (9).to_bytes(8, "little") + b'{"a": {}}',
+}
+TEXT = [
+    b"",
+    b"of the\n",
+    b"\n\n{}\n",
+    b"{of the}\n",
+    b'{"of the"}\n',
+    b"[1, 2]\n",
+    b"{" + b"x" * HEAD_BYTES,
+    b"\\data\\ is a word here\n",
+    b"RIFF raff\n",
+    b"BZhurst\n",
+    b"\xef\xbb\xbfof the\n",
+    "\u00ff\u00fe in Latin\n".encode(),
+    b"of\0the\n",  # a NUL ends a word
+    b"of\0the\0value\0of\0this\n\n",
+    "καὶ\0ὁ λόγος\n".encode(),
+    b"a\0b",
+    b"a\0b\0",
+    b"\0\xff",
+    "caf\u00e9\0the value of it\n".encode("latin-1"),
+    "caf\u00e9\0the values of this\n".encode("latin-1"),
+    "\u201ccaf\u00e9\u201d\0the values\0of it\n".encode("cp1252"),
+]
+
+
+@pytest.mark.parametrize(("what", "head"), BINARY.items(), ids=lambda value: value if isinstance(value, str) else "")
+def test_other_formats_are_refused_as_text(tmp_path, what, head):
+    assert what_begins(head) == what
+    (tmp_path / "a.txt").write_bytes(b"of the\n")
+    (tmp_path / "b c.txt").write_bytes(head)
+    for inputs in tmp_path, [tmp_path / "b c.txt"]:  # a folder that holds the file, and the file
+        with pytest.raises(InputError) as error:
+            open_corpus(inputs)
+        assert str(error.value) == f"{str(tmp_path / 'b c.txt')!r} is {what}, not text; give only text files"
+    assert open_corpus(tmp_path / "b c.txt", unit="byte").size_bytes == len(head)
+
+
+@pytest.mark.parametrize("head", TEXT)
+def test_text_is_accepted(tmp_path, head):
+    assert what_begins(head[:HEAD_BYTES]) == "" == compression(head)
+    (tmp_path / "text").write_bytes(head)
+    assert open_corpus(tmp_path / "text").size_bytes == len(head)
+
+
+@pytest.mark.parametrize(
+    ("head", "column", "key"),
+    [
+        (LINE, "text", "text"),
+        (LINE, "id", "id"),
+        (LINE, "body", "KEY"),
+        (LONG_LINE, "body", "body"),
+        (b"\xef\xbb\xbf" + LINE, "text", "text"),
+    ],
+)
+def test_json_lines_are_refused(tmp_path, head, column, key):
+    path = tmp_path / "docs 1.jsonl"
+    path.write_bytes(head)
+    with pytest.raises(InputError) as error:
+        open_corpus(path, text_column=column)
+    assert str(error.value) == (
+        f"{str(path)!r} holds JSON lines, which are not read; give the text in them as a column of a Parquet file, or "
+        f"as lines: jq -r .{key} '{path}' > text.txt"
+    )
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-32"])
+@pytest.mark.parametrize("order", ["", "-LE", "-BE"])
+def test_wide_text_is_refused(tmp_path, encoding, order):
+    path = tmp_path / "wide"
+    path.write_bytes(("\ufeff" * bool(order) + "of the\n").encode(encoding + order))
+    with pytest.raises(InputError, match=f"is {encoding} text, .* UTF-8; convert it: iconv -f {encoding} -t UTF-8 /"):
+        open_corpus(path)
+
+
+SENTENCES = {
+    "English": "the value of the \u201cexpression\u201d\n",
+    "German": "über größere Wörter fällt es schwer\n",
+    "Greek": "Ἐν ἀρχῇ ἦν ὁ λόγος, καὶ ὁ λόγος ἦν πρὸς τὸν θεόν\n",
+    "Chinese": "太初有道,道与神同在\n",
+    "emoji": "\U0001f600 \U0001f600 of the value\n",
+    "JSON": json.dumps({"text": "of the"}) + "\n",
+}
+
+
+@pytest.mark.parametrize("text", SENTENCES.values(), ids=SENTENCES)
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_wide_text_without_a_mark_is_refused(tmp_path, text, encoding):
+    path = tmp_path / "wide"
+    for copies in 1, 500:  # a short file, and one that is longer than a head
+        path.write_text(text * copies, encoding)
+        name = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
+        with pytest.raises(InputError) as error:
+            open_corpus(path)
+        assert str(error.value) == (
+            f"{str(path)!r} is {name} text, but text must be UTF-8; convert it: iconv -f {name} -t UTF-8 {path}"
+        )
+    assert what_begins(text.encode()) in ("", "JSON lines")
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "float32"])
+def test_numbers_are_no_wide_text(dtype):
+    for numbers in np.arange(2000), np.arange(65, 2065) % 256, np.r_[0, 50000:52000]:
+        assert what_begins(numbers.astype(dtype).tobytes()) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (LINE, "holds JSON lines"),
+        (BINARY["an ARPA file"], "is an ARPA file, not text"),
+        (gzip.compress(b"a\n"), "is gzip data"),
+    ],
+)
+def test_compressed_files_are_refused_when_they_are_read(tmp_path, head, message):
+    path = tmp_path / "packed.gz"
+    path.write_bytes(gzip.compress(head))
+    for unit in "word", "byte":
+        [chunk] = open_corpus(path, unit=unit).chunks(1 << 20)
+        if unit == "word":
+            with pytest.raises(InputError, match=f"packed.gz' {message}"):
+                list(read_blocks(chunk, unit, 1 << 20))
+        else:
+            assert b"".join(block.data.tobytes() for block in read_blocks(chunk, unit, 1 << 20)) == head
