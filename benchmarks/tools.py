@@ -41,9 +41,9 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "tools/": ("engine.model_tools.mix", "engine.model_tools.prune", "engine.model_tools.restrict"),
     "tools/mix": ("engine.model_tools.mix",),
     "tools/nodes": ("engine.model_tools.backoff_nodes",),
-    "tools/open": ("engine.trie.open_model", "engine.score.score_chunk"),
+    "tools/open": ("engine.trie.open_model", "engine.score.replica"),
     "tools/prune": ("engine.model_tools.prune", "engine.model_tools.restrict"),
-    "tools/score": ("engine.trie.open_model", "engine.score.score_chunk"),
+    "tools/score": ("engine.trie.open_model", "engine.score.replica"),
     "tools/sort": (),
     "tools/tune": ("engine.model_tools.mix",),
 }

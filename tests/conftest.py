@@ -358,9 +358,9 @@ def run_out_of_memory(request):
     return fail
 
 
-def module_here(name):
-    """Return the module of a file beside this one."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+def support_module(name):
+    """Return the module of a file in tests/support."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("support") / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -369,13 +369,13 @@ def module_here(name):
 @pytest.fixture(scope="session")
 def planted():
     """Return the module planted_topics.py."""
-    return module_here("planted_topics")
+    return support_module("planted_topics")
 
 
 @pytest.fixture(scope="session")
 def binaries():
     """Return the module kenlm_binaries.py: a model as the files that KenLM wrote, and its scores."""
-    return module_here("kenlm_binaries")
+    return support_module("kenlm_binaries")
 
 
 @pytest.fixture(
@@ -403,19 +403,19 @@ def put(tmp_path):
 @pytest.fixture(scope="session")
 def plain_model():
     """Return the class PlainModel: a random model of a seed, and a plain scorer of its words."""
-    return module_here("plain_model").PlainModel
+    return support_module("plain_model").PlainModel
 
 
 @pytest.fixture(scope="session")
 def plain_texts():
     """Return the class PlainTexts: the score of a text whose last word may be partial, from KenLM's module."""
-    return module_here("plain_texts").PlainTexts
+    return support_module("plain_texts").PlainTexts
 
 
 @pytest.fixture(scope="session")
 def plain_ctc():
     """Return the class PlainSearch: a slow search over the outputs of CTC."""
-    return module_here("plain_ctc").PlainSearch
+    return support_module("plain_ctc").PlainSearch
 
 
 @pytest.fixture
@@ -445,4 +445,4 @@ def wait_for_workers():
 @pytest.fixture(scope="session")
 def plain_backoff():
     """Return the class of plain_backoff.py: models whose rows sum to 1, as dictionaries."""
-    return module_here("plain_backoff").PlainBackoff
+    return support_module("plain_backoff").PlainBackoff

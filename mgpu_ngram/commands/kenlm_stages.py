@@ -21,14 +21,14 @@ from mgpu_ngram.stages.registry import STAGES
 from mgpu_ngram.stages.run_file import ClusterConfig, RunConfig
 
 
-def _is_read_again(path: str) -> bool:
+def is_read_again(path: str) -> bool:
     return os.path.isfile(path) or os.path.isdir(path)
 
 
 @contextmanager
 def regular_file(path: str, folder: str | None) -> Iterator[str]:
     """Yield the path of a file that is read more than once: its own, or that of a copy of a pipe in `folder`."""
-    if not os.path.exists(path) or _is_read_again(path):
+    if not os.path.exists(path) or is_read_again(path):
         yield path
         return
     scratch = scratch_folder(folder)
@@ -51,10 +51,10 @@ def run_stage(name: str, settings: dict[str, Any], target: Path | Target, memory
     made = fill(stage.config, {key: value for key, value in settings.items() if value is not None}, name)
     if isinstance(target, Path):
         target = Target(target, single_file=True)
-    return run_one(Job(stage, made, target), _config(Path(target.path or ""), memory), RunOptions(), quiet=True)
+    return run_one(Job(stage, made, target), stage_config(Path(target.path or ""), memory), RunOptions(), quiet=True)
 
 
-def _config(path: Path | None, memory: MemoryConfig) -> RunConfig:
+def stage_config(path: Path | None, memory: MemoryConfig) -> RunConfig:
     return RunConfig(path or Path(""), [], ClusterConfig(), memory, CHECKPOINT_SECONDS)
 
 

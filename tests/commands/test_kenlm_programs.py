@@ -383,7 +383,7 @@ def test_a_bug_does_not_hint_at_a_flag_that_is_missing(run, arpa, tmp_path, monk
     def fail(*_):
         raise KeyError("x")
 
-    monkeypatch.setattr("mgpu_ngram.commands.kenlm_stages.folder_of", fail)
+    monkeypatch.setattr("mgpu_ngram.commands.kenlm.folder_of", fail)
     done = run("kenlm-build_binary", arpa, tmp_path / "made")
     assert (done.status, done.err) == (1, "kenlm-build_binary: the run failed: KeyError: 'x'\n")
 

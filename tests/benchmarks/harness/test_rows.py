@@ -177,7 +177,7 @@ def test_benches_name_the_code_that_they_measure(name):
     modules, stored = open_bench(name).MEASURES, RESULTS / f"{name}.csv"
     for row in read_rows(stored) if stored.is_file() else []:
         assert check.group_of(row.kernel, modules) is not None, row.kernel
-    called = measured_code.files_of([f"benchmarks.{name}", *BY_NAME.get(name, [])])
+    called = measured_code.files_of([BENCHES[name].removeprefix("mgpu_ngram."), *BY_NAME.get(name, [])])
     for module in {module for group in modules.values() for module in group}:
         path = measured_code.module_file(f"mgpu_ngram.{module}")
         assert path and path.name in (f"{module.split('.')[-1]}.py", "__init__.py"), f"no module {module}"

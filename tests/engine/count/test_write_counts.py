@@ -236,7 +236,7 @@ def test_encoded_shards_are_those_of_the_host(columns, min_count, rows, to_runs,
     assert len(on_device) == sum(encoded) and any(on_device) == (rows > 7)  # if 6 rows fit, only an empty shard does
 
 
-@pytest.mark.parametrize("where", ["write.summaries", "encode_pages.pack_deltas"])
+@pytest.mark.parametrize("where", ["write_counts.summaries", "parquet_pages.pack_deltas"])
 def test_the_host_writes_the_shards_of_a_full_device(where, to_runs, write, gpu_budget, monkeypatch):
     runs, vocabulary = to_runs([plain_tables(seed) for seed in range(5)]), vocabulary_of(WORDS)
     runs = [replace(run, tables={n: [on_host(t) for t in ts] for n, ts in run.tables.items()}) for run in runs]
@@ -247,7 +247,7 @@ def test_the_host_writes_the_shards_of_a_full_device(where, to_runs, write, gpu_
         tried.append(args)
         raise MemoryError
 
-    monkeypatch.setattr(f"mgpu_ngram.engine.{where}", full)
+    monkeypatch.setattr(f"mgpu_ngram.engine.count.{where}", full)
     assert write(runs, gpu_budget, vocabulary)[:2] == expected[:2] and tried
 
 

@@ -123,7 +123,7 @@ def test_arrays_of_two_gpus_are_refused():
 
 def test_stopwatch_charges_each_second_once(device, monkeypatch):
     times = iter([10.0, 12.0, 15.0, 15.5])
-    monkeypatch.setattr("mgpu_ngram.engine.memory.device.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("mgpu_ngram.engine.memory.stopwatch.time.perf_counter", lambda: next(times))
     watch = Stopwatch(device, _last=next(times))
     for stage in ("read", "count", "read"):
         watch.lap(stage)
@@ -133,7 +133,7 @@ def test_stopwatch_charges_each_second_once(device, monkeypatch):
 
 def test_waiting_time_is_divided_like_busy_time(monkeypatch):
     times = iter([10.0, 16.0, 18.0])
-    monkeypatch.setattr("mgpu_ngram.engine.memory.device.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("mgpu_ngram.engine.memory.stopwatch.time.perf_counter", lambda: next(times))
     watch = Stopwatch("cpu", {"read": 1.0}, _last=next(times))
     watch.lap_shared({"read": 20.0, "copy": 10.0})
     assert watch.seconds == {"read": 5.0, "copy": 2.0}
@@ -212,7 +212,7 @@ def test_memory_of_a_failed_attempt_is_freed_before_the_next():
 
 
 def test_memory_guard_gives_the_numbers_and_the_way_out(monkeypatch):
-    monkeypatch.setattr("mgpu_ngram.engine.memory.device.free_bytes", lambda device: 12_345)
+    monkeypatch.setattr("mgpu_ngram.engine.memory.out_of_memory.free_bytes", lambda device: 12_345)
     with pytest.raises(RunError) as error, memory_guard("counting n-grams", "cpu"):
         raise MemoryError("cannot allocate\n9 GiB")
     assert str(error.value) == (
