@@ -12,7 +12,7 @@ from mgpu_ngram.cluster.devices import resolve_device
 from mgpu_ngram.core.documents.buckets import read_cutoffs
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.files import check_path
-from mgpu_ngram.core.models.model_file import identify, is_probing_file
+from mgpu_ngram.core.models.model_head import identify, read_head
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.filter.files import LINES_FIELD
 from mgpu_ngram.engine.filter.score_documents import DocumentScores
@@ -109,9 +109,10 @@ class DocumentFilter:
 
     def _model(self, paths: ModelPaths, threads: int) -> DocumentModel:
         def scoring(path: str) -> ScoreOptions:
-            index = "keys" if is_probing_file(path) else "edge"
+            head = read_head(path)
+            index = "keys" if head.is_probing else "edge"
             return ScoreOptions(
-                os.path.abspath(path), identify(path), index, read_threads=threads, verify=self.config.verify
+                os.path.abspath(path), head.identity, index, read_threads=threads, verify=self.config.verify
             )
 
         tokenizer = os.path.abspath(paths.tokenizer) if paths.tokenizer else ""

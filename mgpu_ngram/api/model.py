@@ -16,8 +16,8 @@ from mgpu_ngram.api.functions import estimate_arrays
 from mgpu_ngram.api.model_states import ModelStates
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.files import check_path
-from mgpu_ngram.core.models.model_file import BackoffModel, identify, is_probing_file
+from mgpu_ngram.core.models.model_file import BackoffModel
+from mgpu_ngram.core.models.model_head import ModelHead, read_head
 from mgpu_ngram.core.ngrams.words import Words, line_of
 from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
 from mgpu_ngram.engine.memory.device import device_of, synchronize, to_device
@@ -46,15 +46,14 @@ class Model(ModelStates):
         model: BackoffModel | KeyedModel,
         device: str = "auto",
         index: str = "edge",
-        path: str | Path | None = None,
+        path: str | Path | ModelHead | None = None,
     ):
         check_index(index)
         self._model, self.device, self.path = model, resolve_device(device), None
         if path is not None:
-            check_path(path, "path")
-        local = None if path is None else Path(path).expanduser().absolute()
-        if local and local.is_file():  # other processes load the same model from this file
-            self.path, self.identity = local, identify(local)
+            head = read_head(path)
+            if Path(head.path).is_file():  # other processes load the same model from this file
+                self.path, self.identity = Path(head.path).absolute(), head.identity
         self._index, self._loading = index, threading.Lock()
         self._number = number_of(self)
 
@@ -70,12 +69,12 @@ class Model(ModelStates):
         Raises InputError for other files, and for a damaged file; for an ARPA file with the line. The n-grams of a
         probing model are recovered when a call other than scoring needs them, which may also raise InputError.
         """
-        check_path(path, "path")
+        head = read_head(path)
         device = resolve_device(device)
         check_index(index)
-        if index == "edge" and is_probing_file(path):
-            return cls(open_keyed(path), device, index, path)
-        return cls(open_model(path, device, cpu_cores(), verify=verify), device, index, path)
+        if index == "edge" and head.is_probing:
+            return cls(open_keyed(head), device, index, head)
+        return cls(open_model(head, device, cpu_cores(), verify=verify), device, index, head)
 
     @cached_property
     def arrays(self) -> BackoffModel:

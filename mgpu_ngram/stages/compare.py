@@ -95,7 +95,7 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
         return Target(arguments.output or None)
 
     def check(self, config: CompareConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.models.model_file import check_models
+        from mgpu_ngram.core.models.model_head import check_models
 
         check_models(config.models, made)
 

@@ -30,16 +30,12 @@ def opening_seconds(model: str, scores_only: bool = False) -> float:
 
     0 for a model file of any size: the file is mapped, and the CPU compares the checksums for a GPU, too.
     """
-    from mgpu_ngram.core.models.model_file import is_kenlm_file, is_model_file, is_probing_file
+    from mgpu_ngram.core.models.model_head import read_head
 
     if not os.path.isfile(model):
         return math.inf
-    if is_model_file(model) or (scores_only and is_probing_file(model)):
+    head = read_head(model)
+    if head.is_model_file or (scores_only and head.is_probing):
         return 0.0
-    pairs = 0
-    if is_kenlm_file(model):
-        from mgpu_ngram.core.models.file_kind import identify_file
-
-        found = identify_file(model)
-        pairs = found["orders"][0] ** 2 if found["type"].startswith("probing") else 0
-    return os.path.getsize(model) / ARPA_BYTES + pairs / KEY_PAIRS
+    pairs = head.kenlm.counts[0] ** 2 if head.kenlm and head.is_probing else 0
+    return head.size_bytes / ARPA_BYTES + pairs / KEY_PAIRS

@@ -83,7 +83,7 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
         return Target(arguments.output)
 
     def check(self, config: DistributionConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.models.model_file import check_models
+        from mgpu_ngram.core.models.model_head import check_models
         from mgpu_ngram.jobs.distribution.sizes import known_facts
 
         check_models([config.model], made)

@@ -71,7 +71,7 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
 
     def check(self, config: MixConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.inputs.corpus import open_corpus
-        from mgpu_ngram.core.models.model_file import check_models
+        from mgpu_ngram.core.models.model_head import check_models
 
         check_models(config.models, made)
         if config.tune is not None:

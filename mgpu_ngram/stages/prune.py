@@ -118,7 +118,7 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
     def check(self, config: PruneConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.counts.counts import read_counts
         from mgpu_ngram.core.inputs.corpus import open_corpus
-        from mgpu_ngram.core.models.model_file import check_models
+        from mgpu_ngram.core.models.model_head import check_models
 
         check_models([config.model], made)
         if config.vocabulary is not None:

@@ -102,7 +102,7 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         check_file(path, overwrite)
 
     def check(self, config: ScoreConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.models.model_file import check_models
+        from mgpu_ngram.core.models.model_head import check_models
 
         check_models([config.model], made)
 

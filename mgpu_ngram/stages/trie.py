@@ -107,7 +107,7 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         return config
 
     def check(self, config: TrieConfig, made: Collection[str] = ()) -> None:
-        from mgpu_ngram.core.models.model_file import check_models
+        from mgpu_ngram.core.models.model_head import check_models
 
         check_models([config.model, *config.rest], made)
 

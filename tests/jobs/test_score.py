@@ -14,6 +14,7 @@ from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.models.model_head import ModelHead, read_head
 from mgpu_ngram.core.storage.output import check_free
 from mgpu_ngram.engine.score import replica, score_chunk
 from mgpu_ngram.engine.trie import replicas
@@ -164,9 +165,9 @@ def test_progress(arpa, lines, here, whole):
 
 def test_a_model_that_changes_during_the_run(arpa, lines, here, monkeypatch):
     """Between the driver's read and a worker's."""
-    before = score_job.identify(str(arpa))
+    before = read_head(str(arpa))
     arpa.write_text(arpa.read_text() + "\n")
-    monkeypatch.setattr(score_job, "identify", lambda path: before)
+    monkeypatch.setattr(score_job, "read_head", lambda path: before)
     with pytest.raises(
         RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ on this worker but was .* at the start; run again with the"
     ):
@@ -249,7 +250,7 @@ def test_a_process_keeps_several_models(arpa, lines, here, tmp_path, monkeypatch
     """One replica for each file and index; each is loaded once."""
     opened, real = [], replicas.open_model
     monkeypatch.setattr(replicas, "_held", OrderedDict())
-    monkeypatch.setattr(replicas, "open_model", lambda path, *a, **o: opened.append(path) or real(path, *a, **o))
+    monkeypatch.setattr(replicas, "open_model", lambda head, *a, **o: opened.append(head.path) or real(head, *a, **o))
     other = tmp_path / "other.arpa"
     other.write_text(arpa.read_text())
     for path, index in 2 * [(arpa, "edge"), (arpa, "btree"), (other, "edge")]:
@@ -357,11 +358,11 @@ def test_a_table_of_sentences_needs_no_words(arpa, lines, here, tmp_path):
     ],
 )
 def test_a_short_text_with_a_large_model_builds_no_edge_table(device, tokens, edge_table, index, expected, monkeypatch):
-    monkeypatch.setattr(score_job, "is_model_file", lambda _: True)
+    head = ModelHead("model", head=bytes(8) + b"{")
     monkeypatch.setattr(score_job, "describe_model", lambda _: {"orders": [30, 70], "edge_table": edge_table})
     made = score_job.ScoreConfig("model", ["text"], index=index)
-    assert score_job._index(made, int(tokens * score_job.TEXT_WORD_BYTES), device) == expected
+    assert score_job._index(made, head, int(tokens * score_job.TEXT_WORD_BYTES), device) == expected
 
 
 def test_the_index_of_an_arpa_file_is_the_edge_table(arpa):
-    assert score_job._index(score_job.ScoreConfig(str(arpa), ["text"]), 1, "cpu") == "edge"
+    assert score_job._index(score_job.ScoreConfig(str(arpa), ["text"]), read_head(arpa), 1, "cpu") == "edge"

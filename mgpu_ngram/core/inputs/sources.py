@@ -66,19 +66,19 @@ def file_source(name: str, location: str, unit: str, itemsize: int, text_column:
     return source
 
 
-def stored_head(name: str, location: str) -> tuple[bytes, int]:
-    """Return the first HEAD_BYTES of a file, as stored, and its size. Raises InputError when it cannot be read."""
+def stored_head(name: str, location: str, head_bytes: int = HEAD_BYTES) -> tuple[bytes, int]:
+    """Return the first bytes of a file, as stored, and its size. Raises InputError when it cannot be read."""
     if "://" not in location:
         try:
             with open(location, "rb") as file:
-                return file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size
+                return file.read(head_bytes), os.fstat(file.fileno()).st_size
         except OSError as error:
             error.filename = location  # a read that fails names no file
             raise unreadable(error) from None
     with remote_errors(name):
         fs, path = filesystem(location)
         size_bytes = fs.info(path)["size"]
-        head = fs.cat_file(path, start=0, end=min(HEAD_BYTES, size_bytes)) if size_bytes else b""
+        head = fs.cat_file(path, start=0, end=min(head_bytes, size_bytes)) if size_bytes else b""
     if size_bytes is None:
         raise InputError(f"the server does not tell the size of {name!r}; download it first")
     return head, size_bytes

@@ -119,11 +119,10 @@ class KenlmFile:
     search  the offset of the n-grams
     """
 
-    def __init__(self, path: str | Path):
-        """Read the header and the hashes of words. Raises InputError for a damaged file."""
+    def __init__(self, path: str | Path, head: bytes):
+        """Read the hashes of words; `head` has the first bytes of the file. Raises InputError for a damaged file."""
         self.name = str(path)
-        with open(path, "rb") as file:
-            self.header = read_header(self.name, file.read(4096))
+        self.header = read_header(self.name, head)
         self.data = np.memmap(path, np.uint8, "r").view(np.ndarray)
         at = self.header.size_bytes
         if self.header.is_trie:

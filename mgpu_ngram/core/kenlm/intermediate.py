@@ -36,9 +36,12 @@ def intermediate_counts(path: str | Path, head: bytes) -> list[int]:
     return [int(count) for count in found[1].split()]
 
 
-def intermediate_files(path: str | Path) -> list[Path]:
-    """Return the files of a model: the words, then the n-grams of each order. Raises InputError if one is missing."""
-    counts = intermediate_counts(path, Path(path).read_bytes()[:4096])
+def intermediate_files(path: str | Path, head: bytes) -> list[Path]:
+    """Return the files of a model: the words, then the n-grams of each order. Raises InputError if one is missing.
+
+    head  the contents of the file at `path`
+    """
+    counts = intermediate_counts(path, head)
     prefix = str(path).removesuffix(INTERMEDIATE_SUFFIX)
     files = [Path(f"{prefix}.{name}") for name in ("vocab", *range(1, len(counts) + 1))]
     for file, count, n in zip(files[1:], counts, range(1, len(counts) + 1), strict=True):
@@ -53,18 +56,21 @@ def intermediate_files(path: str | Path) -> list[Path]:
     return files
 
 
-def identify_intermediate(path: str | Path) -> str:
-    """Return the sizes and modification times of all files of a model."""
-    found = [os.stat(file) for file in (path, *intermediate_files(path))]
+def identify_intermediate(path: str | Path, head: bytes) -> str:
+    """Return the sizes and modification times of all files of a model; `head` as in `intermediate_files`."""
+    found = [os.stat(file) for file in (path, *intermediate_files(path, head))]
     return f"{sum(s.st_size for s in found):,} bytes of {max(s.st_mtime_ns for s in found)}"
 
 
-def read_intermediate(path: str | Path) -> tuple[Words, Iterator[Ngrams]]:
-    """Return (the words of a model, its n-grams by order). Raises InputError for missing and damaged files."""
-    vocabulary, *files = intermediate_files(path)
+def read_intermediate(path: str | Path, head: bytes) -> tuple[Words, Iterator[Ngrams]]:
+    """Return (the words of a model, its n-grams by order); `head` as in `intermediate_files`.
+
+    Raises InputError for missing and damaged files.
+    """
+    vocabulary, *files = intermediate_files(path, head)
     data = np.frombuffer(vocabulary.read_bytes(), np.uint8)
     ends = np.flatnonzero(data == 0)
-    count = intermediate_counts(path, Path(path).read_bytes()[:4096])[0]
+    count = intermediate_counts(path, head)[0]
     if len(ends) != count or not len(data) or data[-1] != 0 or not data.tobytes().startswith(b"<unk>\0"):
         raise InputError(
             f"{str(vocabulary)!r} does not hold {count:,} words that end with NUL, <unk> first; copy it again"

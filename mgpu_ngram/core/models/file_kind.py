@@ -39,18 +39,16 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     name, location = str(path), os.path.abspath(path)
     if os.path.lexists(location) and not os.path.isfile(location):
         raise InputError(f"{name!r} is not a regular file; give the path of a file")
-    head, size_bytes = stored_head(name, location)
-    compressed = compression(head)
-    head = (
-        first_text(Source(name, compressed, size_bytes, location), LOOK_BYTES) if compressed else _first_bytes(location)
-    )
+    head, size_bytes = stored_head(name, location, LOOK_BYTES)
+    if compressed := compression(head):
+        head = first_text(Source(name, compressed, size_bytes, location), LOOK_BYTES)
     what = what_begins(head)
     found: dict[str, Any] = {"format": what.removeprefix("a ").removeprefix("an ")}
     if what == heads.ARPA:
         found |= _arpa_header(name, head)
     elif what == heads.INTERMEDIATE and not compressed:
         counts = intermediate_counts(name, head)
-        size_bytes += sum(file.stat().st_size for file in intermediate_files(location))
+        size_bytes += sum(file.stat().st_size for file in intermediate_files(location, head))
         found |= {"order": len(counts), "orders": counts}
     elif what == heads.KENLM:
         header = read_header(name, head)
@@ -73,11 +71,6 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     elif not what:
         found = {"format": ("text" if is_utf8(head) and b"\0" not in head else "unknown") if head else "empty file"}
     return found | {"compression": compressed or None, "size_bytes": size_bytes}
-
-
-def _first_bytes(location: str) -> bytes:
-    with open(location, "rb") as file:
-        return file.read(LOOK_BYTES)
 
 
 def _arpa_header(name: str, head: bytes) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,22 +16,12 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.compress import without_compression
 from mgpu_ngram.core.inputs.decompress import first_text
 from mgpu_ngram.core.inputs.sources import Source, stored_head
-from mgpu_ngram.core.kenlm.binary_file import read_header
-from mgpu_ngram.core.kenlm.intermediate import identify_intermediate
 from mgpu_ngram.core.models.model_checks import contradiction
+from mgpu_ngram.core.models.model_head import read_head
 from mgpu_ngram.core.ngrams.trie import CODED, FILLED, TRIE_ARRAYS, Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.crc import append_crc32
-from mgpu_ngram.core.storage.file_heads import (
-    HEAD_BYTES,
-    INTERMEDIATE,
-    KENLM,
-    KENLM_SUFFIXES,
-    compression,
-    is_safetensors,
-    refuse_as_arpa,
-    what_begins,
-)
+from mgpu_ngram.core.storage.file_heads import KENLM, KENLM_SUFFIXES, compression
 from mgpu_ngram.core.storage.model_layout import EDGE_NUMBERS, FORMAT, FORMAT_VERSION
 from mgpu_ngram.core.storage.output import check_free, check_suffix
 from mgpu_ngram.core.storage.safetensors import array_crcs, has_format, load_arrays, save_arrays
@@ -183,7 +172,7 @@ def check_free_file(path: str | Path, overwrite: bool, format: str = "safetensor
         check_free(path, overwrite, "a model file", lambda file: has_format(file, FORMAT))
         check_suffix(path, "a model file", ".safetensors")
     else:
-        check_free(path, overwrite, KENLM, is_kenlm_file)
+        check_free(path, overwrite, KENLM, lambda file: read_head(file).kind == KENLM)
         if Path(path).suffix.lower() not in KENLM_SUFFIXES:
             check_suffix(path, KENLM, KENLM_SUFFIXES[0])
 
@@ -196,72 +185,6 @@ def _is_arpa(path: str | Path) -> bool:
     except InputError:
         return False
     return any(line.startswith(b"\\data\\") for line in head.splitlines())
-
-
-def identify(path: str | Path) -> str:
-    """Return the identity of a model: its fingerprint, or for a file of another format its size and modification time.
-
-    Raises InputError if the file is missing or is not a model.
-    """
-    if "://" in str(path):
-        raise InputError(f"{path}: is a URL, but commands read models from local files; download it")
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-        if is_safetensors(head):
-            return str(load_arrays(path, verify=False)[1].get("fingerprint"))
-        found = os.stat(path)
-    except OSError as error:
-        inside = next(iter(sorted(Path(path).glob("model.*"))), None)  # of the folder that a job writes
-        way_out = f"the model in it, {inside}" if inside else "a model file, an ARPA file or a KenLM binary model"
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give {way_out}") from None
-    what = what_begins(head)
-    if what == INTERMEDIATE:
-        return identify_intermediate(path)
-    if what == KENLM:
-        read_header(str(path), head)
-    elif not compression(head):
-        refuse_as_arpa(str(path), head)
-    return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
-
-
-def check_models(paths: Iterable[str], made: Collection[str] = ()) -> None:
-    """Raise InputError for a path that is not a model, except the paths `made`, which an earlier job writes."""
-    for path in paths:
-        if path not in made:
-            identify(path)
-
-
-def is_model_file(path: str | Path) -> bool:
-    """Return whether a file starts like a safetensors file: a header length and a JSON brace. It may be truncated."""
-    with open(path, "rb") as file:
-        return is_safetensors(file.read(9))
-
-
-def is_intermediate_file(path: str | Path) -> bool:
-    """Return whether a file starts as the text of KenLM's intermediate models does."""
-    return _begins(path, INTERMEDIATE)
-
-
-def is_probing_file(path: str | Path) -> bool:
-    """Return whether a file is a probing model of KenLM. Raises InputError for a damaged header."""
-    if not is_kenlm_file(path):
-        return False
-    with open(path, "rb") as file:
-        return not read_header(str(path), file.read(HEAD_BYTES)).is_trie
-
-
-def is_kenlm_file(path: str | Path) -> bool:
-    """Return whether a file starts as KenLM's binary models do."""
-    return _begins(path, KENLM)
-
-
-def _begins(path: str | Path, kind: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return what_begins(file.read(HEAD_BYTES)) == kind
-    except OSError:
-        return False
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:

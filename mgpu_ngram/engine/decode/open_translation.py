@@ -9,7 +9,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.small_files import crc_of, read_lines
-from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.nmt.bpe import Bpe
 from mgpu_ngram.core.nmt.files import load_nmt_model
 from mgpu_ngram.core.nmt.model import NmtModel

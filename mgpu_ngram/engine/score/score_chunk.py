@@ -147,7 +147,7 @@ def replica_of(options: ScoreOptions) -> Replica:
     index, device, kind = options.index, options.device, ("score", options.index)
     if index == "keys":
         return held_object(
-            kind, lambda: Replica(open_keyed(options.model), device), options.model, options.identity, device,
+            kind, lambda head: Replica(open_keyed(head), device), options.model, options.identity, device,
             options.verify, LESS_TO_SCORE,
         )  # fmt: skip
     return held_replica(

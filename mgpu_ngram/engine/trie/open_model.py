@@ -8,21 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.files import check_path
 from mgpu_ngram.core.kenlm.binary_file import KenlmFile
 from mgpu_ngram.core.kenlm.intermediate import read_intermediate
 from mgpu_ngram.core.kenlm.probing import KenlmProbing
 from mgpu_ngram.core.kenlm.trie import KenlmTrie
 from mgpu_ngram.core.models.arpa import Arpa, read_arpa
-from mgpu_ngram.core.models.model_file import (
-    BackoffModel,
-    is_intermediate_file,
-    is_kenlm_file,
-    is_model_file,
-    load_model,
-)
+from mgpu_ngram.core.models.model_file import BackoffModel, load_model
+from mgpu_ngram.core.models.model_head import ModelHead, read_head
 from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.file_heads import INTERMEDIATE, KENLM
 from mgpu_ngram.engine.memory.copies import to_device_fast, to_host_fast
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
@@ -32,7 +27,7 @@ from mgpu_ngram.kernels.score.score_by_keys import KeyTables
 
 
 def open_model(
-    path: str | Path,
+    file: str | Path | ModelHead,
     device: str = "cpu",
     threads: int = 1,
     fanout: int = FANOUT,
@@ -45,6 +40,7 @@ def open_model(
 
     The model is in host memory. A KenLM binary model must be a local file and hold its words.
 
+    file     path, or the head of the file if the caller has read it
     device   device that builds the trie, for files other than model files
     threads  threads that parse an ARPA file, and find the n-grams of a probing model
     fanout   fanout of the trie, for files other than model files, which have their own
@@ -54,18 +50,19 @@ def open_model(
 
     Raises InputError for another kind of file, a damaged file or an inconsistent model; for an ARPA file with the line.
     """
-    check_path(path, "path")
+    head = read_head(file)
+    path = head.path
     watch = watch or Stopwatch(device)
-    if Path(path).is_file() and is_model_file(path):
+    if head.is_model_file:
         if device == "cpu":
             import_early()
         model = load_model(path, verify)
         watch.lap("read")
         return model
-    if Path(path).is_file() and is_kenlm_file(path):
-        return _open_kenlm(path, device, threads, fanout, watch)
-    if Path(path).is_file() and is_intermediate_file(path):
-        return _open_intermediate(path, device, fanout, watch)
+    if head.kind == KENLM:
+        return _open_kenlm(head, device, threads, fanout, watch)
+    if head.kind == INTERMEDIATE:
+        return _open_intermediate(head, device, fanout, watch)
     arpa = read(path, threads)
     try:
         trie = build_trie(_moved(arpa.levels(), device, watch), fanout)
@@ -77,8 +74,8 @@ def open_model(
     return model
 
 
-def _open_kenlm(path: str | Path, device: str, threads: int, fanout: int, watch: Stopwatch) -> BackoffModel:
-    file = KenlmFile(path)
+def _open_kenlm(head: ModelHead, device: str, threads: int, fanout: int, watch: Stopwatch) -> BackoffModel:
+    file = KenlmFile(head.path, head.head)
     move = partial(to_device_fast, device=device)
     sections = KenlmTrie(file) if file.header.is_trie else KenlmProbing(file, threads, move)
     words = file.read_words(sections.end)
@@ -110,22 +107,25 @@ class KeyedModel:
         return len(self.tables.slots_N)
 
 
-def open_keyed(path: str | Path) -> KeyedModel:
-    """Return the model of a KenLM probing file.
+def open_keyed(file: str | Path | ModelHead) -> KeyedModel:
+    """Return the model of a KenLM probing file; `file` as in `open_model`.
 
     Raises InputError for a damaged header, damaged words, or a file that is too short.
     """
-    file = KenlmFile(path)
-    probing = KenlmProbing(file)
-    return KeyedModel(path, probing.tables(), file.read_words(probing.end), sum(file.header.counts))
+    head = read_head(file)
+    mapped = KenlmFile(head.path, head.head)
+    probing = KenlmProbing(mapped)
+    return KeyedModel(head.path, probing.tables(), mapped.read_words(probing.end), sum(mapped.header.counts))
 
 
-def _open_intermediate(path: str | Path, device: str, fanout: int, watch: Stopwatch) -> BackoffModel:
-    words, levels = read_intermediate(path)
+def _open_intermediate(head: ModelHead, device: str, fanout: int, watch: Stopwatch) -> BackoffModel:
+    words, levels = read_intermediate(head.path, head.head)
     try:
         trie = build_trie(_moved(levels, device, watch), fanout)
     except BadNgram as error:
-        raise InputError(f"{str(path)!r} is damaged: row {error.row:,} of order {error.order} {error.what}") from None
+        raise InputError(
+            f"{str(head.path)!r} is damaged: row {error.row:,} of order {error.order} {error.what}"
+        ) from None
     model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
     watch.lap("build")
     return model

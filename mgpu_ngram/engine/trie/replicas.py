@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.models.model_file import BackoffModel, identify
+from mgpu_ngram.core.models.model_file import BackoffModel
+from mgpu_ngram.core.models.model_head import ModelHead, read_head
 from mgpu_ngram.engine.memory.device import free_bytes
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, out_of_memory
 from mgpu_ngram.engine.trie.open_model import open_model
@@ -47,25 +48,25 @@ def held_replica(
     threads   threads that parse an ARPA file
     """
 
-    def load() -> R:
-        return make(open_model(path, device, threads, verify=verify))
+    def load(head: ModelHead) -> R:
+        return make(open_model(head, device, threads, verify=verify))
 
     return held_object(kind, load, path, identity, device, verify, way_out)
 
 
 def held_object(
     kind: Hashable,
-    load: Callable[[], R],
+    load: Callable[[ModelHead], R],
     path: str,
     identity: str,
     device: str,
     verify: bool,
     way_out: str = LESS_MEMORY,
 ) -> R:
-    """Return this process's replica of a model file; `load` makes it at first use.
+    """Return this process's replica of a model file; `load` makes it from the head of the file at first use.
 
     kind      name of the kind of objects that `load` returns
-    identity  the result of `identify` for the file; RunError if the file has changed
+    identity  `ModelHead.identity` of the file; RunError if the file has changed
     verify    compare the checksums of a model file
     way_out   advice for the error if memory is too small
 
@@ -78,10 +79,10 @@ def held_object(
         if held and held.identity == identity and (held.verified or not verify):
             _held.move_to_end(key)
             return held.replica
-        found = identify(path)
-        if found != identity:
+        head = read_head(path)
+        if head.identity != identity:
             raise RunError(
-                f"{path} is {found} on this worker but was {identity} at the start; "
+                f"{path} is {head.identity} on this worker but was {identity} at the start; "
                 "run again with the same file on all workers"
             )
         _held.pop(key, None)
@@ -89,7 +90,7 @@ def held_object(
             del _held[other]
         del held  # the only reference to a dropped replica
         with memory_guard("loading a model", device, way_out):
-            replica = _loaded(load, path, device)
+            replica = _loaded(lambda: load(head), path, device)
         _held[key] = _Held(replica, identity, verify)
         return replica
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mgpu_ngram.core.models.arpa import write_arpa
-from mgpu_ngram.core.models.model_file import identify, save_trie
+from mgpu_ngram.core.models.model_file import save_trie
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.ngrams.trie import Ngrams, Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.memory.copies import to_host_fast

@@ -15,7 +15,7 @@ import numpy as np
 from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.models.file_kind import identify_file
-from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.models.model_head import identify, read_head
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -181,11 +181,11 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
     executor, chunk_bytes, ahead = within_memory(context, corpus, config.chunk_bytes, words=True)
     models = [
         ScoreOptions(
-            path, identify(path), fastest_index(path, corpus.text_bytes, executor.device), config.sentence_markers,
-            device=executor.device, block_bytes=chunk_bytes, tasks_per_host=executor.tasks_per_host,
-            read_threads=executor.threads, verify=config.verify,
+            str(head.path), head.identity, fastest_index(head, corpus.text_bytes, executor.device),
+            config.sentence_markers, device=executor.device, block_bytes=chunk_bytes,
+            tasks_per_host=executor.tasks_per_host, read_threads=executor.threads, verify=config.verify,
         )
-        for path in map(os.path.abspath, config.models)  # workers may have another current directory
+        for head in (read_head(os.path.abspath(path)) for path in config.models)  # workers may be in another folder
     ]  # fmt: skip
     M = len(models)
     totals: list[list[ScoreTotals]] = [[] for _ in models]

@@ -9,7 +9,7 @@ from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.files import find_files
-from mgpu_ngram.core.models.model_file import check_models
+from mgpu_ngram.core.models.model_head import check_models
 from mgpu_ngram.core.nmt.files import factors_in
 from mgpu_ngram.engine.decode.batch import POSITIONS, Batching, sentences_at_once
 from mgpu_ngram.engine.decode.best_words import Sampling

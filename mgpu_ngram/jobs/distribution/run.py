@@ -10,7 +10,7 @@ from typing import Any
 
 from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.models.distributions import FORMAT
-from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, write_manifest

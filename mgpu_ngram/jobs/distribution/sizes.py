@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Corpus
-from mgpu_ngram.core.models.model_file import describe_model, is_model_file
+from mgpu_ngram.core.models.model_file import describe_model
+from mgpu_ngram.core.models.model_head import read_head
 from mgpu_ngram.core.models.row_options import RowOptions
 from mgpu_ngram.engine.distribution.tasks import ModelFacts
 from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES
@@ -23,7 +22,7 @@ PARQUET_BYTES = 16  # per row, an estimate
 
 def known_facts(config: DistributionConfig) -> ModelFacts | None:
     """Return the facts of a model from its header; None for an ARPA file or a model that does not exist yet."""
-    if not os.path.isfile(config.model) or not is_model_file(config.model):
+    if not read_head(config.model).is_model_file:
         return None
     found = describe_model(config.model)
     facts = ModelFacts(found["order"], found["orders"][0], found["backoffs"])

@@ -14,7 +14,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.documents.buckets import NO_BUCKET, Rules, read_cutoffs
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.inputs.corpus import Corpus
-from mgpu_ngram.core.models.model_file import check_models, identify
+from mgpu_ngram.core.models.model_head import check_models, identify, read_head
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import COPY_BYTES, Output, check_not_input, new_file, write_manifest
@@ -255,8 +255,9 @@ class _Shards:
         executor = self.executor
 
         def scoring(path: str) -> ScoreOptions:
+            head = read_head(path)
             return ScoreOptions(
-                os.path.abspath(path), identify(path), fastest_index(path, text_bytes, executor.device),
+                os.path.abspath(path), head.identity, fastest_index(head, text_bytes, executor.device),
                 device=executor.device, tasks_per_host=executor.tasks_per_host, read_threads=executor.threads,
                 verify=self.config.verify,
             )  # fmt: skip

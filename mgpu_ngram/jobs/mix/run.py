@@ -11,7 +11,8 @@ import numpy as np
 
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.read_text import whole_text
-from mgpu_ngram.core.models.model_file import BackoffModel, identify
+from mgpu_ngram.core.models.model_file import BackoffModel
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes

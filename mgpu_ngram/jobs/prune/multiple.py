@@ -13,7 +13,8 @@ from typing import Any
 from mgpu_ngram.cluster.executor import Handle, windowed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import open_corpus
-from mgpu_ngram.core.models.model_file import BackoffModel, identify
+from mgpu_ngram.core.models.model_file import BackoffModel
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.output import Output, write_manifest

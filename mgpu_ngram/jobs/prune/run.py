@@ -9,7 +9,7 @@ from typing import Any
 
 from mgpu_ngram.core.counts.counts import read_counts
 from mgpu_ngram.core.inputs.corpus import open_corpus
-from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch

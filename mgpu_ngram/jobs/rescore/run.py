@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.models.model_file import check_models, identify
+from mgpu_ngram.core.models.model_head import check_models, identify, read_head
 from mgpu_ngram.core.nbest.files import kaldi_lists, open_lists
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, check_text_file, new_file, write_manifest
@@ -229,9 +229,10 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
     device, threads = executor.device, executor.threads
 
     def model(path: str) -> ScoreOptions:
-        index = fastest_index(path, corpus.text_bytes, device)
+        head = read_head(path)
+        index = fastest_index(head, corpus.text_bytes, device)
         whole = os.path.abspath(path)  # workers may have another current directory
-        return ScoreOptions(whole, identify(path), index, device=device, read_threads=threads, verify=config.verify)
+        return ScoreOptions(whole, head.identity, index, device=device, read_threads=threads, verify=config.verify)
 
     models = tuple(map(model, config.lm))
     if config.lattices != "no":

@@ -20,7 +20,8 @@ from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.models.model_file import describe_model, identify, is_model_file, is_probing_file
+from mgpu_ngram.core.models.model_file import describe_model
+from mgpu_ngram.core.models.model_head import ModelHead, identify, read_head
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, check_free, check_suffix, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -233,10 +234,10 @@ def score(
         words = printing.words if printing else ""
     take, totals = (printing.take, printing.totals) if printing else (None, True)
     executor, chunk_bytes, ahead = within_memory(context, corpus, config.chunk_bytes, bool(words))
-    model = os.path.abspath(config.model)  # workers may have another current directory
+    head = read_head(os.path.abspath(config.model))  # workers may have another current directory
+    index = _index(config, head, corpus.text_bytes, executor.device)
     options = ScoreOptions(
-        model, identify(model), _index(config, corpus.text_bytes, executor.device), config.sentence_markers, words,
-        totals, executor.device,
+        str(head.path), head.identity, index, config.sentence_markers, words, totals, executor.device,
         chunk_bytes, executor.tasks_per_host, executor.threads, config.verify,
     )  # fmt: skip
     chunks = corpus.chunks(chunk_bytes)
@@ -264,9 +265,11 @@ def score(
 
 def score_at_once(config: ScoreConfig, lines: Iterable[bytes], printing: Printing) -> ScoreTotals:
     """Score lines in this process, on the CPU; each is scored before the next one is read. Return their totals."""
-    model = os.path.abspath(config.model)
-    index = fastest_index(model, 0, "cpu")
-    options = ScoreOptions(model, identify(model), index, config.sentence_markers, printing.words, printing.totals)
+    head = read_head(os.path.abspath(config.model))
+    index = fastest_index(head, 0, "cpu")
+    options = ScoreOptions(
+        str(head.path), head.identity, index, config.sentence_markers, printing.words, printing.totals
+    )
 
     def scored() -> Iterator[ScoreTotals]:
         for line in lines:
@@ -325,20 +328,20 @@ def _in_units(values: np.ndarray) -> float:
     return total
 
 
-def _index(config: ScoreConfig, text_bytes: int, device: str) -> str:
+def _index(config: ScoreConfig, head: ModelHead, text_bytes: int, device: str) -> str:
     """Return the index that the config names, or the fastest one. Both give the same scores."""
     if config.index != "auto":
         return config.index
-    return fastest_index(config.model, text_bytes, device)
+    return fastest_index(head, text_bytes, device)
 
 
-def fastest_index(path: str, text_bytes: int, device: str) -> str:
+def fastest_index(head: ModelHead, text_bytes: int, device: str) -> str:
     """Return the index that scores a text soonest, including the time to make the index."""
-    if is_probing_file(path):  # to find the words of its n-grams would take longer
+    if head.is_probing:  # to find the words of its n-grams would take longer
         return "keys"
-    if device == "gpu" or not is_model_file(path):  # a GPU builds the edge table within 0.1 s
+    if device == "gpu" or not head.is_model_file:  # a GPU builds the edge table within 0.1 s
         return "edge"
-    model = describe_model(path)
+    model = describe_model(head.path)
     few = text_bytes / TEXT_WORD_BYTES < EDGE_TOKENS_PER_NGRAM * sum(model["orders"])
     return "btree" if few and not model["edge_table"] else "edge"
 

@@ -13,7 +13,8 @@ from typing import Any
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.kenlm.trie import Packing
 from mgpu_ngram.core.models.arpa import Arpa, read_arpa, write_arpa
-from mgpu_ngram.core.models.model_file import BackoffModel, identify, save_model
+from mgpu_ngram.core.models.model_file import BackoffModel, save_model
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard

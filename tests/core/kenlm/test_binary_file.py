@@ -18,7 +18,7 @@ TRIE = "trie"
 
 def read(path):
     """Read all of a file; return its words and the n-grams of each order."""
-    file = KenlmFile(path)
+    file = KenlmFile(path, path.read_bytes())
     sections = KenlmTrie(file) if file.header.is_trie else KenlmProbing(file)
     return file.read_words(sections.end), list(sections.levels())
 

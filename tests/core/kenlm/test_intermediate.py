@@ -8,7 +8,7 @@ import pytest
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.models.file_kind import identify_file
-from mgpu_ngram.core.models.model_file import identify
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.engine.trie.open_model import open_model
 
 

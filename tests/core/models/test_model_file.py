@@ -13,12 +13,11 @@ from mgpu_ngram.core.models import model_file as model_module
 from mgpu_ngram.core.models.model_file import (
     BackoffModel,
     check_free_file,
-    identify,
-    is_model_file,
     load_model,
     save_model,
     save_trie,
 )
+from mgpu_ngram.core.models.model_head import identify, read_head
 from mgpu_ngram.core.ngrams.trie import CODED, FILLED, TRIE_ARRAYS, Ngrams
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.safetensors import load_arrays, save_arrays
@@ -86,7 +85,7 @@ def test_a_saved_model_loads_unchanged(model, verify, tmp_path):
     loaded = load_model(path, verify)
     assert same(loaded, model) and loaded.trie.order == 4 and list(loaded.words) == WORDS and loaded.edges is None
     assert isinstance(loaded.trie.word_G.base, np.memmap) or not loaded.trie.word_G.flags.owndata
-    assert is_model_file(path)
+    assert read_head(path).is_model_file
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -190,11 +189,11 @@ def test_another_file_is_refused(tmp_path):
         load_model(other)
     text = tmp_path / "text.arpa"
     text.write_text("\\data\\\nngram 1=3\n")
-    assert not is_model_file(text)
+    assert not read_head(text).is_model_file
     with pytest.raises(InputError, match="text.arpa is not a file of arrays"):
         load_model(text)
     text.write_bytes(b"")
-    assert not is_model_file(text)
+    assert not read_head(text).is_model_file
 
 
 def test_a_newer_version_is_refused(model, tmp_path, monkeypatch):
@@ -381,7 +380,7 @@ def test_a_file_truncated_in_its_header(model, tmp_path):
     path = tmp_path / "m.safetensors"
     save_model(path, model)
     path.write_bytes(path.read_bytes()[:100])
-    assert is_model_file(path)
+    assert read_head(path).is_model_file
     with pytest.raises(InputError, match="m.safetensors is damaged: its header ends at .* but the file at 100"):
         load_model(path)
 
@@ -393,7 +392,7 @@ def test_fields_match_a_trie(model):
 def test_a_text_with_a_brace_at_byte_8(tmp_path):
     """Its first 8 bytes would be a header length beyond any file's."""
     (tmp_path / "text").write_bytes(b"# by us {2024}\n\\data\\\n")
-    assert not is_model_file(tmp_path / "text")
+    assert not read_head(tmp_path / "text").is_model_file
 
 
 def test_where_orders_begin_is_in_the_fingerprint(model):

@@ -17,7 +17,8 @@ from mgpu_ngram.core.kenlm.binary_file import KenlmFile, slots_of
 from mgpu_ngram.core.kenlm.probing import KenlmProbing, combine
 from mgpu_ngram.core.kenlm.sizes import probing_bytes, trie_bytes
 from mgpu_ngram.core.kenlm.trie import KenlmTrie, Packing
-from mgpu_ngram.core.models.model_file import identify, save_model
+from mgpu_ngram.core.models.model_file import save_model
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.engine.model_tools.write_kenlm import write_kenlm
 from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.jobs.trie.run import TrieConfig, build
@@ -29,6 +30,10 @@ GOLDEN = [
     *("t5.trie", "t5.trie_a22", "t5.trie_a22_q8b8", "t5.trie_a5", "t5.trie_q4b3", "t5.trie_q8b8"),
     *("t3.probing_i_novocab", "t3.trie_novocab", "t5.probing_i_novocab", "t5.trie_novocab"),
 ]
+
+
+def open_file(path):
+    return KenlmFile(path, path.read_bytes())
 
 
 def ngrams_of(model):
@@ -126,9 +131,9 @@ def test_other_work_finds_the_ngrams_of_a_probing_file(binaries, put, no_search)
 def test_a_table_without_an_empty_slot_is_refused(binaries, put):
     """A search for a key that it lacks would not end."""
     path = put(binaries.BINARIES["probing"])
-    sections = KenlmProbing(KenlmFile(path))._sections
+    sections = KenlmProbing(open_file(path))._sections
     for n in (2, 3):
-        at = KenlmFile(path).search + sum(section.nbytes for section in sections[: n - 1])
+        at = open_file(path).search + sum(section.nbytes for section in sections[: n - 1])
         content = bytearray(path.read_bytes())
         for slot in range(len(sections[n - 1])):
             content[at + slot * sections[n - 1][0].nbytes] |= 1
@@ -233,7 +238,7 @@ def test_golden_tries_are_written_as_kenlm_writes_them(put, kenlm_files, name, t
     write_kenlm(tmp_path / "trie", arpa, "kenlm-trie", packing=PACKINGS[kind])
     expected = kenlm_files[f"bin/{name}.bin"]
     assert (tmp_path / "trie").read_bytes() == expected
-    found = KenlmFile(tmp_path / "trie")
+    found = open_file(tmp_path / "trie")
     assert trie_bytes(found.header.counts, PACKINGS[kind]) == KenlmTrie(found).end - found.header.size_bytes
 
 
@@ -241,7 +246,7 @@ def test_golden_rest_costs_are_written_as_kenlm_writes_them(put, kenlm_files, tm
     """KenLM fills slots in the order of the ARPA file, we in that of the trie."""
     arpas = [open_model(put(kenlm_files[f"bin/{name}.arpa"], f"{name}.arpa")) for name in ("t1", "t2", "t3")]
     write_kenlm(tmp_path / "rest", arpas[2], "kenlm-probing", lower=arpas[:2])
-    found, expected = KenlmFile(tmp_path / "rest"), KenlmFile(put(kenlm_files["bin/t3.rest.bin"]))
+    found, expected = open_file(tmp_path / "rest"), open_file(put(kenlm_files["bin/t3.rest.bin"]))
     assert found.header == expected.header
     sections, others = KenlmProbing(found), KenlmProbing(expected)
     at, end = found.search, found.header.size_bytes + probing_bytes(found.header.counts, 1.5, rest=True)

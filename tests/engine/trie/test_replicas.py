@@ -1,6 +1,7 @@
 """Which replicas of models are kept and which are dropped, with fake models and files of a few bytes."""
 
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,14 +24,14 @@ class Models:
     def path(self, name):
         return str(self.folder / name)
 
-    def identity(self, path):
-        return open(path).read()[0]
+    def head(self, path):
+        return SimpleNamespace(path=path, identity=open(path).read()[0])
 
-    def open(self, path, device, threads, verify):
+    def open(self, head, device, threads, verify):
         if self.failures:
             raise self.failures.pop()
-        self.loaded.append(path[-1])
-        return path[-1]
+        self.loaded.append(head.path[-1])
+        return head.path[-1]
 
     def get(self, name, identity="1", kind="score", verify=False, device="cpu"):
         return held_replica(kind, lambda model: [kind, model], self.path(name), identity, device, 1, verify, "buy more")
@@ -43,7 +44,7 @@ class Models:
 def models(tmp_path, monkeypatch):
     models = Models(tmp_path)
     monkeypatch.setattr(replicas, "_held", OrderedDict())
-    monkeypatch.setattr(replicas, "identify", models.identity)
+    monkeypatch.setattr(replicas, "read_head", models.head)
     monkeypatch.setattr(replicas, "open_model", models.open)
     monkeypatch.setattr(replicas, "free_bytes", lambda device: models.free)
     return models
