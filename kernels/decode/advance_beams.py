@@ -132,6 +132,15 @@ def _cpu(chosen, live, beams, ending):
 
 
 @njit(nogil=True, cache=True)
+def finished_score(cost, length, word_penalty, lengths_L1):
+    """Return the score of a finished hypothesis of `length` words, including its end; arguments as in `Ending`.
+
+    advance_beams.cu repeats the formula, because it must round each step as this function does.
+    """
+    return (cost - word_penalty * length) / lengths_L1[length]
+
+
+@njit(nogil=True, cache=True)
 def _advance(chosen, live, beams, ending, after, rows, done_S, counts_4):
     rows_SK, words_SK, scores_SK = chosen
     slots_S, _, _, places_R = live
@@ -161,7 +170,7 @@ def _advance(chosen, live, beams, ending, after, rows, done_S, counts_4):
             before_NLK[n, step, k] = places_R[rows_SK[s, k]]
             if word == eos or length == longest_N[n]:
                 finishes = True
-                score = (cost - word_penalty * length) / lengths_L1[length]
+                score = finished_score(cost, length, word_penalty, lengths_L1)
                 if score > finished_NB[n, B - 1]:
                     at = B - 1
                     while at and finished_NB[n, at - 1] < score:

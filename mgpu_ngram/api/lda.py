@@ -23,7 +23,7 @@ from mgpu_ngram.core.bags.sklearn_base import (
 from mgpu_ngram.core.bags.topic_model import TopicModel, find_topic_model, load_topic_model, save_topic_model
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.files import check_path
-from mgpu_ngram.core.storage.output import new_file
+from mgpu_ngram.core.storage.output import check_file, new_file
 from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.lda.coherence import COHERENCE_MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.lda.fold_in import to_csr
@@ -32,7 +32,7 @@ from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.table import TopicTable, topic_table
 from mgpu_ngram.engine.topics.words import most_probable
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.topics.files import HTML, check_file
+from mgpu_ngram.jobs.topics.files import HTML
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
 

@@ -121,10 +121,10 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
     def cpu_seconds(self, config: DecodeConfig, inputs: Corpus | None) -> float:
         if not all(map(os.path.isfile, config.models)):
             return math.inf
-        from mgpu_ngram.jobs.decode.run import BYTES_PER_WORD
+        from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES
 
         parameters = sum(map(os.path.getsize, config.models)) / 4
-        products = self.work_bytes(config, inputs) / BYTES_PER_WORD * config.beam_size * parameters
+        products = self.work_bytes(config, inputs) / TEXT_WORD_BYTES * config.beam_size * parameters
         return products / DECODE_PRODUCTS + (opening_seconds(config.lm) if config.lm else 0)
 
     def plan(self, config: DecodeConfig, context: PlanContext) -> dict[str, Any]:

@@ -134,9 +134,9 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         return Target(arguments.output or None, single_file=True)
 
     def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
-        from mgpu_ngram.core.storage.output import check_free, check_kind, check_not_input
+        from mgpu_ngram.core.storage.output import check_file, check_free, check_kind, check_not_input
         from mgpu_ngram.jobs.topics.export import FORMAT
-        from mgpu_ngram.jobs.topics.files import HTML, check_file
+        from mgpu_ngram.jobs.topics.files import HTML
 
         super().check_target(config, target, overwrite)
         if not isinstance(config, TopicsCommand):
@@ -154,7 +154,8 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
             check_kind(config.export, FORMAT)
 
     def check_file(self, config: TopicsConfig, path: str | Path, overwrite: bool) -> None:
-        from mgpu_ngram.jobs.topics.files import TABLE_KINDS, check_file
+        from mgpu_ngram.core.storage.output import check_file
+        from mgpu_ngram.jobs.topics.files import TABLE_KINDS
 
         start, kind = TABLE_KINDS[config.format]
         check_file(path, overwrite, kind, start)

@@ -342,19 +342,39 @@ def check_not_input(path: str | Path, inputs: Iterable[str]) -> None:
             raise InputError(f"output {path} would replace {given}, which this run reads; give another output path")
 
 
-def check_text_file(path: str | Path, overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
-    """Raise InputError unless a text file may be written to the path.
+def check_file(
+    path: str | Path, overwrite: bool, kind: str, start: bytes | None = None, suffixes: tuple[str, ...] = ()
+) -> None:
+    """Raise InputError unless a file may be written to the path.
 
-    suffixes  suffixes of formats that the name may have besides .txt
+    kind      with its article, such as "a Parquet file"
+    start     first bytes of files of this kind, which alone may be replaced; None: any regular file may be
+    suffixes  suffixes of names of this kind, of which the first one is advised; (): any name will do
     """
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
-        raise InputError(f"output {path} is not a file in an existing folder; give the path of a text file to write")
-    check_free(path, overwrite, "a regular file", os.path.isfile)
+        named = kind if suffixes else "a file"
+        raise InputError(f"output {path} is not a file in an existing folder; give the path of {named} to write")
+    if start is None:
+        check_free(path, overwrite, "a regular file", os.path.isfile)
+    else:
+        check_free(path, overwrite, kind, lambda file: _starts_with(file, start))
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
-    if not str(path).lower().endswith(suffixes):
-        check_suffix(path, "a text file", ".txt")
+    if suffixes and not str(path).lower().endswith(suffixes):
+        check_suffix(path, kind, suffixes[0])
+
+
+def _starts_with(path: str | Path, start: bytes) -> bool:
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(start)) == start
+
+
+def check_text_file(path: str | Path, overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
+    """Raise InputError unless a text file may be written to the path; `suffixes` may end its name besides .txt."""
+    check_file(path, overwrite, "a text file", None, (".txt", *suffixes))
 
 
 def clear_leftovers(path: Path) -> None:

@@ -70,10 +70,6 @@ class SearchOptions:
         """Return the options to score given results with."""
         return replace(self, beam_size=1, n_best=1, allow_unk=True, sampling=None)
 
-    def score(self, cost: float, length: int) -> float:
-        """Return the score of a finished hypothesis of `length` words, including its end."""
-        return (cost - self.word_penalty * length) / length**self.length_penalty
-
 
 class Request(NamedTuple):
     """A sentence to search for.

@@ -11,7 +11,7 @@ from numpy import int64
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.decode.search_options import Hypothesis, NBestList, Request
 from mgpu_ngram.kernels.compile import njit
-from mgpu_ngram.kernels.decode.advance_beams import Ending
+from mgpu_ngram.kernels.decode.advance_beams import Ending, finished_score
 
 LOGIT_LIMIT = 1 << 21  # greatest logit of `best_words`
 
@@ -99,7 +99,7 @@ def _follow(traces, ending, found):
                 word = words_DLK[d, step, k]
                 if word < 0 or (word != eos and length != longest_D[d]):
                     continue
-                score = (costs_DLK[d, step, k] - word_penalty * length) / lengths_L1[length]
+                score = finished_score(costs_DLK[d, step, k], length, word_penalty, lengths_L1)
                 if score <= scores_DB[d, B - 1]:
                     continue
                 at = B - 1

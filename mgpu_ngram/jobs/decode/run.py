@@ -21,7 +21,7 @@ from mgpu_ngram.core.storage.output import Output, check_text_file, new_file, wr
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.decode.lines import DecodeCounts, DecodedLines, decode_lines
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
-from mgpu_ngram.jobs.budget import limited_to
+from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES, limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 from mgpu_ngram.jobs.decode.options import batching_of, files_of, options_of, sentences_of_task
@@ -31,7 +31,6 @@ from mgpu_ngram.jobs.decode.text import TextSize, batched, lines_of, measure_tex
 FORMAT = "mgpu_ngram translations"
 TRANSLATIONS = "translations.txt"  # name in the folder of a run
 AHEAD = 2  # tasks per worker in flight or buffered
-BYTES_PER_WORD = 5.5  # bytes of text for each word; an estimate for plans
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def plan(config: DecodeConfig, context: PlanContext) -> dict[str, Any]:
         "job": config.name,
         "inputs": len(corpus.sources),
         "input_bytes": corpus.size_bytes,
-        "words_about": int(corpus.text_bytes / BYTES_PER_WORD),
+        "words_about": int(corpus.text_bytes / TEXT_WORD_BYTES),
         "workers": context.workers,
         "device": context.device,
         "models": config.models,

@@ -15,15 +15,16 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.counts.parquet import strings
-from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.models.model_file import describe_model
 from mgpu_ngram.core.models.model_head import ModelHead, identify, read_head
+from mgpu_ngram.core.storage import output
+from mgpu_ngram.core.storage.file_heads import PARQUET
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
-from mgpu_ngram.core.storage.output import Output, check_free, check_suffix, write_manifest
+from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.memory.blocks import RING_SLOTS
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
@@ -185,21 +186,7 @@ def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
 
 def check_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless a file may be written to the path."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path) or not os.path.isdir(folder):
-        raise InputError(f"output {path} is not a file in an existing folder; give the path of a Parquet file to write")
-    check_free(path, overwrite, "a Parquet file", _is_parquet)
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
-    check_suffix(path, "a Parquet file", ".parquet")
-
-
-def _is_parquet(path: str | Path) -> bool:
-    """Return whether it is a regular file that starts like Parquet. Other files are never replaced."""
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        return file.read(4) == b"PAR1"
+    output.check_file(path, overwrite, "a Parquet file", PARQUET, (".parquet",))
 
 
 @dataclass(frozen=True)

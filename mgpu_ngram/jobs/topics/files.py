@@ -17,7 +17,7 @@ import numpy as np
 from mgpu_ngram.core.counts.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.storage.output import COPY_BYTES, SUFFIXES, Sink, check_free, new_file
+from mgpu_ngram.core.storage.output import COPY_BYTES, SUFFIXES, Sink, new_file
 from mgpu_ngram.engine.topics.infer import Inferred
 
 if TYPE_CHECKING:
@@ -60,24 +60,6 @@ def format_of(path: str | Path) -> str:
             "rename it"
         )
     return suffix[1:] if suffix[1:] in TABLE_KINDS else "parquet"
-
-
-def check_file(path: str | Path, overwrite: bool, kind: str, start: bytes) -> None:
-    """Raise InputError unless a file may be written to the path, with `overwrite` in place of a file of the same kind.
-
-    start  the first bytes of files of this kind
-    """
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path) or not os.path.isdir(folder):
-        raise InputError(f"output {path} is not a file in an existing folder; give the path of a file to write")
-    check_free(path, overwrite, kind, lambda p: os.path.isfile(p) and _start(p, len(start)) == start)
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
-
-
-def _start(path: str | Path, size: int) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(size)
 
 
 def open_table(path: str | Path, options: TableOptions) -> TopicsFile:

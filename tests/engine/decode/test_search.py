@@ -104,7 +104,10 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(options):
     found = decode([model], sources, options)
     for source, results in zip(sources, found, strict=True):
         every = all_sequences(model, source, options)
-        scores = {words: options.score(cost, len(words)) for words, cost in every.items()}
+        scores = {
+            words: (cost - options.word_penalty * len(words)) / len(words) ** options.length_penalty
+            for words, cost in every.items()
+        }
         expected = sorted(scores, key=lambda words: -scores[words])[: options.n_best]
         assert [result.words for result in results] == expected
         for result in results:
