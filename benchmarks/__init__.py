@@ -1,15 +1,5 @@
 """Benchmarks: kernels and whole stages, beside measured ceilings and peers. `mgpu-ngram bench` runs them."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-if TYPE_CHECKING:
-    from mgpu_ngram.benchmarks.harness.options import BenchOptions
-    from mgpu_ngram.benchmarks.reproduce.paper import Paper
-
 RESULTS, PAPER_RESULTS = "benchmarks/results", "benchmarks/papers"
 # The name of each bench, also of its CSV file, and its module, which is imported when it is needed.
 BENCHES = {
@@ -39,29 +29,3 @@ PAPERS = {
         "amun": "amun",
     }.items()
 }
-
-
-class Bench(Protocol):
-    """A module of BENCHES.
-
-    FLAGS     fields of `BenchOptions` that the bench obeys, besides `device` and `results`
-    MEASURES  for rows whose kernel begins so, the modules that they measure, such as engine.score.replica; none for
-              ceilings and peers. The longest beginning counts. Younger code of these modules, or of modules that they
-              import, makes a row stale
-    bench     measures, writes NAME.csv and the figures, and returns the rows
-    """
-
-    FLAGS: set[str]
-    MEASURES: Mapping[str, Sequence[str]]
-
-    def bench(self, options: BenchOptions) -> list[dict[str, Any]]: ...
-
-
-def open_bench(name: str) -> Bench:
-    """Return the module of a bench."""
-    return cast(Bench, import_module(BENCHES[name]))
-
-
-def open_paper(name: str) -> Paper:
-    """Return a paper of PAPERS."""
-    return import_module(PAPERS[name]).PAPER

@@ -171,6 +171,44 @@ def test_rooms_have_no_circles():
     assert {folder for folder in folders if not folder.endswith("__pycache__")} == set(ROOMS)
 
 
+def circles(texts):
+    """Return groups of modules that import each other, directly or through others: [["a", "b"], ...].
+
+    texts  {name: (source, whether it is a package)}
+
+    All import statements count: at the top, in functions, and under TYPE_CHECKING. An import of a package does not
+    count as an import of its modules, and names in strings do not count.
+    """
+    reached = {}
+    for name, (text, is_package) in texts.items():
+        inner = (imported.partition(".")[2] for imported, _ in imports(ast.parse(text), name, is_package))
+        whole = (name if name in texts else name.rpartition(".")[0] for name in inner)
+        reached[name] = {other for other in whole if other in texts and other != name}
+    grew = True
+    while grew:
+        grew = False
+        for name, others in reached.items():
+            more = set().union(others, *(reached[other] for other in others))
+            grew, reached[name] = grew or len(more) > len(others), more
+    return sorted({tuple(sorted(b for b in reached[a] if a in reached[b])) for a in texts if a in reached[a]})
+
+
+def test_no_modules_import_each_other():
+    assert circles({name: (path.read_text(), path.name == "__init__.py") for name, path in sources()}) == []
+
+
+def test_a_circle_is_found():
+    start = "from mgpu_ngram.jobs"
+    texts = {
+        "jobs.a": f"{start} import b",
+        "jobs.b": f"def f():\n    {start}.c import g",
+        "jobs.d": f"{start} import a",
+    }
+    typed = "if TYPE_CHECKING:\n    from .a import A"
+    for text, found in [("", []), (typed, [("jobs.a", "jobs.b", "jobs.c")]), ("from . import c", [])]:
+        assert circles({name: (text, False) for name, text in {**texts, "jobs.c": text}.items()}) == found
+
+
 def test_all_layers_are_found():
     found = {name.split(".")[0] for name, _ in sources()}
     assert set(ALLOWED) == found

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_ngram.benchmarks import BENCHES, open_bench
+from mgpu_ngram.benchmarks import BENCHES
 from mgpu_ngram.benchmarks.harness import origin
+from mgpu_ngram.benchmarks.harness.bench_modules import open_bench
 from mgpu_ngram.benchmarks.harness.measured_code import code_of, files_of
 from mgpu_ngram.benchmarks.harness.origin import git
 from mgpu_ngram.benchmarks.harness.rows import Row, read_rows

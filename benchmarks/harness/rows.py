@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Row:
     command: str = ""  # that made the row
 
 
+DIGITS = 3  # of a figure on a page
 COLUMNS = [f.name for f in fields(Row)]
 INTEGERS = {"runs", "bytes_moved"}
 NUMBERS = {
@@ -138,3 +139,21 @@ def rounded(value: float, digits: int) -> str:
     """Return a number with so many digits, without an exponent: 1234 with 2 digits is "1,200"."""
     value = float(f"{value:.{digits}g}")
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def _seconds(seconds: float, digits: int) -> str:
+    for factor, unit in ((1, "s"), (1e-3, "ms")):
+        if seconds >= factor:
+            return f"{rounded(seconds / factor, digits)} {unit}"
+    return f"{rounded(seconds * 1e6, digits)} µs"
+
+
+# Fields of a row that pages quote, as text of so many digits; None if the row lacks the field.
+FIELDS: dict[str, Callable[[Row, int], str | None]] = {
+    "rate": lambda row, digits: None if row.rate is None else with_unit(row.rate, row.rate_unit, digits),
+    "number": lambda row, digits: None if row.rate is None else with_unit(row.rate, "", digits),
+    "seconds": lambda row, digits: None if row.median_seconds is None else _seconds(row.median_seconds, digits),
+    "speedup": lambda row, digits: None if row.speedup is None else rounded(row.speedup, digits),
+    "share": lambda row, _: None if row.share_of_ceiling is None else f"{row.share_of_ceiling:.0%}",
+    "target": lambda row, digits: None if row.target is None else with_unit(row.target, row.rate_unit, digits),
+}

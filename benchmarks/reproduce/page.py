@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mgpu_ngram.benchmarks import PAPER_RESULTS, PAPERS, open_paper
-from mgpu_ngram.benchmarks.harness.rows import Row, rounded, with_unit
+from mgpu_ngram.benchmarks import PAPER_RESULTS, PAPERS
+from mgpu_ngram.benchmarks.harness.rows import DIGITS, FIELDS, Row, rounded, with_unit
 from mgpu_ngram.benchmarks.reproduce.paper import (
     IN_PART,
     UNKNOWN,
@@ -17,9 +17,9 @@ from mgpu_ngram.benchmarks.reproduce.paper import (
     Paper,
     Verdict,
     by_device,
+    open_paper,
     rows_of,
 )
-from mgpu_ngram.benchmarks.reproduce.quote import DIGITS, FIELDS
 
 PAGE = "README.md"
 CLAIMS = "claims.csv"

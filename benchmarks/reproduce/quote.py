@@ -22,34 +22,16 @@ and the tables and figures of papers, with what holds today on a device, as an i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mgpu_ngram.benchmarks import PAPER_RESULTS
-from mgpu_ngram.benchmarks.harness.rows import Row, read_rows, rounded, with_unit
+from mgpu_ngram.benchmarks.harness.rows import DIGITS, FIELDS, Row, read_rows
+from mgpu_ngram.benchmarks.reproduce.page import index
 from mgpu_ngram.core.errors import InputError
 
 MARK = re.compile(r"(<!-- (row|table|papers): ([^>]*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
-DIGITS = 3
 TABLE_HEAD = ["work", "sizes", "seconds", "rate", "of the ceiling", "speed-up", "target", "measured", "notes"]
-
-
-def _seconds(seconds: float, digits: int) -> str:
-    for factor, unit in ((1, "s"), (1e-3, "ms")):
-        if seconds >= factor:
-            return f"{rounded(seconds / factor, digits)} {unit}"
-    return f"{rounded(seconds * 1e6, digits)} µs"
-
-
-# What a reference may name of a row, as text of so many digits; None where the row lacks it.
-FIELDS: dict[str, Callable[[Row, int], str | None]] = {
-    "rate": lambda row, digits: None if row.rate is None else with_unit(row.rate, row.rate_unit, digits),
-    "number": lambda row, digits: None if row.rate is None else with_unit(row.rate, "", digits),
-    "seconds": lambda row, digits: None if row.median_seconds is None else _seconds(row.median_seconds, digits),
-    "speedup": lambda row, digits: None if row.speedup is None else rounded(row.speedup, digits),
-    "share": lambda row, _: None if row.share_of_ceiling is None else f"{row.share_of_ceiling:.0%}",
-    "target": lambda row, digits: None if row.target is None else with_unit(row.target, row.rate_unit, digits),
-}
 
 
 def quoted(text: str, results: str | Path) -> str:
@@ -112,8 +94,6 @@ def _table(names: Sequence[str], results: Path) -> str:
 
 
 def _papers(names: Sequence[str], results: Path) -> str:
-    from mgpu_ngram.benchmarks.reproduce.page import index
-
     [device] = names
     return f"\n{index(papers_beside(results), device)}\n"
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from distributed import Future
+from distributed import Client, Future
 
 from mgpu_ngram.cluster import checks
 from mgpu_ngram.cluster.gang import GangError, check_size
 from mgpu_ngram.cluster.gang_host import POLL_SECONDS
 from mgpu_ngram.cluster.gang_worker import Place, ranks_here
-
-if TYPE_CHECKING:
-    from mgpu_ngram.cluster.dask_executor import DaskExecutor
 
 GANG_START_SECONDS = 10.0  # for all ranks: another gang may hold some of the workers. Doubles with each attempt
 ABORT_SECONDS = 10.0  # to wait for the ranks of an aborted gang to end
@@ -26,14 +23,33 @@ QUIET_SECONDS = 2.0  # to wait for free workers without saying so
 PAUSE_SECONDS = 0.005, 0.1  # between questions to the workers, first and last
 
 
-def slots(executor: DaskExecutor) -> dict[str, int]:
+class GangExecutor(Protocol):
+    """The methods of a `DaskExecutor` that run a gang; each is described there."""
+
+    client: Client
+    workers: int
+
+    @property
+    def on_loss(self) -> list[Callable[[str], None]]: ...
+    def scheduler(self) -> AbstractContextManager[None]: ...
+    def wait(self, handles: Iterable[Future]) -> None: ...
+    def holder_of(self, handle: Future) -> str: ...
+    def worker_of(self, handle: Future) -> str: ...
+    def send_ranks(
+        self, fn: Callable, places: Sequence[Place], args_by_rank: Sequence[Sequence[Any]], label: str
+    ) -> list[Future]: ...
+    def raise_error_of(self, handle: Future) -> None: ...
+    def way_out(self, first: str) -> str: ...
+
+
+def slots(executor: GangExecutor) -> dict[str, int]:
     """Return the number of tasks that each worker can run at once, by address."""
     with executor.scheduler():
         workers = checks.scheduler_info(executor.client)["workers"].items()
     return {address: int(worker["nthreads"]) for address, worker in workers if worker["status"] == "running"}
 
 
-def size_now(executor: DaskExecutor, seconds: float) -> int:
+def size_now(executor: GangExecutor, seconds: float) -> int:
     """Return the number of workers' slots; see `Executor.gang_size`."""
     deadline = time.monotonic() + seconds
     while (size := sum(slots(executor).values())) < executor.workers:
@@ -43,7 +59,7 @@ def size_now(executor: DaskExecutor, seconds: float) -> int:
     return size
 
 
-def run(executor: DaskExecutor, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str) -> list[Future]:
+def run(executor: GangExecutor, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str) -> list[Future]:
     """Run a gang; see `Executor.gang`."""
     executor.wait([handle for args in args_by_rank for handle in _handles(args)])
     patience = GANG_START_SECONDS
@@ -63,7 +79,7 @@ def _handles(args: Sequence[Any]) -> list[Future]:
     return [h for a in args for h in (a if isinstance(a, list) else [a]) if isinstance(h, Future)]
 
 
-def _find_workers(executor: DaskExecutor, args_by_rank: Sequence[Sequence[Any]], label: str) -> tuple[str, ...]:
+def _find_workers(executor: GangExecutor, args_by_rank: Sequence[Sequence[Any]], label: str) -> tuple[str, ...]:
     """Return the addresses of free workers by rank; wait until there are enough, and say so."""
     said, begin = False, time.monotonic()
     while True:
@@ -102,7 +118,7 @@ def _place(free: dict[str, int], holders: list[list[str]]) -> tuple[str, ...]:
 class _Attempt:
     """One try to run a gang on these workers."""
 
-    def __init__(self, executor: DaskExecutor, addresses: tuple[str, ...], label: str):
+    def __init__(self, executor: GangExecutor, addresses: tuple[str, ...], label: str):
         self.executor, self.addresses, self.label, self.id = executor, addresses, label, uuid.uuid4().hex
         self.futures: list[Future] = []
         self.events: SimpleQueue[Future | str] = SimpleQueue()  # finished ranks, and addresses of lost workers

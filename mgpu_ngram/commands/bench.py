@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.benchmarks import BENCHES, PAPER_RESULTS, PAPERS, RESULTS, open_bench, open_paper
+from mgpu_ngram.benchmarks import BENCHES, PAPER_RESULTS, PAPERS, RESULTS
 from mgpu_ngram.commands.shared import DEVICES
 from mgpu_ngram.core.errors import InputError
 
@@ -108,7 +108,8 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 
 def _paper(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks.reproduce.paper import reproduce
+    from mgpu_ngram.benchmarks.reproduce.measure import reproduce
+    from mgpu_ngram.benchmarks.reproduce.paper import open_paper
 
     if len(arguments.of) != 1 or arguments.of[0] not in PAPERS:
         raise InputError(f"bench paper takes one of {', '.join(PAPERS)}, not {' '.join(arguments.of)!r}")
@@ -120,6 +121,8 @@ def _paper(arguments: argparse.Namespace) -> None:
 
 def _run(name: str, arguments: argparse.Namespace, results: str) -> list[dict[str, Any]]:
     """Run a bench; return its rows."""
+    from mgpu_ngram.benchmarks.harness.bench_modules import open_bench
+
     bench = open_bench(name)
     allowed = bench.FLAGS | (CHECK_FLAGS if arguments.what == CHECK else set())
     _refuse_others(arguments, allowed)
@@ -174,6 +177,8 @@ def _quote(arguments: argparse.Namespace) -> None:
 
 def _refuse_others(arguments: argparse.Namespace, allowed: set[str]) -> None:
     """Raise InputError for the first flag, in alphabetical order, that is given and not allowed."""
+    from mgpu_ngram.benchmarks.harness.bench_modules import open_bench
+
     flags_of = {name: open_bench(name).FLAGS for name in BENCHES} | {CHECK: CHECK_FLAGS}
     for flag in sorted(set().union(*flags_of.values()) - allowed):
         if getattr(arguments, flag) is not None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from mgpu_ngram import cli
-from mgpu_ngram.benchmarks import BENCHES, open_bench
+from mgpu_ngram.benchmarks import BENCHES
 from mgpu_ngram.benchmarks.harness import check, measured_code, origin
+from mgpu_ngram.benchmarks.harness.bench_modules import open_bench
 from mgpu_ngram.benchmarks.harness.measured_code import code_of
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.rows import Row, read_rows, rounded, with_unit, write_rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_ngram import cli
-from mgpu_ngram.benchmarks import PAPERS, open_bench, open_paper
+from mgpu_ngram.benchmarks import PAPERS
 from mgpu_ngram.benchmarks.count import byte_ngrams
 from mgpu_ngram.benchmarks.decode import amun as decode_amun
 from mgpu_ngram.benchmarks.decode import batches as decode_batch
@@ -21,6 +21,7 @@ from mgpu_ngram.benchmarks.decode import subject as decode_work
 from mgpu_ngram.benchmarks.decode import whole as decode_whole
 from mgpu_ngram.benchmarks.distribution import thesis as distribution_thesis
 from mgpu_ngram.benchmarks.harness import machine_rates, suite
+from mgpu_ngram.benchmarks.harness.bench_modules import open_bench
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.rows import Row, read_rows, write_rows
 from mgpu_ngram.benchmarks.inputs import distribution_cases, text_models
@@ -32,6 +33,7 @@ from mgpu_ngram.benchmarks.reproduce import culda as paper_culda
 from mgpu_ngram.benchmarks.reproduce import glm as paper_glm
 from mgpu_ngram.benchmarks.reproduce import page as paper_page
 from mgpu_ngram.benchmarks.reproduce import quote
+from mgpu_ngram.benchmarks.reproduce.measure import reproduce
 from mgpu_ngram.benchmarks.reproduce.paper import (
     FAILS,
     HOLDS,
@@ -45,7 +47,7 @@ from mgpu_ngram.benchmarks.reproduce.paper import (
     Paper,
     Verdict,
     of_gpu,
-    reproduce,
+    open_paper,
     saturated,
     verdict_of,
 )
@@ -229,7 +231,7 @@ def by_hand(monkeypatch):
             rows += [Row("theirs", "n=2", "x, 2 cores", "1", rate=float(next(rates)), rate_unit=RATE)]
             write_rows(rows, Path(options.results) / "score.csv")
 
-    monkeypatch.setattr("mgpu_ngram.benchmarks.reproduce.paper.open_bench", lambda name: Bench)
+    monkeypatch.setattr("mgpu_ngram.benchmarks.reproduce.measure.open_bench", lambda name: Bench)
     figures = (Figure("theirs", 1.5, RATE, "a GTX"), Figure("more", "none fits", "", "a GTX"))
     one = Item(("T1", "F2"), "rates", (claim_that(1), claim_that(5)), figures, ("p",))
     return Paper(
