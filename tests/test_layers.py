@@ -182,7 +182,7 @@ def circles(texts):
     reached = {}
     for name, (text, is_package) in texts.items():
         inner = (imported.partition(".")[2] for imported, _ in imports(ast.parse(text), name, is_package))
-        whole = (name if name in texts else name.rpartition(".")[0] for name in inner)
+        whole = (other if other in texts else other.rpartition(".")[0] for other in inner)
         reached[name] = {other for other in whole if other in texts and other != name}
     grew = True
     while grew:

@@ -12,14 +12,10 @@ import numpy as np
 from mgpu_ngram.benchmarks.inputs.corpora import LONGEST_WORDS, QUANTILES, SHORTEST_WORDS, spellings, splitmix64
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.counts.vocabulary import SPECIALS
-from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.models.arpa import write_arpa
 from mgpu_ngram.core.ngrams.trie import Ngrams, Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.count_chunk import START_CODE, mark_sentences
-from mgpu_ngram.engine.count.number_symbols import number_symbols
-from mgpu_ngram.engine.count.token_streams import TokeniseOptions
-from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.trie.build import FANOUT, build_trie
 from mgpu_ngram.kernels.common.draws import GAMMA
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -33,21 +29,6 @@ FREE, AFTER_ONE = 38, 118  # of 256 words, those drawn by themselves, and after 
 MEAN_WORDS = (SHORTEST_WORDS + LONGEST_WORDS) // 2  # of a sentence
 BLOCK_SENTENCES = 1 << 17  # generated at once
 BACKOFF_SHARE = 0.5  # of a count, that backing off takes (absolute discounting; Ney et al., 1994)
-
-
-def zipf_model(
-    tokens: int, heldout_tokens: int, order: int = 5, vocabulary: int = VOCABULARY, seed: int = 0, xp: Any = np
-) -> tuple[Trie, Words, Any]:
-    """Return the trie of a model of generated text, its words, and more text of the same language in its codes.
-
-    tokens          words of the text: 8.8 million give 23 million n-grams of orders 1 to 5, 26 million give 63 million
-    heldout_tokens  words of the other text, drawn anew; those that the model has not seen are <unk>
-    xp              numpy, or cupy to make it on the GPU: the same arrays
-    """
-    codes_T = zipf_codes(tokens, vocabulary, seed, xp)
-    code_V, words = seen_words(codes_T, zipf_words(vocabulary))
-    trie = trie_of(code_V[codes_T], len(words), order)
-    return trie, words, code_V[zipf_codes(heldout_tokens, vocabulary, seed + 1, xp)]
 
 
 def trie_of(codes_T: Any, symbols: int, order: int, fanout: int = FANOUT) -> Trie:
@@ -112,17 +93,6 @@ def seen_words(codes_T: Any, words: Words) -> tuple[Any, Words]:
     kept_V, length_V = to_host(seen_V), np.diff(words.offsets_V)
     offsets_V = np.concatenate([[0], np.cumsum(length_V[kept_V])])
     return code_V, Words(offsets_V, words.data[np.repeat(kept_V, length_V)])
-
-
-def text_codes(path: str | Path, device: str = "cpu") -> tuple[Any, Words]:
-    """The codes of a text, a sentence a line, for `ngrams_of`, on the device; and its words, frequent ones first."""
-    corpus = open_corpus([str(path)])
-    [chunk] = corpus.chunks(max(1, corpus.size_bytes))
-    tokenised = tokenise(chunk, TokeniseOptions(device=device, read_threads=cpu_cores()))
-    lexicon, vocabulary = number_symbols(tokenised.vocabulary, "word", True, 0, device)
-    code_V = lexicon.codes(tokenised.vocabulary.hash_V, device)
-    codes_T = array_module(code_V).concatenate([code_V[stream.tokens_T] for stream in tokenised.streams or ()])
-    return codes_T, Words(vocabulary.offsets_V, vocabulary.data)
 
 
 def zipf_words(vocabulary: int = VOCABULARY) -> Words:

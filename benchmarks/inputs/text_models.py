@@ -55,7 +55,13 @@ class Subject:
 
     @classmethod
     def make(cls, tokens: int, text_words: int, device: str, text_seed: int = 1) -> Subject:
-        """As `models.zipf_model`; text_seed 0 would give the training text."""
+        """Return the model of generated text, and more text of the same language in the codes of the model.
+
+        tokens      words of the training text: 8.8 million give 23 million n-grams of orders 1 to 5, 26 million give 63
+                    million
+        text_words  words of the other text; a word that the model lacks is <unk>
+        text_seed   0 would give the training text
+        """
         xp = array_module(to_device(np.empty(0), device))
         codes_T = zipf_codes(tokens, xp=xp)
         code_V, words = seen_words(codes_T, zipf_words())

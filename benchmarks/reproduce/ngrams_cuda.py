@@ -30,7 +30,6 @@ SECONDS: dict[str, dict[int, tuple[float | str, float]]] = {
     V2: {1: (0.073, 2.818), 2: (0.040, 4.555), 3: (DOES_NOT_FIT, 3.516), 4: (DOES_NOT_FIT, 3.692)},
     B: {1: (0.155, 3.095), 2: (0.144, 4.783), 3: (0.156, 4.259), 4: (0.203, 4.362)},
 }
-BEST_SPEEDUP = 126.7  # V1, n = 2
 
 
 def _figures() -> tuple[Figure, ...]:

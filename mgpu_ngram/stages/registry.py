@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mgpu_ngram.stages.contract import Product, RegisteredStage
+from mgpu_ngram.stages.contract import RegisteredStage
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,6 @@ class _Stages(Mapping[str, RegisteredStage]):
 
 
 STAGES = _Stages()
-
-
-def makers_of(product: Product) -> list[str]:
-    """Return the names of the stages that make the product."""
-    return [name for name, stage in STAGES.items() if stage.makes == product]
 
 
 def stage_of_format(format: object) -> RegisteredStage | None:

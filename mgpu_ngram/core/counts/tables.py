@@ -61,10 +61,6 @@ class ShardedTable(_Rows):
         """Return the first row of a shard; for shard S, the number of rows."""
         return int(self.ends_S[shard - 1]) if shard else 0
 
-    def size_of(self, shard: int) -> int:
-        """Return the number of rows of a shard."""
-        return self.start(shard + 1) - self.start(shard)
-
     def shard(self, shard: int) -> Table:
         """Return one shard, as a view."""
         rows = slice(self.start(shard), self.start(shard + 1))

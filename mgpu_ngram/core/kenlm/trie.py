@@ -20,7 +20,6 @@ from mgpu_ngram.kernels.score.score_by_keys import SIGN
 
 QUANTIZER_VERSION, ARRAY_VERSION = 2, 0
 PROB_BITS, BACKOFF_BITS = 31, 32  # bits of values without quantisation; a probability lacks its sign, always negative
-MAX_CODE_BITS = 25
 PAD_BYTES = 8  # after an array of entries, so that 8 bytes can be read at each
 
 

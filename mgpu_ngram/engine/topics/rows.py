@@ -31,13 +31,6 @@ class TopicRows:
     excess_N: np.ndarray | None = None
 
     @classmethod
-    def of_dense(cls, counts_VZ: np.ndarray, beta: float | np.ndarray) -> TopicRows:
-        """Return the rows of a dense (V, Z) matrix of counts. beta: one prior for all words, or (V,)."""
-        topics_N, words_N = np.nonzero(counts_VZ.T)
-        starts_Z1 = np.searchsorted(topics_N, np.arange(counts_VZ.shape[1] + 1))
-        return cls(starts_Z1, words_N.astype(uint32), counts_VZ[words_N, topics_N], _priors(beta, len(counts_VZ)))
-
-    @classmethod
     def of_words(
         cls,
         word_starts_V1: np.ndarray,

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.benchmarks.inputs import models
 from mgpu_ngram.benchmarks.inputs.models import (
+    VOCABULARY,
     ngrams_of,
     seen_words,
-    text_codes,
     trie_of,
     write_model,
     zipf_codes,
-    zipf_model,
     zipf_words,
 )
 from mgpu_ngram.core.ngrams.trie import TRIE_ARRAYS
@@ -32,6 +31,14 @@ texts = st.lists(st.lists(st.integers(A, C), max_size=6), min_size=1, max_size=8
 
 def codes_of(sentences):
     return np.array([code for words in sentences for code in [*(w + 1 for w in words), 0]], np.uint32)
+
+
+def zipf_model(tokens, heldout_tokens, order=5, vocabulary=VOCABULARY, seed=0, xp=np):
+    """Return the trie of a model of generated text, its words, and more text of the same language in its codes."""
+    codes_T = zipf_codes(tokens, vocabulary, seed, xp)
+    code_V, words = seen_words(codes_T, zipf_words(vocabulary))
+    trie = trie_of(code_V[codes_T], len(words), order)
+    return trie, words, code_V[zipf_codes(heldout_tokens, vocabulary, seed + 1, xp)]
 
 
 def sentences_of(codes_T):
@@ -126,22 +133,6 @@ def test_words_that_a_text_lacks_become_unknown():
     code_V, seen = seen_words(np.array([5, 0, 7, 5, 0], np.uint32), words)
     assert list(seen) == ["<unk>", "<s>", "</s>", "bb", "dddd"]
     assert code_V.dtype == np.uint32 and code_V.tolist() == [0, 1, 2, 3, 1, 4, 1, 5]
-
-
-def test_codes_of_a_file(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"b a\n\na  c a\nb")
-    codes_T, words = text_codes(path)
-    assert list(words) == ["<unk>", "<s>", "</s>", "a", "b", "c"]  # by falling count
-    assert codes_T.dtype == np.uint32 and codes_T.tolist() == codes_of([[B, A], [], [A, C, A], [B]]).tolist()
-
-
-def test_a_long_file_is_read_in_order(tmp_path):
-    lines = [f"w{i % 977} w{i % 31}" for i in range(10_000)]
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(lines))
-    codes_T, words = text_codes(path)
-    assert [" ".join(words.word(code - 1) for code in s) for s in sentences_of(codes_T)] == lines
 
 
 def test_arpa_by_hand(tmp_path):
@@ -245,9 +236,7 @@ def test_a_gpu_makes_the_same_model(tmp_path):
     for name in TRIE_ARRAYS:
         found, expected = getattr(gpu_trie, name).get(), getattr(trie, name)
         assert found.dtype == expected.dtype and np.array_equal(found, expected), name
-    path = tmp_path / "text.txt"
-    path.write_text("a b a\n\nb a\n")
-    for device in ("cpu", "gpu"):
-        codes_T, words = text_codes(path, device)
-        write_model(tmp_path / device, codes_T, words, 3)
+    codes_T, words = codes_of([[A, B, A], [], [B, A]]), Words.of(["<unk>", "<s>", "</s>", "a", "b"])
+    write_model(tmp_path / "cpu", codes_T, words, 3)
+    write_model(tmp_path / "gpu", cupy.asarray(codes_T), words, 3)
     assert (tmp_path / "cpu").read_bytes() == (tmp_path / "gpu").read_bytes()

@@ -24,6 +24,7 @@ from mgpu_ngram.engine.topics.infer import (
 )
 from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.kernels.lda.fold_in import LANES, fixed_topics
+from tests.support.topic_rows import rows_of_dense
 
 
 @pytest.fixture
@@ -163,13 +164,13 @@ def test_rows_of_a_model_with_seed_words(tmp_path):
     phi_Z[entries_E & 0xFFFF] += entries_E.view(np.float32)
     assert phi_Z == pytest.approx((expected / expected.sum(1, keepdims=True))[:, 1], rel=2**-8)
     plain = TopicRows.of_model(TopicModel.of_counts(counts_VZ, Priors(np.ones(2), 0.01)))
-    assert plain.counts_N.tolist() == TopicRows.of_dense(counts_VZ, 0.01).counts_N.tolist()
+    assert plain.counts_N.tolist() == rows_of_dense(counts_VZ, 0.01).counts_N.tolist()
 
 
 @pytest.mark.parametrize("metric", ["jensen-shannon", "hellinger"])
 def test_distances_from_one_topic(metric):
     rng = np.random.default_rng(0)
-    rows = TopicRows.of_dense(rng.poisson(0.7, (50, 5)).astype(np.uint32), 0.1)
+    rows = rows_of_dense(rng.poisson(0.7, (50, 5)).astype(np.uint32), 0.1)
     whole = topic_distances(rows, metric)
     for z in range(5):
         assert distances_from(rows, z, metric) == pytest.approx(whole[z], abs=1e-12)

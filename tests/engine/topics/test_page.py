@@ -15,6 +15,7 @@ from mgpu_ngram.engine.topics.page import PageOptions, page_data, topic_page
 from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.table import TopicFacts, topic_table
 from mgpu_ngram.engine.topics.words import largest, most_relevant
+from tests.support.topic_rows import rows_of_dense
 
 ATTACKS = [
     "</script><img src=x onerror=alert(1)>",
@@ -44,7 +45,7 @@ def model(Z=6, V=200, seed=1):
     mean_VZ = np.where(topic_of_V[:, None] == np.arange(Z), weight_V[:, None], 0.05)
     mean_VZ[:4] += 30
     mean_VZ *= np.linspace(1, 2, Z)
-    return TopicRows.of_dense(rng.poisson(mean_VZ).astype(np.uint32), 0.01)
+    return rows_of_dense(rng.poisson(mean_VZ).astype(np.uint32), 0.01)
 
 
 def facts_of(rows, seed=2):
@@ -142,7 +143,7 @@ def test_priors_of_seed_words_are_no_tokens():
 
 
 def test_topics_by_hand():
-    rows = TopicRows.of_dense(np.array([[3, 0, 0], [1, 8, 0], [0, 0, 2]], np.uint32), np.array([0.5, 0.25, 0.25]))
+    rows = rows_of_dense(np.array([[3, 0, 0], [1, 8, 0], [0, 0, 2]], np.uint32), np.array([0.5, 0.25, 0.25]))
     data = data_of(topic_page(rows, "abc".__getitem__, options=PageOptions(max_topics=2)))
     assert (data["topics_of"], data["vocabulary"], data["tokens"]) == (3, 3, 14)
     assert data["words"] == ["a", "b"] and data["totals"] == [3, 9] and data["beta"] == [0.5, 0.25]
@@ -154,7 +155,7 @@ def test_topics_by_hand():
 
 
 def test_a_model_without_words():
-    data = data_of(topic_page(TopicRows.of_dense(np.zeros((3, 2), np.uint32), 0.5), str))
+    data = data_of(topic_page(rows_of_dense(np.zeros((3, 2), np.uint32), 0.5), str))
     assert data["words"] == [] and [topic["words"] for topic in data["topics"]] == [[], []]
 
 
@@ -237,7 +238,7 @@ def test_nothing_of_the_model_becomes_markup(opened):
 
 def test_a_page_without_topics(browser, tmp_path):
     path = tmp_path / "empty.html"
-    path.write_text(topic_page(TopicRows.of_dense(np.zeros((2, 2), np.uint32), 0.5), str), encoding="utf-8")
+    path.write_text(topic_page(rows_of_dense(np.zeros((2, 2), np.uint32), 0.5), str), encoding="utf-8")
     browser.errors.clear()
     browser.open(path.as_uri())
     assert browser.run("document.querySelector('#summary').textContent") == "2 topics · 2 words · 0 tokens"

@@ -8,9 +8,9 @@ import pytest
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.topics.distances import nearest_of
 from mgpu_ngram.engine.topics.doc_topics import DocTopics, GroupShares, representative_documents
-from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.table import TopicFacts, TopicTable, topic_table
 from mgpu_ngram.stages.topic_output import show_groups, show_topic, show_topics
+from tests.support.topic_rows import rows_of_dense
 
 WORDS = Words.of(["<unk>", "ball", "goal", "bank", b"cr\xe9dit", "\x1b[31mred", "the"])
 COUNTS_VZ = np.array([[0, 0], [0, 6], [0, 3], [9, 0], [5, 0], [1, 0], [9, 4]], np.uint32)
@@ -18,7 +18,7 @@ COUNTS_VZ = np.array([[0, 0], [0, 6], [0, 3], [9, 0], [5, 0], [1, 0], [9, 4]], n
 
 @pytest.fixture
 def rows():
-    return TopicRows.of_dense(COUNTS_VZ, 0.1)
+    return rows_of_dense(COUNTS_VZ, 0.1)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from mgpu_ngram.engine.topics.words import (
     most_probable,
     most_relevant,
 )
+from tests.support.topic_rows import rows_of_dense
 
 COUNTS_VZ = np.array([[8, 0], [4, 4], [0, 3], [1, 1]], np.uint32)
 LISTS = (most_probable, most_relevant, most_frequent_and_exclusive)
@@ -61,7 +62,7 @@ def counts_of(least_words=1):
 
 
 def test_probability_and_relevance_by_hand():
-    rows = TopicRows.of_dense(COUNTS_VZ, 0.5)
+    rows = rows_of_dense(COUNTS_VZ, 0.5)
     assert rows.totals_Z.tolist() == [13, 8]
     assert np.allclose(rows.probabilities(0), np.array([8.5, 4.5, 0.5, 1.5]) / 15)
     words, scores = most_probable(rows, 3)
@@ -76,14 +77,14 @@ def test_probability_and_relevance_by_hand():
 
 
 def test_lambda_1_is_probability_and_lambda_0_is_lift():
-    rows = TopicRows.of_dense(COUNTS_VZ, 0.01)
+    rows = rows_of_dense(COUNTS_VZ, 0.01)
     assert np.array_equal(most_relevant(rows, 4, 1.0).words_Zn, most_probable(rows, 4).words_Zn)
     assert most_relevant(rows, 1, 0.0).words_Zn.tolist() == [[0], [2]]
 
 
 def test_frex_by_hand():
     """Frequencies in topic 0 rank 4, 3, 1, 2; exclusivities 4, 2.5, 1, 2.5, as words 1 and 3 shrink to one half."""
-    rows = TopicRows.of_dense(COUNTS_VZ, 0.5)
+    rows = rows_of_dense(COUNTS_VZ, 0.5)
     words, scores = most_frequent_and_exclusive(rows, 4, weight=0.5)
     harmonic = {0: 1.0, 1: 2 / (4 / 3 + 4 / 2.5), 2: 0.25, 3: 2 / (4 / 2 + 4 / 2.5)}
     assert words[0].tolist() == [0, 1, 3, 2]
@@ -94,7 +95,7 @@ def test_frex_by_hand():
 @settings(max_examples=60)
 @given(counts_of(), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_frex_is_that_of_plain_python(counts_VZ, weight):
-    rows = TopicRows.of_dense(counts_VZ, 0.25)
+    rows = rows_of_dense(counts_VZ, 0.25)
     found = most_frequent_and_exclusive(rows, len(counts_VZ), weight)
     expected = plain_frex(counts_VZ, 0.25, weight)
     for z in range(rows.num_topics):
@@ -105,7 +106,7 @@ def test_frex_is_that_of_plain_python(counts_VZ, weight):
 def test_frex_of_many_words_is_that_of_plain_python():
     """Their ranks change with small changes of the exclusivity, unlike those of few words."""
     counts_VZ = np.random.default_rng(0).poisson(2, (30, 6)).astype(np.uint32)
-    words_Zn, scores_Zn = most_frequent_and_exclusive(TopicRows.of_dense(counts_VZ, 0.1), 30)
+    words_Zn, scores_Zn = most_frequent_and_exclusive(rows_of_dense(counts_VZ, 0.1), 30)
     expected_ZV = plain_frex(counts_VZ, 0.1, FREX_WEIGHT)
     assert np.allclose(scores_Zn, np.take_along_axis(expected_ZV, words_Zn, axis=1))
 
@@ -117,8 +118,8 @@ def test_swapped_words_give_swapped_results(counts_VZ, random):
     order = np.arange(len(counts_VZ))
     order[[v, w]] = w, v
     for best in LISTS:
-        words, scores = best(TopicRows.of_dense(counts_VZ, 0.1), len(counts_VZ))
-        swapped_words, swapped_scores = best(TopicRows.of_dense(counts_VZ[order], 0.1), len(counts_VZ))
+        words, scores = best(rows_of_dense(counts_VZ, 0.1), len(counts_VZ))
+        swapped_words, swapped_scores = best(rows_of_dense(counts_VZ[order], 0.1), len(counts_VZ))
         assert np.allclose(scores, swapped_scores)
         for z in range(counts_VZ.shape[1]):
             score_of = dict(zip(words[z].tolist(), scores[z].tolist(), strict=True))
@@ -135,7 +136,7 @@ def test_counts_by_word_are_the_dense_ones(counts_VZ, descending):
         counts.extend(row[found])
         starts.append(len(topics))
     by_word = np.array(starts, np.int64), np.array(topics, np.uint16), np.array(counts, np.uint32)
-    rows, dense = TopicRows.of_words(*by_word, counts_VZ.shape[1], 0.1), TopicRows.of_dense(counts_VZ, 0.1)
+    rows, dense = TopicRows.of_words(*by_word, counts_VZ.shape[1], 0.1), rows_of_dense(counts_VZ, 0.1)
     for name in ("starts_Z1", "words_N", "counts_N", "beta_V", "totals_Z", "word_totals_V"):
         assert np.array_equal(getattr(rows, name), getattr(dense, name)), name
     for best in LISTS:
@@ -145,14 +146,14 @@ def test_counts_by_word_are_the_dense_ones(counts_VZ, descending):
 def test_words_without_tokens_come_last():
     counts_VZ = np.array([[0, 0], [0, 5], [2, 0]], np.uint32)
     for best in LISTS:
-        words, scores = best(TopicRows.of_dense(counts_VZ, 0.5), 3)
+        words, scores = best(rows_of_dense(counts_VZ, 0.5), 3)
         assert words[:, 2].tolist() == [0, 0] and np.isneginf(scores[:, 2]).all()
         assert words[:, 0].tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("shape", [(0, 2), (1, 1), (3, 2)])
 def test_empty_models(shape):
-    rows = TopicRows.of_dense(np.zeros(shape, np.uint32), 0.5)
+    rows = rows_of_dense(np.zeros(shape, np.uint32), 0.5)
     for best in LISTS:
         assert best(rows, 10).words_Zn.shape == (shape[1], shape[0])
         assert best(rows, 0).words_Zn.shape == (shape[1], 0)
@@ -160,7 +161,7 @@ def test_empty_models(shape):
 
 
 def test_priors_by_word_and_pseudo_counts():
-    rows = TopicRows.of_dense(np.array([[1.5, 0], [0, 2.0]]), np.array([0.5, 1.0]))
+    rows = rows_of_dense(np.array([[1.5, 0], [0, 2.0]]), np.array([0.5, 1.0]))
     assert np.allclose(rows.probabilities(0), np.array([2.0, 1.0]) / 3)
     assert np.allclose(rows.probabilities(1), np.array([0.5, 3.0]) / 3.5)
     assert np.array_equal(rows.take(np.array([1, 0])).probabilities(1), rows.probabilities(0))
@@ -179,19 +180,19 @@ def test_largest_breaks_ties_by_index():
         (lambda rows: most_relevant(rows, 3, lambda_=1.5), "lambda is 1.5"),
         (lambda rows: most_frequent_and_exclusive(rows, 3, weight=-1), "FREX weight is -1"),
         (lambda rows: most_probable(rows, -1), "the number of words of a topic is -1 but"),
-        (lambda rows: TopicRows.of_dense(COUNTS_VZ, 0.0), "beta is 0"),
+        (lambda rows: rows_of_dense(COUNTS_VZ, 0.0), "beta is 0"),
     ],
 )
 def test_errors(call, message):
     with pytest.raises(InputError, match=message):
-        call(TopicRows.of_dense(COUNTS_VZ, 0.5))
+        call(rows_of_dense(COUNTS_VZ, 0.5))
 
 
 def test_relevance_is_that_of_pyldavis():
     """Its formula (_prepare._find_relevance): lambda ln p + (1 - lambda) ln (p / term proportion)."""
     rng = np.random.default_rng(1)
     counts_VZ = rng.integers(0, 9, (30, 4)).astype(np.uint32) + 1
-    rows = TopicRows.of_dense(counts_VZ, 0.1)
+    rows = rows_of_dense(counts_VZ, 0.1)
     term_proportion = counts_VZ.sum(1) / counts_VZ.sum()
     words, scores = most_relevant(rows, 7)
     for z in range(4):
@@ -205,7 +206,7 @@ def test_relevance_is_that_of_pyldavis():
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("best", LISTS)
 def test_words_of_some_topics(best, threads):
-    rows = TopicRows.of_dense(np.random.default_rng(3).poisson(2, (30, 6)).astype(np.uint32), 0.1)
+    rows = rows_of_dense(np.random.default_rng(3).poisson(2, (30, 6)).astype(np.uint32), 0.1)
     whole, some = best(rows, 4), best(rows, 4, threads=threads, topics=[5, 2])
     assert some.words_Zn[[2, 5]].tolist() == whole.words_Zn[[2, 5]].tolist()
     assert np.isneginf(some.scores_Zn[[0, 1, 3, 4]]).all()
