@@ -53,7 +53,8 @@ lint: $(VENV)/.lint ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy mgpu_ngram
 
-docs: $(VENV)/.docs ## build the site in docs/_build; a warning is an error
+docs: $(VENV)/.docs ## check the links of all pages, and build the site in docs/_build; a warning is an error
+	$(BIN)/python docs/check_links.py
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build
 
 # No part of the tests: it downloads 0.5 GB. $GITHUB may name a mirror.

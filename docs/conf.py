@@ -4,6 +4,8 @@ import re
 import sys
 from pathlib import Path
 
+from sphinx.addnodes import pending_xref
+
 sys.path.insert(0, str(Path(__file__).parent))
 import generate_reference  # beside this file
 
@@ -24,29 +26,36 @@ autodoc_member_order = "bysource"
 TABLE_LINE = re.compile(r"(\S+(?:, \S+)*)  +(\S.*)")
 
 
-PAPERS = Path(__file__).parent.parent / "benchmarks" / "papers"
+ROOT = Path(__file__).resolve().parent.parent
+# Pages outside docs, without suffix, and the pages of the site that include them.
+INCLUDED = {
+    page.with_suffix("").as_posix(): "reference/" + "-".join(page.with_suffix("").parts)
+    for folder in ("benchmarks/papers", "benchmarks/results", "kernels", "mgpu_ngram")
+    for page in (path.relative_to(ROOT) for path in sorted((ROOT / folder).rglob("*.md")))
+} | {"kernels/README": "kernels", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}
 INCLUDE = """---
 orphan: true
 ---
 
-```{{include}} ../../benchmarks/papers/{name}/README.md
+```{{include}} ../../{path}.md
+:relative-docs: .
 :relative-images:
 ```
 """
 
 
-def link_included(app, name, source):
-    """Let links to kernels/README.md and to the pages of papers lead to the pages that include them."""
-    source[0] = source[0].replace("](../kernels/README.md)", "](kernels.md)")
-    source[0] = re.sub(
-        r"\]\(\.\./benchmarks/papers/(\w+(?:-\w+)*)/README\.md\)", r"](reference/paper-\1.md)", source[0]
-    )
+def link_included(app, doctree):
+    """Let links to pages outside docs lead to the pages that include them."""
+    pages = {str(ROOT / path): name for path, name in INCLUDED.items()}
+    for link in doctree.findall(pending_xref):
+        link["reftarget"] = pages.get(link["reftarget"], link["reftarget"])
 
 
-def include_papers(folder):
-    """Write a page for each paper that has results."""
-    for page in sorted(PAPERS.glob("*/README.md")):
-        (folder / f"paper-{page.parent.name}.md").write_text(INCLUDE.format(name=page.parent.name))
+def include_pages(folder):
+    """Write a page for each page of INCLUDED that has none; no menu lists them."""
+    for path, name in INCLUDED.items():
+        if name.startswith("reference/"):
+            (folder.parent / f"{name}.md").write_text(INCLUDE.format(path=path))
 
 
 def docstring_to_rst(app, what, name, obj, options, lines):
@@ -87,6 +96,6 @@ def setup(app):
     """Write the generated pages before Sphinx reads its sources."""
     reference = Path(__file__).parent / "reference"
     generate_reference.write(reference)
-    include_papers(reference)
-    app.connect("source-read", link_included)
+    include_pages(reference)
+    app.connect("doctree-read", link_included)
     app.connect("autodoc-process-docstring", docstring_to_rst)

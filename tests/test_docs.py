@@ -1,4 +1,4 @@
-"""The code of the docs runs as written, and the reference pages match the code.
+"""The code of the docs runs as written, links lead somewhere, and the reference pages match the code.
 
 The ```console and ```python blocks of a page run in order, in a folder with the files that the pages name. A ```text
 block after a ```python block is its output. A block that cannot run here has a comment before it,
@@ -178,13 +178,34 @@ def test_blocks_by_hand():
     assert not shows("a\n...\nc", "a\nb\n") and not shows("b", "a\nb\n")
 
 
-@pytest.fixture(scope="module")
-def reference():
-    """Import the module docs/generate_reference.py."""
-    spec = importlib.util.spec_from_file_location("generate_reference", ROOT / "docs" / "generate_reference.py")
+def import_from_docs(name):
+    """Import a module of the folder docs."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Import the module docs/generate_reference.py."""
+    return import_from_docs("generate_reference")
+
+
+def test_links_lead_somewhere():
+    assert import_from_docs("check_links").broken_links(ROOT) == []
+
+
+def test_broken_links_by_hand(tmp_path):
+    links = import_from_docs("check_links")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "p.md").write_text("# Two `words`, A-b\n## Same\n## Same\n[up](../a.md#top) [x](nothing.py)\n")
+    (tmp_path / "a.md").write_text(
+        "# Top\n[a](b/p.md#two-words-a-b) [b](b/p.md#same-1) [c](#top) ![d](b) [e](https://x.y/z)\n"
+        "[f](b/p.md#same-2) [g](#bottom) `[h](h)` <!-- [i](i) -->\n```text\n[j](j)\n```\n[k](reference/k.md)\n"
+    )
+    broken = [("a.md", "b/p.md#same-2"), ("a.md", "#bottom"), ("a.md", "reference/k.md"), ("b/p.md", "nothing.py")]
+    assert links.broken_links(tmp_path) == broken
 
 
 def test_reference_pages_are_complete(reference, tmp_path):

@@ -41,8 +41,8 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE, PAPER], help="bench to run, or an action")
     bench.add_argument(
         "of", nargs="*", metavar="OF",
-        help="for bench check: the bench to run again; for bench quote: the pages (default: README.md and docs/*.md); "
-        f"for bench paper: {', '.join(PAPERS)}",
+        help="for bench check: the bench to run again; for bench quote: the pages (default: README.md, docs/*.md and "
+        f"{RESULTS}/*.md); for bench paper: {', '.join(PAPERS)}",
     )  # fmt: skip
     bench.add_argument("--device", default="auto", choices=DEVICES, help="auto (default): a GPU if the host has one")
     bench.add_argument(
@@ -166,7 +166,8 @@ def _quote(arguments: argparse.Namespace) -> None:
     from mgpu_ngram.benchmarks.reproduce.quote import papers_beside, update
 
     _refuse_others(arguments, set())
-    pages = [Path(page) for page in arguments.of] or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+    pages = [Path(page) for page in arguments.of]
+    pages = pages or [Path("README.md"), *sorted([*Path("docs").glob("*.md"), *Path(RESULTS).glob("*.md")])]
     for page in pages:
         if not page.is_file():
             raise InputError(f"{page}: no such file; run in the checkout, or name the pages")
