@@ -30,7 +30,7 @@ class InputWarning(UserWarning):
 
 
 def _in_one_line(message: str) -> str:
-    """Return a message without line breaks: values in it, such as arrays, may be shown in several lines."""
+    """Return a message on one line, because values such as arrays print on several lines."""
     return re.sub(r"\s*[\r\n]\s*", " ", str(message))
 
 

@@ -34,7 +34,7 @@ class Bags:
     num_words: int
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: while it is sent, another thread may compute a cached property."""
+        """Return only the fields: another thread may compute a cached property while the object is pickled."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property

@@ -27,7 +27,7 @@ def seeds_of_topics(topics: Mapping[Any, Any], num_topics: int) -> dict[str, dic
         words = wanted if isinstance(wanted, (list, Mapping)) else [wanted]
         weights = words.items() if isinstance(words, Mapping) else [(word, SEED_WEIGHT) for word in words]
         for word, weight in weights:
-            if isinstance(weight, str) and EXPONENT.fullmatch(weight):  # of YAML, where 1e2 is a text
+            if isinstance(weight, str) and EXPONENT.fullmatch(weight):  # YAML reads 1e2 as text
                 weight = float(weight)
             if not isinstance(word, str):
                 raise InputError(f"seeds has the word {word!r} of topic {topic}, which is not a str; put it in quotes")

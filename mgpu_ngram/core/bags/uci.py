@@ -201,7 +201,7 @@ def _shown(line: bytes) -> str:
 def _parse(text, documents, words, docs_P, words_P, counts_P):
     """Write the pairs of whole lines; return (pairs, lines, start of the first wrong line or -1).
 
-    Blank lines are passed over.
+    Skips blank lines.
     """
     numbers = np.zeros(3, np.int64)
     pairs, lines, at, last = 0, 0, 0, 0

@@ -108,7 +108,7 @@ class Counts:
             self.columns: str = self.manifest.get("options", {}).get("columns", "text")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{self.path / MANIFEST} is damaged: no usable {error}; count again") from error
-        # These caches hold files, not this object, so that it dies with its last user.
+        # The caches refer to files, not to this object, so it is freed with its last user.
         self._group_starts = functools.lru_cache(maxsize=4096)(_group_starts)
         self._row_group = functools.lru_cache(maxsize=8)(_row_group)
 

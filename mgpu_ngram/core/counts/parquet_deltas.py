@@ -59,7 +59,7 @@ Copied = Callable[[Sequence[Range]], AbstractContextManager[Sequence[memoryview]
 
 
 class _Piece(NamedTuple):
-    """Bytes of a file, as buffers: how many there are, and their CRC-32."""
+    """Buffers to append to a file, with their number of bytes and their CRC-32."""
 
     parts: Sequence[Any]
     nbytes: int

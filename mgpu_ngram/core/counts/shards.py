@@ -57,8 +57,8 @@ def deal_words(counts_V: Any, S: int, unordered: int | None = None, weightless: 
 
     counts_V    (V,) int64, occurrences of each word, NumPy or CuPy
     S           shards, 1 to 1024
-    unordered   number of counts at the beginning in any order; the others fall. Falling counts need little memory.
-                None: all are in any order
+    unordered   number of first counts that may be in any order; the other counts fall, which saves memory. None: all
+                counts may be in any order
     weightless  words among the unordered ones that have no mass
 
     Returns shard_V (V,) uint16 on the device of the counts. The heaviest 16 S words are dealt singly. The
@@ -132,7 +132,8 @@ def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
 
     counts_V  (V,) int64, falling from the first word after the special ones
 
-    They go to `cut_shards` as `split`, and to `deal_words` as `weightless`: their n-grams follow the word before them.
+    `cut_shards` takes them as `split`, `deal_words` as `weightless`: the word before a split word selects the shard of
+    its n-grams.
     """
     heavy = counts_V[: SPECIAL_WORDS + MAX_SPLIT] > counts_V.sum() // S
     return tuple(v for v in heavy.nonzero()[0].tolist() if v >= SPECIAL_WORDS)

@@ -49,7 +49,7 @@ class Vocabulary:
         return len(self.counts_V)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: while it is sent, another thread may compute a cached property."""
+        """Return only the fields: another thread may compute a cached property while the object is pickled."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def symbol(self, v: int) -> bytes:
@@ -172,7 +172,7 @@ class LocalVocabulary:
     first_offset_V: Any
     tokens: int = 0
     lines: int = 0
-    unfinished_lines: int = 0  # of `lines`, those that get no </s>, see `LmplzText`
+    unfinished_lines: int = 0  # number of the lines that get no </s>; see `LmplzText`
     size_bytes: int = 0
     checksums: list = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)

@@ -122,7 +122,7 @@ def hex_value(data, i):
 def read_text(data, i, texts, at):
     """Write the string whose first byte is i, unescaped, to `texts` from `at` on.
 
-    Returns (the byte after its quote, or ODD_VALUE; the end of what was written).
+    Returns (the byte after its quote, or ODD_VALUE; the end of the written bytes).
     """
     while True:
         if i + 8 <= len(data):

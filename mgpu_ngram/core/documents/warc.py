@@ -112,7 +112,7 @@ class _RecordParser:
             yield from self._records(False)
 
     def cut(self, reason: str) -> Iterator[DamagedRecord]:
-        """Drop the record of which a part is there; the text that follows begins with another one."""
+        """Drop the incomplete record in the buffer; the text that follows begins a new record."""
         yield DamagedRecord(self._offset, reason, bytes(self._buffer[:DAMAGED_BYTES]))
         self._drop(len(self._buffer))
         self._lost = False
@@ -209,11 +209,11 @@ def _strips(source: Source, read: Read, start: int) -> Iterator[bytes]:
 
 
 def _members(source: Source, read: Read) -> Iterator[bytes | str]:
-    """Yield the text of a gzip file's members when their checksums are right; of more than HELD_TEXT_BYTES in parts."""
+    """Yield the text of each gzip member whose checksum is right; text of more than HELD_TEXT_BYTES comes in parts."""
     start = 0
     while start < source.size_bytes:
         decoder: Any = None
-        member = start  # where the member begins that is being read
+        member = start  # where the current member begins
         held: list[bytes] = []  # its text
         held_bytes = 0
         damage = ""

@@ -81,7 +81,7 @@ class StoredArray:
         self._left = self.size
 
     def read(self, size: int) -> np.ndarray:
-        """Return the next numbers. Raises InputError if the file ends before."""
+        """Return the next `size` numbers. Raises InputError if the file holds fewer."""
         array = np.empty(size * self._dtype.itemsize, np.uint8)
         at = 0
         while at < len(array):

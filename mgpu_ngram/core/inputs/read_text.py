@@ -119,7 +119,7 @@ class BlockChecksums:
     def rows(self) -> list[tuple[int, int, int, int]]:
         """Return (source_index, offset, length, crc32) of each segment.
 
-        Over all blocks they tile every non-empty source, as the checksums of `read_blocks` do.
+        Together, the segments of all blocks cover every non-empty source, like the checksums of `read_blocks`.
         """
         columns = self.sources_S, self.offsets_S, self.lengths_S, to_host(self.crcs_S)
         return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -105,7 +105,7 @@ def slots_of(ngrams: int, multiplier: float) -> int:
 
 
 def plain_backoffs(backoff_G: np.ndarray) -> np.ndarray:
-    """Return backoffs with 0 in place of -0, by which KenLM marks n-grams that are not a history."""
+    """Return backoffs with 0 in place of -0; KenLM marks n-grams that are not a history by -0."""
     return backoff_G + np.float32(0)
 
 

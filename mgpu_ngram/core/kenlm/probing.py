@@ -26,8 +26,8 @@ from mgpu_ngram.kernels.score.score_by_keys import SIGN, KeyTables
 from mgpu_ngram.kernels.trie.find_key_pairs import find_key_pairs
 
 SUFFIX_FACTOR, WORD_FACTOR = 8978948897894561157, 17894857484156487943  # lm/search_hashed.hh, CombineWordHash
-SLOTS_AT_ONCE = 1 << 16  # searched for an empty one, which is among the first
-MANY_PAIRS = 10**11  # take minutes: 2 cores test 0.4 billion a second
+SLOTS_AT_ONCE = 1 << 16  # slots searched at once for an empty slot, which is usually among the first
+MANY_PAIRS = 10**11  # pairs that take minutes: 2 cores test 0.4 billion a second
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def _number(text: str) -> float:
 
 
 def _is_weight(text: str) -> bool:
-    """Return whether a label in place of a weight is one: "graph" or "graph,acoustic,...", with a number."""
+    """Return whether a field, a label or a weight, is a weight: "graph" or "graph,acoustic,...", with a number."""
     return any(map(_is_number, text.split(",")[:2]))
 
 
@@ -266,7 +266,7 @@ def _logarithm(base: str):
 
 
 def _only(which: str, header: dict[str, str], found: set[int]) -> int:
-    """Return the start or the end node: as the header names it, else the only one without a link into it or from it."""
+    """Return the node that the header names as start or end, else the only node without links into it, or from it."""
     if which in header:
         try:
             return _node(header[which])

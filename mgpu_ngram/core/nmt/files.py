@@ -65,7 +65,7 @@ def load_nmt_model(path: str) -> NmtModel:
 
 
 def _norm(tensors: Tensors) -> str:
-    """Return the kind of layer normalisation: "", "marian" or "nematus". Two scales show it; then all are needed."""
+    """Return the kind of layer normalisation: "", "marian" or "nematus". Two scales show it; then all are required."""
     if sum("gamma" in name for name in tensors) > 1:
         return "marian"
     return "nematus" if sum(name.endswith(("_lns", "_ln_s")) for name in tensors) > 1 else ""
@@ -96,7 +96,7 @@ def _options_beside(path: str) -> dict[str, Any]:
 def _check_dropout(path: str, name: str) -> None:
     """Raise InputError for a model of Nematus before 0.1 with dropout, by the options that Nematus writes beside it.
 
-    These models scale states by the share that dropout kept when they decode; later ones scale them in the training.
+    When these models decode, they scale states by the share that dropout kept. Later models scale in the training.
     """
     options = _options_beside(path)
     version = options.get("model_version", 0)
@@ -154,7 +154,7 @@ def _stacks(t: Tensors, d: Dims) -> Stacks:
 
 
 def _with_options(stacks: Stacks, path: str, name: str) -> Stacks:
-    """Return layers with what Marian's options say of them."""
+    """Return the layers with the properties that Marian's options give."""
     options = marian_options(path)
     if options.get("right-left") == "true":
         raise InputError(f"{name!r} writes sentences from right to left (--right-left); train it without that option")
@@ -267,7 +267,7 @@ def _vectors(t: Tensors, names: tuple[str, str], end: str, H: int) -> np.ndarray
 
 
 def _normed(t: Tensors, d: Dims, names: tuple[str, str], weight: np.ndarray, bias: np.ndarray | None) -> Affine:
-    """Return a layer of gates and proposals as Nematus normalises it: apart, with the bias inside."""
+    """Return a layer as Nematus normalises it: gates and proposals separately, with the bias inside."""
     if d.norm != "nematus":
         return Affine(weight, bias)
     scale, shift = (_vectors(t, names, end, d.H) for end in ("_lns", "_lnb"))

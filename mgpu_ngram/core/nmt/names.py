@@ -34,7 +34,7 @@ _CONDITIONAL = re.compile(r"decoder_cell([3-9]|[1-9]\d)_(\w+)")
 
 
 def _name_of_deep(name: str) -> str:
-    """Return the name of a tensor of a deep model: that of its layer, with "_drt_1" and so on for transitions."""
+    """Return the name of a tensor of a deep model: its layer's name, with "_drt_1" and so on for transitions."""
     if found := _LATER.fullmatch(name) or _TRANSITION.fullmatch(name):
         side, layer, cell, end = found.groups()
         prefix = f"{side}_{layer}_" if layer else _DIRECTIONS[f"{side}_"]

@@ -107,7 +107,7 @@ class Tensors:
         return array.reshape(size)
 
     def common(self, *axes: tuple[str, int]) -> int:
-        """Return the commonest size of axes of several tensors, so that errors name the one tensor that differs."""
+        """Return the most frequent axis size, so that an error names the tensor that deviates."""
         shapes = [(self._arrays[name].shape, axis) for name, axis in axes if name in self]
         found = Counter(shape[axis] for shape, axis in shapes if -len(shape) <= axis < len(shape))
         if not found:

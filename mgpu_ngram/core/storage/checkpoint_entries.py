@@ -48,9 +48,9 @@ def save_entry(
     items       numbers of the items (such as chunks) whose results the entry holds
     metadata    JSON values, returned with the entry
     durable     as in `save_arrays`; a resumed run finds entries that a crash of the host damaged, and deletes them
-    generation  0 or more: number of the save of these items, such as the iteration. Once a durable entry is written,
-                the entries of this kind with lower generations, all of whose items it covers, are deleted
-    keep_older  keep these entries; `delete_older` deletes them when all items have an entry of this generation
+    generation  0 or more: number of the save of these items, such as the iteration. A durable entry replaces entries of
+                this kind with lower generations if it covers all their items: they are deleted once it is written
+    keep_older  keep the replaced entries; `delete_older` deletes them when all items have an entry of this generation
 
     Raises RunError when the disk is full or the folder is gone.
     """

@@ -106,7 +106,7 @@ def what_begins(head: bytes) -> str:
                 continue
             if marks is MAGIC_NUMBERS:
                 return what
-            if b"\0" in head:  # a line feed of UTF-16 has one; other bytes may stand where a mark would
+            if b"\0" in head:  # UTF-16 text has a NUL in every line feed; other files may begin like a mark
                 return f"{what} text"
     if is_safetensors(head):
         return OUR_MODEL if FORMAT.encode() in head else SAFETENSORS

@@ -155,7 +155,7 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
                     sink.sync()
             finally:
                 size_bytes = sink.size_bytes
-        if not durable:  # a saved part of the work remains of use
+        if not durable:  # a durable file is finished work, which a resumed run uses
             end_if_interrupted()
         os.replace(temporary, path)
     except (FileNotFoundError, NotADirectoryError) as error:
