@@ -154,8 +154,8 @@ def _count(
 def _cut(table: Table, lexicon: Lexicon, before: dict[int, list[ShardedTable]]) -> ShardedTable:
     """Return the table cut into shards, on its device.
 
-    When the device is full, the tables cut `before` leave it first. Cutting in host memory comes last: it takes ten
-    times as long.
+    If the device is full, tables cut earlier (`before`) move to the host first. Cutting in host memory is the last
+    resort: it takes ten times as long.
     """
 
     def make_room() -> None:

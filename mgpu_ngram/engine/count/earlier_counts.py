@@ -73,7 +73,7 @@ def earlier_vocabulary(counts: EarlierCounts, seed: int) -> LocalVocabulary:
 
     seed  seed of the word hash
 
-    <unk>, <s> and </s> count as words of a text only where they are not its sentence markers.
+    <unk>, <s> and </s> count as words of a text unless they are its sentence markers.
     """
     found = read_vocabulary(Path(counts.folder) / "vocabulary.parquet", "word")
     counts_V = found.counts_V.copy()

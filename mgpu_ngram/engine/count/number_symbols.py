@@ -61,7 +61,7 @@ def number_symbols(
     """Give every symbol of the corpus its id: see `Vocabulary` for the order.
 
     merged  every symbol of the corpus once; it is moved to `device`, where the work runs
-    lmplz   given if the text was read as lmplz reads it; None: it was read as a count reads it
+    lmplz   lmplz's rules, by which the text was read. None: plain counting, without lmplz's rules
 
     Returns (the lexicon for counting, on the device; the vocabulary for writing, in host memory). Raises
     HashCollision if a word has the hash of a special, SpecialInText if `lmplz` refuses a word, and RunError if
@@ -275,7 +275,8 @@ def _symbols_at_once(ordered: Ordered, words: Sequence[bytes]) -> tuple[np.ndarr
 def _symbols_in_pieces(
     ordered: Sequence[Ordered], V: int, words: Sequence[bytes], are_ids: bool, new_arrays: NewArrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same with little temporary memory. Token ids become decimals. `new_arrays`: in host memory."""
+    """As `_symbols_at_once`, with little temporary memory. `new_arrays` makes arrays in host memory. Token ids become
+    decimals."""
     head = np.frombuffer(b"".join(words), np.uint8)
     symbol_bytes = ID_DIGITS * V if are_ids else sum(len(piece.words.data) for piece in ordered)
     made = new_arrays({"offsets_V": (V + 1, np.int64), "data": (len(head) + symbol_bytes, np.uint8)})
@@ -338,8 +339,8 @@ NO_SPECIALS = Specials(np.empty(0, np.uint64), np.empty((0, 3), np.int64), {})
 
 
 def _find_specials(merged: LocalVocabulary, unit: str, seed: int, r: int, ranges: int) -> Specials:
-    """Find <unk>, <s> and </s> among the words of a text, of range r of their hashes. Raises HashCollision if another
-    word has a hash of theirs.
+    """Find <unk>, <s> and </s> among the words of a text whose hashes are in range r. Raises HashCollision if another
+    word has the hash of a special.
     """
     xp = array_module(merged.hash_V)
     found = Specials(special_hashes(unit, seed, xp), np.array([(0, -1, -1)] * len(SPECIALS), np.int64), {})

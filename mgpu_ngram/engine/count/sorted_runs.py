@@ -23,9 +23,9 @@ from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN_ENTRY = "run"  # kind of checkpoint entry
-MANY_TABLES = 8  # with so many tables for each shard, a GPU sorts all rows together instead of merging pair by pair
-# Of each row while it is merged and written: in, out, between levels, on the host; on a GPU also while it is encoded,
-# and as pages that wait until they are written.
+MANY_TABLES = 8  # with this many tables per shard, a GPU sorts all rows together instead of merging pair by pair
+# Copies of a row in memory while it is merged and written: input, output, between levels, on the host. On a GPU they
+# include the row while it is encoded, and its pages that wait to be written.
 MERGE_COPIES = {"cpu": 8, "gpu": 6}
 
 

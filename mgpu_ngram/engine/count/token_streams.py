@@ -38,8 +38,8 @@ class TokeniseOptions:
     spill_folder: str = ""  # folder for vocabularies that do not fit in memory
     seed: int = 0  # of the word hash; changed after a collision
     lmplz: bool = False  # read text as `LmplzText` describes
-    ends_lines: bool = False  # of words, with lmplz: a last line without a newline gets its </s>
-    refused: int = 3  # of words, with lmplz: how many specials, from the last one, are left out of the text
+    ends_lines: bool = False  # words with lmplz: a last line without a newline gets its </s>
+    refused: int = 3  # words with lmplz: number of specials, counted from the last, that are left out of the text
 
 
 @dataclass

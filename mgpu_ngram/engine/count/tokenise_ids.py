@@ -80,9 +80,9 @@ def _mark_ids(block: TextBlock, segments: list[int], tokens_T: Any, options: Tok
     """Return (the tokens of segments, each segment followed by a 0; how many tokens are owned).
 
     Inserts <s> and </s> as `LmplzText` describes. <s> goes before the first token of a source, and after every
-    separator that is not its last token; it belongs to the separator's owner. So the text before a segment does not
-    matter.
-    Without separators, </s> goes after the segment; inside a source, a whole halo keeps it out of windows.
+    separator except a source's last token. The owner of a separator owns the <s> after it, so the text before a segment
+    does not matter. Without separators, </s> goes after the segment; inside a source, a whole halo keeps it out of
+    windows.
     """
     xp, itemsize = array_module(tokens_T), np.dtype(options.dtype).itemsize
     parts, at = [], 0

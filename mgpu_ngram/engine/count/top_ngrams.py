@@ -19,7 +19,7 @@ class Summary(NamedTuple):
 
     distinct  n-grams before min_count
     total     sum of their counts
-    head      the rows with the greatest counts, by rising row, of equal counts the first; in host memory
+    head      the rows with the greatest counts (ties: the first rows), by rising row; in host memory
     """
 
     distinct: int

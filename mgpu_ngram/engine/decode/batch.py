@@ -19,9 +19,10 @@ from mgpu_ngram.engine.decode.step_function import StepFunction
 from mgpu_ngram.engine.memory.cuda_graphs import capture_stream
 
 BATCHINGS = ("refill", "drain", "naive")
-MAX_SENTENCES = {"cpu": 256, "gpu": 4096}  # at once, at most
-MAX_HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # at once, at most; more make steps no shorter for each of them
-# Of sources at once, at most; 0: no limit. Each takes 16 KB with 1,024 states, and as many more are being encoded.
+MAX_SENTENCES = {"cpu": 256, "gpu": 4096}  # greatest number at once
+MAX_HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # greatest number at once; more are no faster per hypothesis
+# Greatest number of source positions at once; 0: no limit. With 1,024 states, a position takes 16 KB, and as many more
+# positions are being encoded.
 POSITIONS = {"cpu": 0, "gpu": 64 * 2048}
 
 

@@ -2,7 +2,7 @@
 
 Each sentence is searched as if it were alone: its beam shrinks as its hypotheses end, and it leaves the batch when it
 is finished. The arrays of a search are on the device of its model. On a GPU, the host launches a step before it knows
-which hypotheses ended in the previous step. So it computes the rows of the ended hypotheses, too, in vain.
+which hypotheses ended in the previous step. It therefore also computes rows of ended hypotheses and discards them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from mgpu_ngram.kernels.decode.best_of_beams import Chosen
 from mgpu_ngram.kernels.dispatch import to_host
 
 READ_AT_ONCE = 512  # sentences whose results are read while a GPU does a step
-LAG = {"cpu": 0, "gpu": 1}  # steps that the host launches before it learns what one has ended
+LAG = {"cpu": 0, "gpu": 1}  # steps that the host launches before it reads which hypotheses a step has ended
 
 
 class _Bound(NamedTuple):
-    """The most sentences, hypotheses, and places of beams that there can be now."""
+    """Upper bounds of the current numbers of sentences, hypotheses and places of beams."""
 
     sentences: int = 0
     rows: int = 0
@@ -48,7 +48,7 @@ class Collected(NamedTuple):
 
 @dataclass
 class _Counts:
-    """What a step has counted.
+    """The counters of a step.
 
     copies   counts_4 and done_S of `advance_beams`
     entered  sentences that entered after the step
@@ -88,7 +88,7 @@ class SentenceSearch:
         self._beams: Any = None
         self._live: Live
         self._rows: Rows
-        self._now_2: Any  # sentences and rows that go on, on the device
+        self._now_2: Any  # numbers of sentences and rows that continue, on the device
         self._graphs: StepGraphs | None = None
         self._fixed: tuple[Live, Rows, Any] | None = None  # arrays that graphs work in: sentences, rows and the state
         self._version: Any = None  # of the model, when graphs were made
@@ -199,7 +199,7 @@ class SentenceSearch:
             rows = Rows(xp.zeros(R, np.int32), xp.zeros(R, np.int32), xp.zeros(R, np.float32))
             state = map_state(lambda array: xp.zeros((R, *array.shape[1:]), array.dtype), self._state)
             self._fixed = live, rows, state
-        # Steps also compute rows behind the last one, of which all numbers must be legal, too.
+        # Steps also compute the rows after the last hypothesis, so these must hold legal numbers, too.
         map_state(lambda array: array.fill(0), self._fixed)
         live = self._fixed[0]
         live.slots_S.fill(-1)
@@ -208,7 +208,7 @@ class SentenceSearch:
         self._live, self._rows, self._state = self._fixed
 
     def _gathered(self, R: int) -> Any:
-        """Return the state of the hypotheses that go on; None without any."""
+        """Return the state of the hypotheses that continue; None if there are none."""
         return rows_of_tree(self._state, self._rows.parents_R[:R]) if R else None
 
     def _limits_of(self, request: Request) -> tuple[int, int]:
@@ -267,7 +267,7 @@ class SentenceSearch:
             self._prefix_NP[at] = xp.asarray(words)
 
     def _with_new(self, slots: Sequence[int], S: int, R: int) -> tuple[Live, Rows]:
-        """Return sentences and rows with new ones after the `_now_2` that go on; the state has R rows before theirs."""
+        """Return sentences and rows: the `_now_2` that continue, then the new ones. The new state rows begin at R."""
         xp, D = self._xp, len(slots)
         number_S, number_R = xp.arange(S + D + 1) - self._now_2[0], xp.arange(R + D) - self._now_2[1]
         is_new_S, is_new_R = ((n >= 0) & (n < D) for n in (number_S[:-1], number_R))
@@ -318,7 +318,7 @@ class SentenceSearch:
         xp, (rows_SK, words_SK, _) = self._xp, chosen
         N, L, K = self._beams.words_NLK.shape
         row_SK, word_SK = xp.maximum(rows_SK, 0), xp.maximum(words_SK, 0)
-        at = xp.where(slots_S < 0, N, slots_S), xp.minimum(self._beams.steps_N[slots_S], L - 1)  # slot N is no one's
+        at = xp.where(slots_S < 0, N, slots_S), xp.minimum(self._beams.steps_N[slots_S], L - 1)  # slot N: unused
         if self.options.alignments and scores.attention_RT is not None:
             if self._attention is None:
                 T = max(request.length for request in self._all)
@@ -332,7 +332,7 @@ class SentenceSearch:
             self._parts[at] = xp.moveaxis(parts_MSK, 0, 2)
 
     def _learn(self, counts: _Counts) -> None:
-        """Take note of what a step has counted."""
+        """Read the counters of a step: its finished sentences, and how many continue."""
         counts_4, done_S = counts.copies.wait()
         sentences, rows, places, done = counts_4.tolist()
         self._done += done_S[:done].tolist()

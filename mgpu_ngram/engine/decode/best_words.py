@@ -49,7 +49,7 @@ class Hypotheses(NamedTuple):
 
     live         live sentences
     costs_R      float32
-    forced_R     int32, the word that must follow; -1: any. None: any for all
+    forced_R     int32, the word that must follow; -1: any word. None: any word for all hypotheses
     forbidden_F  int32, words that are never chosen freely, or None
     """
 

@@ -99,7 +99,7 @@ class NmtSteps:
         return new, StepScores(logits_RV, attention_RT, self._bias_V)
 
     def _place(self, new: Sentences, slots: np.ndarray, length_B: np.ndarray, slot_B: Any) -> None:
-        """Put sentences into the last of `slots`, which are slot_B; no other slots are used."""
+        """Put new sentences into slot_B, the last of `slots`; `slots` are all slots in use."""
         B = len(length_B)
         kept = len(self._length_S)
         length_S = np.ones(max(kept, slots.max() + 1), np.int64)
@@ -118,7 +118,7 @@ class NmtSteps:
         self._pool.length_S[at] = new.length_S
 
     def _rebuild(self, like: Sentences, kept: int, slots: int, positions: int) -> None:
-        """Make a pool of so many slots and positions. The first `kept` slots keep their sentences."""
+        """Make a pool of `slots` slots with `positions` positions each. The first `kept` slots keep their sentences."""
         xp, old = self._xp, self._pool if kept else None
         self._pool = None  # its memory is free, unless it is read below
         memory, context = (xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in like[:2])

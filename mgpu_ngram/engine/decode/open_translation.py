@@ -30,7 +30,7 @@ from mgpu_ngram.engine.memory.out_of_memory import memory_guard
 from mgpu_ngram.kernels.decode.activations import singles, stored
 
 COMPUTE_DTYPES = ("float32", "tf32", "float16", "bfloat16")
-TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
+TF32_DTYPES = ("tf32", "bfloat16")  # dtypes whose products a GPU makes of TF32 numbers; TF32 holds every bfloat16
 START_TOKEN = "<s>"  # before the first word of models without attention; </s> where the vocabulary lacks it
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
 FIRST_WORDS, MAX_TRANSLATIONS = 10_000, 1_000  # defaults of a shortlist, as in Amun
@@ -120,7 +120,7 @@ class Translation:
         rows = [tuple(len(embedding) for embedding in model.source_embeddings) for model in models]
         parts = list(zip(files.reads, rows, strict=True))
         shown = next((i for i, model in enumerate(models) if model.attention is not None), 0)
-        self._parts = list(dict.fromkeys([parts[shown], *parts]))  # (column, rows) that differ; first, what is aligned
+        self._parts = list(dict.fromkeys([parts[shown], *parts]))  # distinct (column, rows), attended one first
         self._part_of = [self._parts.index(part) for part in parts]
 
     @property
@@ -268,7 +268,7 @@ def _rounded(array: np.ndarray, dtype: str, device: str) -> np.ndarray:
 
 
 def _with_ids(model: NmtModel, source: NmtVocabulary, target: NmtVocabulary) -> NmtModel:
-    """Return the model; one without attention takes the ids of the vocabularies."""
+    """Return the model; a model without attention gets the ids of the vocabularies."""
     if model.kind != "gru_seq2seq":
         return model
     start = target.ids.get(START_TOKEN, target.eos)
@@ -279,7 +279,7 @@ def _with_ids(model: NmtModel, source: NmtVocabulary, target: NmtVocabulary) -> 
 def _check_vocabularies(
     models: Sequence[NmtModel], columns: Sequence[SourceColumn], target: NmtVocabulary, files: TranslationFiles
 ) -> None:
-    """Raise InputError for vocabularies that are not those of the models."""
+    """Raise InputError for vocabularies that do not fit the models."""
     for model, at in zip(models, files.reads, strict=True):
         vocabularies = columns[at].vocabularies
         if len(vocabularies) != len(model.source_embeddings):

@@ -21,7 +21,7 @@ MAX_LENGTH_PENALTY = 10.0  # lengths to a greater power overflow
 class SearchOptions:
     """Options of a beam search. The defaults are Amun's.
 
-    beam_size            number of hypotheses (at most 64) or samples of each sentence; each finished one takes a place
+    beam_size            number of hypotheses (at most 64) or samples of each sentence; finished ones keep a place
     n_best               number of results of each sentence, at most beam_size
     length_penalty       exponent a of score = (cost - word_penalty * length) / length^a; 1 is Amun's --normalize
     word_penalty         penalty of each word, including the end of the sentence
@@ -67,7 +67,7 @@ class SearchOptions:
             raise InputError(f"early_stopping is {self.early_stopping!r} but must be one of {', '.join(STOP_RULES)}")
 
     def for_targets(self) -> SearchOptions:
-        """Return the options to score given results with."""
+        """Return the options for scoring given results."""
         return replace(self, beam_size=1, n_best=1, allow_unk=True, sampling=None)
 
 

@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
 from mgpu_ngram.kernels.dispatch import array_module
 
 GRAPH_POSITIONS = 1 << 14  # most positions that a graph encodes; more positions keep a GPU busy without a graph
-GRAPHS, SIZES_PER_OCTAVE = 2, 8  # graphs that are kept; sizes of theirs from one power of two to the next
+GRAPHS, SIZES_PER_OCTAVE = 2, 8  # graphs that are kept; sizes of graphs from one power of two to the next
 
 
 class Encoded(NamedTuple):
@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """Sentences that have not been taken, and the event after which they are encoded; None: they are."""
+    """Sentences that wait for `take`, and the event after which they are encoded; None: they are encoded."""
 
     sources: Sequence[np.ndarray]
     encoded: Encoded
@@ -58,7 +58,7 @@ class SentenceEncoder:
         self._begun: _Begun | None = None
         self._graphs = StepGraphs() if in_graphs else None
         self._inputs: dict[tuple[int, int], tuple[Any, Any]] = {}  # of graphs
-        self._read: Any = None  # event after which the last results are not read any more
+        self._read: Any = None  # event after the last read of the previous results
 
     def begin(self, sources: Sequence[np.ndarray]) -> _Begun:
         """Begin to encode sentences; `take` returns them. Raises InputError for a word without an embedding."""

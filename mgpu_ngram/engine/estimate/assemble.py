@@ -192,7 +192,8 @@ def _levels(
 ) -> list[Level]:  # fmt: skip
     """Return the levels of the n-grams that begin with some words.
 
-    keys  receives the keys needed to find suffixes later; None: all words are here, and suffixes are found at once
+    keys  receives the keys needed to find suffixes later. None: the part holds all words, so suffixes are searched
+          immediately
     """
     first, last = words
     xp = array_module(unigrams.prob_V)

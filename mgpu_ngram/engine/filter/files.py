@@ -105,7 +105,7 @@ class Writer(Protocol):
         """Return the kept documents of a block, with their new fields, in the form to write."""
 
     def write(self, rendered: Any) -> None:
-        """Write it."""
+        """Write a result of `render`."""
 
 
 def open_shards(paths: list[str], text_column: str, language_column: str = "") -> Corpus:

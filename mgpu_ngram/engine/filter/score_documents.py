@@ -186,7 +186,7 @@ class DocumentScorer:
         return found
 
     def _score_column(self, texts: TextColumn, watch: Stopwatch) -> tuple[DocumentScores, list[int]]:
-        """Return the scores of all texts but some, which have no sentences; and the numbers of these."""
+        """Return (the scores of all texts, numbers of the texts that the kernel left out: these have no sentences)."""
         device = self._replica.device
         data, ends_D = move_to(texts.data, device), move_to(texts.ends_D, device)
         by_line = self._sentences == "line"
@@ -197,14 +197,14 @@ class DocumentScorer:
         return self._score_sentences(sentences, ends_D, watch), left
 
     def _score_sentences(self, sentences: _Sentences, ends_D: np.ndarray, watch: Stopwatch) -> DocumentScores:
-        """Return the scores of documents, of which each has the sentences up to ends_D."""
+        """Return the scores of documents; document d has the sentences up to ends_D[d]."""
         if not len(sentences.text_B):
             return DocumentScores.none(len(ends_D))
         codes_T = self._cut(sentences, self._codes, watch)
         scores = _scores_of(sentences, self._replica, codes_T)
         words_S = np.diff(to_host(scores.ends_S), prepend=0).astype(np.int32)
         if self._as_ccnet and not self._codes:
-            # CCNet counts words between all white space of Unicode; KenLM scores others.
+            # CCNet counts words between any white space of Unicode; KenLM splits only at that of C's isspace.
             own_S = move_to(words_S, sentences.device)
             words_S = to_host(count_words(sentences.text_B, sentences.ends_S, own_S - np.int32(1))) + np.int32(1)
         contrast_S = np.full(len(words_S), np.nan, np.float32)
@@ -216,7 +216,7 @@ class DocumentScorer:
         return DocumentScores(to_host(scores.total_S), words_S, to_host(scores.oovs_S), contrast_S, ends_D)
 
     def _cut(self, sentences: _Sentences, codes: SubwordCodes | None, watch: Stopwatch) -> Any:
-        """Return the codes of some sentences on their device; None if words stand between white space."""
+        """Return the codes of some sentences on their device; None if white space separates words."""
         if not codes:
             return None
         codes_T = move_to(codes.of_sentences(sentences.text_B, sentences.ends_S, self._threads), sentences.device)

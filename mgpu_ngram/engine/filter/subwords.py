@@ -65,7 +65,7 @@ class _SentencePiece:
             raise InputError(f"{path}: a SentencePiece model needs the library sentencepiece; {INSTALL}") from None
         try:
             data = Path(path).read_bytes()
-            if not data:  # the library takes it and fails at its first use
+            if not data:  # the library accepts an empty file and fails at its first use
                 raise RuntimeError
             self._model = SentencePieceProcessor(model_proto=data)
             names = self._model.id_to_piece(list(range(len(self._model))))
@@ -85,7 +85,7 @@ class _SentencePiece:
 
 
 def _unigram(data: bytes) -> SentencePieceModel | None:
-    """Return a model that `UnigramCodes` takes, None for another one, or if the library searches in another way."""
+    """Return the model for `UnigramCodes`; None for another kind of model or if the library searches differently."""
     import sentencepiece
 
     release = tuple(int(part) for part in sentencepiece.__version__.split(".")[:3] if part.isdigit())

@@ -272,7 +272,7 @@ def in_threads(threads: int, fn: Callable[..., T], arguments: Sequence[tuple[Any
     return list(_pool(threads).map(lambda each: fn(*each), arguments))
 
 
-_pool = cache(ThreadPoolExecutor)  # of so many threads; kept, because a sweep of few tokens takes less than to start it
+_pool = cache(ThreadPoolExecutor)  # by number of threads; starting a pool takes longer than sweeping few tokens
 
 
 def _row_parts(documents: Documents, parts: int) -> list[Documents]:

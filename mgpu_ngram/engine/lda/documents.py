@@ -126,7 +126,7 @@ def make_block(parts: Sequence[CorpusPart], num_topics: int, device: str, thread
 
 
 def arrays_of(block: Block) -> list[Any]:
-    """Return the arrays of a block but for the entries, which can be counted again from the topics."""
+    """Return the arrays of a block except the entries, which follow from the topics."""
     return [*block.documents[:3], *block.pairs]
 
 

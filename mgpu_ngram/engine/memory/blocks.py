@@ -50,7 +50,7 @@ def device_blocks(
         yield block, data
     if checksums is not None:
         checksums.extend(row for block_checksums in checked for row in block_checksums.rows())
-    # Not if the caller stops early: after an error, the stream may be collected before this generator.
+    # A ring is reused only after a complete pass: after an error, its stream may be collected before this generator.
     _idle_rings.append(ring)
 
 

@@ -90,7 +90,7 @@ class Budget:
         return "host" if self.fits_host(nbytes) else "disk"
 
     def _taken_bytes(self) -> int:
-        """Return the bytes of GPU arrays that the run has now. Below 0 when older arrays were freed."""
+        """Return the bytes of the run's GPU arrays now; negative if older arrays have been freed."""
         return _pool().used_bytes() - self.before_bytes
 
     def fits_host(self, nbytes: int) -> bool:
@@ -115,7 +115,7 @@ def device_limited(budget: Budget) -> Iterator[None]:
 
 @contextmanager
 def device_alone(budget: Budget) -> Iterator[None]:
-    """As `device_limited`, for one task of this process at a time, which may use all free memory of the GPU.
+    """Like `device_limited`, but one task of the process runs at a time and may use all free GPU memory.
 
     Not reentrant.
     """

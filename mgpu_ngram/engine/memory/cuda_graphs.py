@@ -67,7 +67,7 @@ class StepGraphs:
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                cupy.get_default_memory_pool().free_all_blocks()  # steps that ran as usual have left them
+                cupy.get_default_memory_pool().free_all_blocks()  # blocks that steps without capture have left
                 self._graphs[size] = self._captured(size, step)
         graph, result = self._graphs[size]
         graph.launch()
@@ -83,7 +83,7 @@ class StepGraphs:
             try:
                 result = step(size)
             except BaseException:
-                with suppress(Exception):  # that the capture failed
+                with suppress(Exception):  # CuPy also reports that the capture failed
                     stream.end_capture()
                 raise
             return stream.end_capture(), result
@@ -110,7 +110,7 @@ def side_stream() -> Any:
 
 @functools.cache
 def _stream(name: str, device: int, thread: int) -> Any:
-    """Return a stream of a thread. It is kept, because memory that a stream has used is its own."""
+    """Return a stream of a thread. It is kept, because CuPy's pool keeps freed memory for the stream that used it."""
     import cupy
 
     return cupy.cuda.Stream(non_blocking=True)

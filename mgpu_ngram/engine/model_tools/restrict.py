@@ -152,7 +152,7 @@ def _in_one_line(nodes: BackoffNodes, allowed: AllowedWords) -> Any:
 
 
 def _counted(ngram: tuple[int, ...], allowed: AllowedWords) -> tuple[int, ...]:
-    """Return the words of an n-gram that have to be in phrases: not a tag at its start, nor </s> and what follows."""
+    """Return the words of an n-gram that must be in phrases: no leading tag, neither </s> nor the words after it."""
     words = ngram[1:] if allowed.always_V[ngram[0]] else ngram
     return words[: words.index(allowed.end)] if allowed.end in words else words
 

@@ -137,7 +137,7 @@ def _write_probing(
     multiplier: float,
     costs: RestCosts | None,
 ) -> np.ndarray:
-    """Return the word of each id, here and below."""
+    """Write the tables of a probing model. Return the word of each of its ids, (V,)."""
     V = len(words)
     hash_V = murmur_hashes(words.offsets_V, words.data)
     table = np.zeros(slots_of(counts[0], multiplier), SLOT_V)

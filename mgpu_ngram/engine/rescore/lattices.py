@@ -217,7 +217,7 @@ def compose(lattices: Sequence[Lattice], models: Sequence[SteppedModel], options
 
 
 def _ids(words: list[str], ends_A: np.ndarray, model: SteppedModel) -> np.ndarray:
-    """Return the id of each arc's word, int64: -1 without a word, that of </s> on the way to the end."""
+    """Return the id of each arc's word, int64: -1 for an arc without a word, the id of </s> for an arc to the end."""
     known = {word: model.words.id(word) for word in dict.fromkeys(words)} | {"": -1}
     return np.where(ends_A, model.end, np.array([known[word] for word in words], np.int64))
 

@@ -51,7 +51,7 @@ class TextReader:
         nodes_BK = self._spellings.last_words(self._pieces, tokens_BT, lengths_B, K)
         words_BK = self._spellings.word_M[nodes_BK]
         states_B = xp.full(len(nodes_BK), model.begin, np.int32)
-        for k in range(K):  # a state has no more words, so it is the same wherever the first one comes from
+        for k in range(K):  # a state holds K words at most, so the state before the first of them does not matter
             after_B = model.step(states_B, xp.ascontiguousarray(words_BK[:, k]), "ln")[1]
             states_B = xp.where(nodes_BK[:, k] > 0, after_B, states_B)
         nodes_B = xp.ascontiguousarray(nodes_BK[:, K])

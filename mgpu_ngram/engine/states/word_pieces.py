@@ -148,7 +148,7 @@ class WordPieces:
         unit_B1 = xp.ldexp(xp.full((B, 1), PROB_UNIT, np.float32), xp.maximum(bits_B1 - MAX_SUM_BITS, 0))
         units = xp.zeros(B * len(spellings.ids_W) + 1, np.uint64)
         units[1:].reshape(B, -1)[:] = xp.take(rows_BV, spellings.ids_W, axis=1) * (1 / unit_B1)
-        sums = xp.cumsum(units)  # of all rows together: differences are right modulo 2^64
+        sums = xp.cumsum(units)  # summed over all rows; differences are exact modulo 2^64
         first_B1 = xp.arange(B)[:, None] * len(spellings.ids_W)
         unknown_B1 = self._step(states_B, xp.zeros(B, np.int32))[0][:, None]
 

@@ -82,8 +82,8 @@ class Inferred:
     topics_N     (N,) int32
     shares_N     (N,) float32. All shares of a document sum to 1; those below the threshold are left out
     shares_DZ    (D, Z) float32 if they were requested, else (0, Z)
-    documents_Z  (Z,) int64, number of documents whose largest topic is each topic; those without known words count
-                 nowhere
+    documents_Z  (Z,) int64, number of documents whose largest topic is each topic; a document without known words
+                 counts for no topic
     examples     representative documents, numbered from 0 in the chunk
     snippets     beginnings of the examples, by document
     groups       number of documents of each group, and (Z,) float64 the sum of their shares. Documents without known

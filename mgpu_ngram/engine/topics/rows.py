@@ -21,7 +21,7 @@ class TopicRows:
     words_N    (N,) uint32, word ids, ascending within a topic
     counts_N   (N,) uint32, above 0; or float64, to add the pseudo-counts of seed words
     beta_V     (V,) float64, above 0, the Dirichlet prior of each word
-    excess_N   (N,) float64, the part of counts_N that is no tokens, but the prior of a seed word above beta_V; None: 0
+    excess_N   (N,) float64, the part of counts_N that is not tokens but a seed word's prior above beta_V; None: 0
     """
 
     starts_Z1: np.ndarray
@@ -134,7 +134,7 @@ class TopicRows:
         return np.diff(sums_N1[self.starts_Z1])
 
     def _word_sums(self, values_N: np.ndarray, weight_Z: np.ndarray, squared: bool = False) -> np.ndarray:
-        """Return the same as `word_sums`, of any value of each entry."""
+        """As `word_sums`, for any values of the entries in place of counts."""
         sums_V = np.zeros(self.num_words)
         inputs = self.starts_Z1, self.words_N, values_N, np.asarray(weight_Z, np.float64)
         _add_rows(*map(read_only, inputs), squared, sums_V)

@@ -54,7 +54,7 @@ def _words(word_G, first_child_M, starts_N, order, nodes):
             ids[row, k] = word_G[node_G[row]]
         if k == 0 or not len(ids):
             continue
-        # The history of a node is the last one whose first child is not behind it. It rises with the node.
+        # A node's history is the last node whose first child is not after the node; histories rise with nodes.
         first, last = starts_N[k - 1], starts_N[k]
         history = first + np.searchsorted(first_child_M[first:last], first_child_M.dtype.type(node_G[0]), "right") - 1
         for row in range(len(ids)):
