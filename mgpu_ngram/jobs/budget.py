@@ -30,9 +30,9 @@ def make_budget(
 ) -> Budget:
     """Return the budget of the processes of a run, which is that of the worker with least memory.
 
-    `memory.device_bytes`, by default the free memory, is for the run alone. GPU arrays of the process that are older
-    than the run, such as the caller's or replicas of models, are `before_bytes`: the fewest that any process has, so
-    that no process exceeds the limit.
+    `memory.device_bytes`, by default the free memory, is for the run alone. Older GPU arrays, such as the caller's or
+    replicas of models, do not count: `before_bytes` is the least memory that older arrays take in any process; the
+    limit is added on top.
 
     result_bytes  greatest number of bytes of results that the run keeps until it writes them
     outside_pool  bytes of the device that a task takes outside CuPy's pool, such as buffers for text

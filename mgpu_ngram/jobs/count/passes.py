@@ -149,7 +149,7 @@ class CountPasses:
         vocabularies += [executor.call(earlier_vocabulary, counts, seed, priority=True) for counts in self.earlier]
         numbering = Numbering(config.unit, self.sentence_markers, seed, self.lmplz, self.budget, self.folder)
         saves, ranges = None, 1
-        if self._may_have_many_words():  # only then is it worth while that workers wait for this process
+        if self._may_have_many_words():  # only then does it pay that workers wait for this process
             saves = self._watch_vocabularies(found, seed)
             sizes = executor.gather([executor.call(_bytes_of, v, priority=True) for v in vocabularies])
             ranges = ranges_needed(sizes, self.budget)
@@ -162,7 +162,7 @@ class CountPasses:
         running = {
             executor.call(
                 count_chunk, c, streams_of.get(c.index), lexicon, reading, counting,
-                label=f"counting {c}", affinity=c.index,  # where it was tokenised: else Dask may give one worker most
+                label=f"counting {c}", affinity=c.index,  # its worker of pass 1; else Dask may give one worker most
             ): c
             for c in self.chunks
             if c.index not in self.resumed

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 MERGE_ARITY = 8  # vocabularies that are merged at once
 WORD_BYTES = 47  # bytes in a vocabulary of a word of 11 bytes
-MAX_HASH_RANGES = 256  # each exchange takes as many tasks as the square of this, or fewer
+MAX_HASH_RANGES = 256  # an exchange takes at most MAX_HASH_RANGES ** 2 tasks
 RANGE_COPIES = 3  # copies of the words of a range or piece while they are merged or sorted
 
 

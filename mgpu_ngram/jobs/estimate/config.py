@@ -48,13 +48,13 @@ class EstimateConfig:
     unit: Literal["word", "id"] = "word"  # symbols of the n-grams
     dtype: Literal["uint16", "uint32"] = "uint16"  # type of the token ids in a file, unit id
     separator_id: int | None = None  # token id that ends a sentence, unit id
-    prune: list[int] = field(default_factory=list)  # drop n-grams that occur at most this often: one threshold for each
-    # order, the last also for all higher orders
+    prune: list[int] = field(default_factory=list)  # drop n-grams that occur at most this often: one threshold per
+    # order; the last one holds for all higher orders
     smoothing: Literal["kneser-ney", "witten-bell", "absolute", "good-turing", "additive"] = "kneser-ney"  # smoothing
     # method; kneser-ney is modified Kneser-Ney, as in lmplz
     interpolate: bool = False  # witten-bell and absolute: interpolate with the lower order; false: back off
-    discount: list[float] = field(default_factory=list)  # absolute: discount of each order, the last also for all
-    # higher orders; []: n1 / (n1 + 2 n2) of each order
+    discount: list[float] = field(default_factory=list)  # absolute: one discount per order; the last one holds for
+    # all higher orders; []: n1 / (n1 + 2 n2) of each order
     delta: list[float] = field(default_factory=lambda: [*DELTA])  # additive: number added to each count, one for each
     # order
     gt_max: list[int] = field(default_factory=lambda: [*GT_MAX])  # good-turing: highest discounted count of each order

@@ -247,7 +247,7 @@ class _Shards:
         self.rules = Rules()
 
     def _threads(self, shards: int) -> int:
-        """Return the threads of a shard's task: tasks of one process share the cores of those that are idle."""
+        """Return the threads of a shard's task: with few shards, a task also gets the threads of idle tasks."""
         busy = max(1, min(shards, self.executor.tasks_per_process))
         return max(1, self.executor.threads * self.executor.tasks_per_process // busy)
 

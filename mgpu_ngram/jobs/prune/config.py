@@ -29,7 +29,7 @@ class PruneConfig:
     phrases: bool = False  # with vocabulary: lines have phrases separated by tabs; an n-gram must fit into the phrases.
     # Mode union or multiple
     min_count: list[int] = field(default_factory=list)  # drop n-grams that occur fewer times in `counts`: one number
-    # for each order from 2, the last also for all higher orders
+    # per order from 2; the last one holds for all higher orders
     counts: str | None = None  # for min_count: output folder of count with sentence_markers, or an earlier count job
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     name: str = "prune"  # folder of the result, in the run's output

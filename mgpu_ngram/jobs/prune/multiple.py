@@ -64,7 +64,7 @@ class _Source:
     """The model and the text of a run, and where a worker prunes. Picklable.
 
     identity  the result of `identify` for the model's file
-    text      the state of the text, which a process that keeps its words compares
+    text      the state of the text, which a process compares before it reuses the text's words
     """
 
     config: PruneConfig

@@ -266,8 +266,8 @@ def totals_of(config: ListsConfig, lists: int, counts: RescoreCounts) -> Rescore
 def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: TakeBytes) -> RescoreResult:
     """Rescore a corpus; call `take` with the lines, in order.
 
-    The driver holds a few chunks at once, the lines of a list until the list ends, and all lines until each feature
-    that has a weight was in one.
+    The driver holds a few chunks at once, and the lines of a list until the list ends. Until every feature with a
+    weight has occurred, it holds all lines.
     """
     start = time.perf_counter()
     work = prepare(config, context, corpus, config.best)

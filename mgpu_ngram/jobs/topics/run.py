@@ -307,7 +307,7 @@ def _word_of(model: TopicModel) -> Any:
 
 
 def _title(model: str) -> str:
-    """Return the name of a model for people: of its folder, where it has the usual name in it."""
+    """Return a model's name for people: the name of its folder if the file has the usual name."""
     path = Path(os.path.abspath(model))
     return (path.parent if path.name == "model.safetensors" else path).name
 
