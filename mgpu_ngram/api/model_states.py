@@ -187,7 +187,7 @@ class ModelStates(NextWords):
 def _options(order: int, scale: Any, dtype: Any) -> RowOptions:
     try:
         return _kept_options(order, scale, dtype)
-    except TypeError:  # an argument that cannot be kept is none of the known ones
+    except TypeError:  # an unhashable argument has no known value
         return RowOptions.of(order, "max", "smoothed", scale, dtype)
 
 

@@ -220,7 +220,7 @@ def _interrupts_held() -> Iterator[None]:
     A terminal sends Ctrl-C to all its processes. This way workers stop quietly when this process closes the cluster.
     Threads and processes inherit blocked signals, so workers that Dask starts later do not receive it either.
     """
-    resource_tracker.ensure_running()  # or the first process would start it, which unblocks the signal
+    resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks the signal
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

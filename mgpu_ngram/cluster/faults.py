@@ -63,7 +63,7 @@ class Watch:
         client.sync(self._list_workers)
 
     async def _list_workers(self) -> None:
-        """List the workers once events arrive: otherwise one that left in between would be awaited forever."""
+        """List the workers after the first event has arrived: a worker that left before it would be awaited forever."""
         scheduler: Any = self.client.scheduler
         while not self._subscribed.is_set():
             await scheduler.log_event(topic=self.topic, msg={"key": ECHO})
@@ -82,9 +82,9 @@ class Watch:
     def place(self, key: str, affinity: int | None, holder: str | None) -> list[str]:
         """Return the worker for a task: by affinity the worker of this number, or the worker that ran another task.
 
-        The second choice is strict, or an idle worker would steal the task and fetch all its arguments. If that worker
-        is lost, so are the arguments; before they are computed again, `_release` lifts the restriction. Uses addresses,
-        because Dask fails on the name of a worker that is briefly absent.
+        The worker of another task is a strict choice: otherwise an idle worker would steal the task and fetch all its
+        arguments. If that worker is lost, so are the arguments; before they are computed again, `_release` lifts the
+        restriction. Uses addresses, because Dask fails on the name of a worker that is briefly absent.
         """
         addresses = list(self._workers)
         address = ""
@@ -98,7 +98,7 @@ class Watch:
         return [address]
 
     async def _release(self, worker: str) -> None:
-        """Let tasks of a lost worker run anywhere: while no worker is left, Dask forgets that they may."""
+        """Let tasks of a lost worker run anywhere: without workers, Dask forgets that these tasks may move."""
 
         keys = [key for key, placed in list(self._placed.items()) if placed == worker]  # another thread calls tasks
         if keys:
@@ -159,7 +159,7 @@ class Watch:
             for key in started - running:
                 self._tasks[key].deaths = 0  # it finished here: other workers died of something else
             if not message["expected"]:
-                # A task with a label reports before it starts; the report of any other may have died with its worker.
+                # Labelled tasks report before they start; an unlabelled task's report may be lost with its worker.
                 unsure = {key for key in running if key in self._tasks and not self._tasks[key].told}
                 for key in started & running or unsure:
                     self._died(self._tasks[key])

@@ -139,7 +139,7 @@ class _Attempt:
                 self._take(self.events.get(timeout=pause))
             pause = min(2 * pause, PAUSE_SECONDS[1])
         waiting = set(self.addresses)
-        while waiting := waiting - self._ask(waiting, begin=True).keys():  # one that is lost comes as an event
+        while waiting := waiting - self._ask(waiting, begin=True).keys():  # a lost worker comes as an event
             with suppress(Empty):
                 self._take(self.events.get(timeout=pause))
         return True

@@ -58,10 +58,10 @@ class Parcel:
 
 @dataclass
 class _Worker:
-    """What this process offers to others; set by the plugin on workers, unset elsewhere."""
+    """The offers of this process to others. The plugin sets them on workers."""
 
     has_gpu: bool = False
-    offer: dict[str, Any] = field(default_factory=dict)  # the very dict that new connections send; empty: no offer
+    offer: dict[str, Any] = field(default_factory=dict)  # the dict object that new connections send; empty: no offer
     die: Callable[[str], None] | None = None
 
 
@@ -287,7 +287,7 @@ def _unreachable(error: Exception, sender: int, key: str, what: str) -> OSError:
 def _send_ucx(parcel: Parcel) -> tuple[dict[str, Any], list[Any]]:
     frames, arrays = _pack(parcel)
     if not arrays:
-        # Dask expects this of a serialiser that does not apply, and then asks the next one.
+        # A serialiser that does not apply must raise this error; then Dask asks the next one.
         raise NotImplementedError("no arrays on a device")
     header = {"device": _shapes(arrays), "pickled": len(frames)}
     return header, frames + [gpu.as_bytes(gpu.as_contiguous(a)) for a in arrays if a.nbytes]

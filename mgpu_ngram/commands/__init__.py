@@ -6,7 +6,7 @@ from mgpu_ngram.stages.registry import ENTRIES
 
 
 def commands() -> dict[str, tuple[str, str]]:
-    """Return (module, what it does) of every command by its name."""
+    """Return (module, description) of every command, by name."""
     return {
         "run": ("mgpu_ngram.commands.run", "run the jobs of a YAML file"),
         "plan": ("mgpu_ngram.commands.plan", "show what the jobs of a YAML file would do, without running them"),

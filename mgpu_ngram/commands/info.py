@@ -1,4 +1,4 @@
-"""`mgpu-ngram info`: what an output, a model file or another file is."""
+"""`mgpu-ngram info`: describe an output, a model file or another file."""
 
 from __future__ import annotations
 

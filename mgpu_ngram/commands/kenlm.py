@@ -206,7 +206,7 @@ def build_binary(argv: list[str]) -> None:
     if kind == "trie" and "rest" in settings:
         raise InputError("-r is given, but KenLM's tries have no rest costs; leave out -r or the word trie")
     if kind == "probing":
-        settings.pop("pointer_bits", None)  # as KenLM
+        settings.pop("pointer_bits", None)  # as in KenLM
     folder = folder_of(output, "output")
     check_not_input(output, [source, *settings.get("rest", [])])
     with regular_file(source, folder) as model, file_for(output, "model.binary", None) as path:

@@ -40,7 +40,7 @@ class Settings(Protocol):
 class Result(Protocol):
     """The result of a run, for people and for machines: a frozen dataclass.
 
-    Results repeat their last fields (`seconds` to `transport`): fields of a base class would come first in the JSON.
+    Each result lists `seconds` to `transport` itself: inherited fields would come first in its JSON.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]

@@ -105,7 +105,7 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
 
         opening = opening_seconds(config.model)
         if inputs is None or math.isinf(opening) or (known_facts(config) is None and not config.top_k):
-            return math.inf  # whole rows of an ARPA file: how many words it has is not known yet
+            return math.inf  # whole rows of an ARPA file, whose number of words is not known yet
         histories = inputs.text_bytes / text_bytes(config)
         return opening + histories / HISTORIES + output_bytes(config, inputs) / ROW_BYTES
 

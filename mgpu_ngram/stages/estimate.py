@@ -210,7 +210,7 @@ def show_estimate(result: EstimateResult, smoothing: str) -> None:
 
 
 def _kind(smoothing: str) -> str:
-    """Return what a model with a smoothing is called."""
+    """Return the name of the kind of a model with a smoothing."""
     return "Kneser-Ney model" if smoothing == KNESER_NEY else f"model with smoothing {smoothing}"
 
 
