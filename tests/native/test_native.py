@@ -349,7 +349,7 @@ def test_threads_score_long_sentences_at_once(binaries, put):
 
 
 def test_python_runs_while_a_long_sentence_is_scored(binaries, put):
-    """A thread that does not pass Python's lock on ends before the thread that started it goes on."""
+    """A thread that keeps the GIL finishes before the thread that started it resumes."""
     model, text, ended = kenlm.Model(str(put(binaries.ARPA.encode(), "model.arpa"))), "a b a naïve " * 500_000, []
     thread = threading.Thread(target=lambda: ended.append(model.score(text)))
     interval = sys.getswitchinterval()
