@@ -42,7 +42,7 @@ def num_columns(order: int, bits: int) -> int:
 def code_place(position: int, bits: int) -> tuple[int, int]:
     """Return (the column of the code at a position of a key, bits of that column below the code).
 
-    The bits are negative if the code continues in the next column, by so many bits.
+    A negative number -b means that b bits of the code lie in the next column.
     """
     column, used = divmod(position * bits, 64)
     return column, 64 - used - bits

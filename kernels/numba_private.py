@@ -103,8 +103,8 @@ def _module(name: str) -> ModuleType:
 
 
 def on_compilation(react: Callable[[Callable], None], step: Callable[[], None]) -> None:
-    """Call `react` with each Python function that Numba starts to compile, and `step` before each step of that; never,
-    if Numba has no such events. An exception of `step` ends the compilation.
+    """Call `react` with each Python function that Numba starts to compile, and `step` before each step of compilations.
+    An exception of `step` ends the compilation. If Numba lacks these events, neither is called.
 
     Replaces no public call: Numba has none for these events.
     """

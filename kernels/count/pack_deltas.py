@@ -27,12 +27,12 @@ WARPS = 8  # warps of a thread block, as in pack_deltas.cu
 
 
 class Numbers(NamedTuple):
-    """R integers: words of 64 bits, or the same bits of each word, or of each pair of words.
+    """R integers: 64-bit words, or the same bit field of each word or of each pair of words.
 
     high_R, low_R  (R,) uint64, contiguous
     shift          the integer is high >> shift; if negative, its lower -shift bits are the upper ones of low
-    mask           of its bits
-    less           to subtract from it
+    mask           mask of the integer's bits
+    less           number to subtract
     """
 
     high_R: Any

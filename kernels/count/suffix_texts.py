@@ -126,7 +126,7 @@ def join_texts(ids_NR: np.ndarray, words: WordTexts, limit_bytes: int, share: bo
             them is left out with them
     """
     N, R = ids_NR.shape
-    room = np.empty(WORD_BYTES * N * R + 4 * SLOT, np.uint8)  # what is not written takes no memory
+    room = np.empty(WORD_BYTES * N * R + 4 * SLOT, np.uint8)  # pages that are never written take no memory
     texts = Texts(np.empty(R, np.int64), np.empty(R, np.int64), room)
     done, ends_N1 = np.zeros(3, np.int64), np.zeros(N + 1, np.int64)
     while not _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):

@@ -82,8 +82,8 @@ def _total(has_model, logit, raw, hot, part_score):
 
 @njit(nogil=True, cache=True)
 def _merge(count, key_K, logit_K, room, first_K, last_K, logit_M):
-    """Merge candidates of equal keys, and return how many differ; set the first and the last of each, and the logarithm
-    of its sum.
+    """Merge candidates of equal keys; return the number of distinct keys. Sets the first and the last candidate of each
+    key, and the logarithm of its sum.
 
     room  slot_S (S,) int32, S a power of 2 above `count`, merged_K int64 and top_K float64
     """
@@ -152,7 +152,7 @@ def search_on_cpu(utterances, tokens, lexicon, hot_words, ngrams, rules, found):
     S = 4
     while S < 2 * K:
         S *= 2
-    # of beams now and next: hashes, logarithms and numbers
+    # hashes, logarithms and numbers of the beams of this frame and of the next
     hash_2K2 = np.empty((2, K, 2), np.uint64)
     logit_2K, raw_2K, score_2K, end_2K = np.empty((2, K)), np.empty((2, K)), np.empty((2, K)), np.empty((2, K))
     numbers_2K8 = np.empty((2, K, 8), np.int64)  # state, state after the word, node, hot node, length, last, hot, flags

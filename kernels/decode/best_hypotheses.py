@@ -78,7 +78,7 @@ def _cuda(logits_MRV, k, sentences, weights, bias_MV, ngrams, ngram_weight, forb
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return rows as `best_words` takes them, in sentences of up to k rows; the last row is of none."""
+    """Return rows as `best_words` takes them, in sentences of up to k rows. The last row belongs to no sentence."""
     rows = words.example(rng, size)
     R, k = len(rows["costs_R"]), rows["k"]
     starts_S1 = [0]

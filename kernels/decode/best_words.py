@@ -148,7 +148,7 @@ def _choose(costs_R, forbidden_F, sum_MRC, reference_MRC, tops_RP, words_RK, sco
 
 @njit(nogil=True, cache=True)
 def _least(tops_P, bounds):
-    """Return the greatest number that as many tops as `bounds` has reach; overwrites bounds."""
+    """Return the greatest number that at least len(bounds) tops reach; overwrites bounds."""
     last = len(bounds) - 1
     bounds[:] = -np.inf
     for p in range(len(tops_P)):
@@ -238,7 +238,7 @@ def best_of_cuda(rows: CudaRows, k: int, costs_R: Any, forbidden_F: Any, starts_
         log_sums_MR,
     )  # fmt: skip
     fn = kernel("decode/best_words", "best_words", **rows.defines)
-    blocks = -(-(S + (not alone)) // sentences)  # one sentence more stands for the rows behind the last
+    blocks = -(-(S + (not alone)) // sentences)  # an extra sentence stands for the rows after the last sentence
     launch(fn, blocks, (warps * LANES, sentences), args, shared_bytes=shared_bytes)
     return rows_SK, words_SK, scores_SK, log_sums_MR
 

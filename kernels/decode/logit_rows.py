@@ -166,7 +166,7 @@ def host_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: A
 
 @functools.cache
 def _no_children() -> NgramChildren:
-    """Return arrays that stand for those of an n-gram model."""
+    """Return empty arrays in place of an n-gram model's."""
     ranges, words, floats = np.zeros((0, 0), np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32)
     return NgramChildren(ranges, ranges, np.zeros((0, 0), np.float32), words, floats, floats)
 

@@ -114,7 +114,7 @@ def _sum(sums_MRD, references_MRD, tops_RP, *of_rows):
                     greatest(mix, count, most, tops_P, 4 * g)
             for m in range(M):
                 total = sum_chunk(sums_MS[m], run)
-                sums_MRD[m, r, 2 * c] = total if total == total else np.nan  # all NaN are one
+                sums_MRD[m, r, 2 * c] = total if total == total else np.nan  # every NaN gets the same bits
                 references_MRD[m, r, 2 * c + 1] = reference_M[m]
         for p in range(len(tops_P)):
             tops_P[p] += float32(0)  # no -0

@@ -118,7 +118,7 @@ def _find_in_step(columns, used, queries, skipped, rows_Q):
         for j in range(width):
             _part_of(queries, begin + j, skipped, used, keys[j])
             first[j], low[j] = keys[j, 0], 0
-        left = len(sampled_S)  # the last sample below the key is among so many from `low` on, or is none
+        left = len(sampled_S)  # the last sample below the key, if any, is among this many from `low` on
         while left > 1:
             half = left // 2
             for j in range(width):

@@ -100,7 +100,7 @@ def _cpu(text_B, ends_S, failed_S, pieces, words):
 
 @njit(nogil=True, cache=True)
 def _search(text_B, ends_S, pieces, words, chains, codes_T, failed_S):
-    """Return the codes that were written. Indexes of the inner loop are unsigned: Numba tests others for the end."""
+    """Return the number of written codes. The inner loop has unsigned indexes: Numba tests signed ones for below 0."""
     units_U, piece_U, score_U, code_P, unknown, unknown_score, _, _ = pieces
     (offsets_V, data, slots_C), (best_N, piece_N, start_N) = words, chains
     root = uint64(units_U[0] >> uint32(9))

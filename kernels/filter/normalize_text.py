@@ -139,7 +139,7 @@ def _fill(text_B, ends_D, characters, by_line, strip, out, sentences_D, failed_D
             while i < last:
                 if at + last - i > room:
                     return -1
-                while i < last:  # of ASCII; unsigned indexes, because Numba tests others for the end
+                while i < last:  # of ASCII; unsigned indexes, because Numba tests signed ones for below 0
                     byte = text_B[uint64(i)]
                     if byte >= 0x80 or ascii_C[byte] == 255:
                         break

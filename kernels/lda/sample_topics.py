@@ -258,7 +258,7 @@ def _count_through(x, through_B, size):
 
 @njit(nogil=True, cache=True)
 def _by_prior(x, z, prior, weight_Z, alpha_Z, priors_B):
-    """Return the topic but z whose prior weight holds x; `prior` is that of z."""
+    """Return the topic other than z whose prior weight contains x; `prior` is the prior weight of z."""
     own = z // uint64(BLOCK)
     b, left = uint64(0), uint64(len(priors_B))
     while left > uint64(1):

@@ -29,8 +29,8 @@ def find_codes(text_B: Any, positions_T: Any, slots_C: Any, offsets_V: Any, data
     offsets_V    (V + 1,) int64 and
     data         uint8: word v is data[offsets_V[v]:offsets_V[v + 1]]; word 0 is <unk>
 
-    Returns codes_T (T,) uint32. Words are equal if all their bytes are equal, or if only hashes are known, if these
-    are.
+    Returns codes_T (T,) uint32. Words are equal if all their bytes are equal; if only hashes are known, if their hashes
+    are equal.
     """
     check.dtype(text_B, np.uint8)
     check.dtype(positions_T, np.uint32)

@@ -89,7 +89,7 @@ def _bit_of(key, tile_bits, bits):
 
 @njit(nogil=True, inline="always")
 def _tag(key, tile_bits):
-    """Return bits of a key that its place in the table does not tell, above room for a slot."""
+    """Return the bits of a key that its place in the table does not imply, shifted to leave room for a slot."""
     return (key >> uint64(tile_bits)) * uint64(TAGS)
 
 

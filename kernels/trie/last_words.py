@@ -67,7 +67,7 @@ def _cpu(byte_M, first_child_M, offsets_P, data, begins_S, tokens_BT, lengths_B,
 
 @njit(nogil=True, cache=True)
 def _last_word(byte_M, first_child_M, offsets_P, data, begins_S, tokens_T, length, back):
-    """Return the node of the word with `back` words behind it, the partial one included even if there is none."""
+    """Return the node of the word that `back` words follow. The partial word counts, even if it is empty."""
     M, P, T = len(byte_M), len(offsets_P) - 1, len(tokens_T)
     passed, inside, done = 0, False, False
     first_t, first_i, last_t, last_i = 0, 0, 0, 0
