@@ -210,7 +210,7 @@ def build_binary(argv: list[str]) -> None:
     folder = folder_of(output, "output")
     check_not_input(output, [source, *settings.get("rest", [])])
     with regular_file(source, folder) as model, file_for(output, "model.binary", None) as path:
-        run_stage("trie", settings | {"model": model, "format": f"kenlm-{kind}"}, path, MemoryConfig())
+        run_stage("convert", settings | {"model": model, "format": f"kenlm-{kind}"}, path, MemoryConfig())
     print("SUCCESS", file=sys.stderr)
 
 

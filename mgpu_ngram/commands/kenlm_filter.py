@@ -60,7 +60,7 @@ def run_filter(argv: list[str]) -> None:
             return
         if wanted.mode == "copy":
             with file_for(wanted.output, "model.arpa", None) as path:
-                run_stage("trie", {"model": model, "format": "arpa"}, path, MemoryConfig())
+                run_stage("convert", {"model": model, "format": "arpa"}, path, MemoryConfig())
             return
         lines = [line for line in text.split(b"\n") if line.split()]  # KenLM does not count others
         (scratch / "words").write_bytes(b"".join(line + b"\n" for line in lines))

@@ -15,7 +15,7 @@ class StageEntry:
 
     module  its module, which has an attribute STAGE
     help    description of its command in the list of commands
-    verbs   names of its command; the first one is shown
+    verbs   names of its command, and of its key in YAML files; the first one is shown, the others are aliases
     """
 
     module: str
@@ -29,8 +29,8 @@ ENTRIES: dict[str, StageEntry] = {
         "mgpu_ngram.stages.estimate", "estimate a Kneser-Ney (or other) model from text or counts", ("estimate",)
     ),
     "adapt": StageEntry("mgpu_ngram.stages.adapt", "add text to a model whose counts were kept", ("adapt",)),
-    "trie": StageEntry(
-        "mgpu_ngram.stages.trie", "convert a model to another format; a model file loads fast", ("convert", "trie")
+    "convert": StageEntry(
+        "mgpu_ngram.stages.convert", "convert a model to another format; a model file loads fast", ("convert", "trie")
     ),
     "prune": StageEntry(
         "mgpu_ngram.stages.prune", "drop n-grams of a model, by entropy, size or vocabulary", ("prune",)

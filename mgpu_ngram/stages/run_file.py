@@ -111,12 +111,13 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
 def _job(job: dict, where: str) -> tuple[str, Settings]:
     if len(job) != 1:
         raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
-    (stage, settings), *_ = job.items()
-    if stage not in STAGES:
-        named = [name for name, entry in ENTRIES.items() if stage in entry.verbs]  # by a command of another name
-        hint = f"the stage of this command is {named[0]!r}" if named else suggest(str(stage), STAGES)
-        raise InputError(f"{where}: unknown stage {stage!r}; {hint}")
-    return stage, fill(STAGES[stage].config, settings, f"{where}.{stage}")
+    (key, settings), *_ = job.items()
+    stage = next((name for name, entry in ENTRIES.items() if key in entry.verbs), None)
+    if stage is None:
+        raise InputError(f"{where}: unknown stage {key!r}; {suggest(str(key), STAGES)}")
+    if key != stage and isinstance(settings, dict):
+        settings = {"name": key} | settings  # a job under an alias is called by the alias, and so is its folder
+    return stage, fill(STAGES[stage].config, settings, f"{where}.{key}")
 
 
 def _linked(jobs: list[tuple[str, Settings]], output: str, path: str) -> list[tuple[str, Settings]]:

@@ -13,7 +13,7 @@ from mgpu_ngram import kenlm
 from mgpu_ngram.api import model as models
 from mgpu_ngram.core.ngrams import words
 from mgpu_ngram.engine.memory.device import to_device as put
-from mgpu_ngram.jobs.trie import run as trie
+from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 SENTENCES = ["a b", "c", "", "b\na <s>", b"a \xff", " a\t\tb\r\n"]
@@ -155,7 +155,7 @@ def test_a_sentence_that_is_too_long(model, monkeypatch):
 
 
 def test_a_load_without_verify(arpa, tmp_path):
-    trie.build(trie.TrieConfig(str(arpa)), tmp_path / "m.safetensors")
+    convert.build(convert.ConvertConfig(str(arpa)), tmp_path / "m.safetensors")
     data = bytearray((tmp_path / "m.safetensors").read_bytes())
     data[-1] ^= 1
     (tmp_path / "m.safetensors").write_bytes(data)

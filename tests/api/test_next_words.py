@@ -25,7 +25,7 @@ from mgpu_ngram.engine.distribution import row_maker
 from mgpu_ngram.engine.distribution import sample_words as sampling
 from mgpu_ngram.engine.trie import replicas
 from mgpu_ngram.engine.trie.build import build_trie
-from mgpu_ngram.jobs.trie import run as trie
+from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 INF = np.inf
@@ -366,7 +366,7 @@ def test_files_without_a_block(model, arpa, tmp_path):
     with pytest.raises(ng.InputError, match="damaged|checksum"):
         load_compact(path)
     assert len(load_compact(path, verify=False)) == 2
-    trie.build(trie.TrieConfig(str(arpa)), model_path := tmp_path / "m.safetensors")
+    convert.build(convert.ConvertConfig(str(arpa)), model_path := tmp_path / "m.safetensors")
     with pytest.raises(ng.InputError, match="holds other arrays, not compact distributions; give a file of"):
         load_compact(model_path)
 
@@ -374,7 +374,7 @@ def test_files_without_a_block(model, arpa, tmp_path):
 def test_a_model_without_backoffs(arpa, tmp_path, device):
     """It holds only stored n-grams and takes less memory; it cannot smooth or score."""
     path = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(arpa), backoff=False), path)
+    convert.build(convert.ConvertConfig(str(arpa), backoff=False), path)
     model, whole = ng.Model.load(path, device), ng.Model.load(arpa, device)
     stored = host(whole.distribution(["<s> a", "b"], mode="stored"))
     assert np.array_equal(host(model.distribution(["<s> a", "b"], mode="stored")), stored)
@@ -398,7 +398,7 @@ def test_a_model_without_backoffs(arpa, tmp_path, device):
 def test_a_quantised_model(arpa, tmp_path, device):
     """Its rows hold the decoded values: with so few n-grams, the same values."""
     path = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(arpa), quantize=8), path)
+    convert.build(convert.ConvertConfig(str(arpa), quantize=8), path)
     model, whole = ng.Model.load(path, device), ng.Model.load(arpa, device)
     assert log10_rows(model, ["<s> a", "b"]) == log10_rows(whole, ["<s> a", "b"])
     [block] = model.iter_distributions(["<s> a", "b"], compact=True)
@@ -534,7 +534,7 @@ def test_blocks_of_a_model_with_missing_ngrams(lacking, tmp_path):
 @pytest.mark.parametrize("settings", [{}, {"quantize": 8}, {"backoff": False}, {"fanout": 5, "index": "edge"}])
 def test_a_file_of_a_model_with_missing_ngrams(settings, lacking, tmp_path, device):
     path = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(tmp_path / "lacking.arpa"), **settings), path, device)
+    convert.build(convert.ConvertConfig(str(tmp_path / "lacking.arpa"), **settings), path, device)
     model, log10 = ng.Model.load(path, device), stored_rows(lacking.arrays.trie.order)
     assert np.array_equal(host(model.distribution(list(STORED), mode="stored", scale="log10")), log10)
 
@@ -767,7 +767,7 @@ def test_how_often_words_come(settings, model, lacking, tmp_path, device):
     check_samples(model, ["<s> a", "b", ""], **settings)
     check_samples(lacking, ["a b", "b c", "a b c"], **settings)
     path = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(tmp_path / "lacking.arpa"), quantize=8), path)
+    convert.build(convert.ConvertConfig(str(tmp_path / "lacking.arpa"), quantize=8), path)
     quantised = ng.Model.load(path, device)
     assert host(quantised.sample(["a b"] * 50, seed=1, **settings)).tolist() == (
         host(lacking.sample(["a b"] * 50, seed=1, **settings)).tolist()
@@ -893,8 +893,8 @@ def test_a_model_file_that_was_replaced(arpa, tmp_path, monkeypatch):
     """This process keeps one replica of the file."""
     monkeypatch.setattr(replicas, "_held", OrderedDict())
     path, other = tmp_path / "m.safetensors", tmp_path / "other.safetensors"
-    trie.build(trie.TrieConfig(str(arpa)), path)
-    trie.build(trie.TrieConfig(str(arpa), quantize=8), other)
+    convert.build(convert.ConvertConfig(str(arpa)), path)
+    convert.build(convert.ConvertConfig(str(arpa), quantize=8), other)
     before, after = ng.Model.load(path, "cpu").identity, ng.Model.load(other, "cpu").identity
     replica = engine.next_word_model_of(str(path), before, "cpu", 1)
     assert engine.next_word_model_of(str(path), before, "cpu", 1) is replica and before != after

@@ -116,13 +116,13 @@ def test_the_size_of_a_model(gpu_host):
     assert of("score", model="large.arpa", text=text) > GPU_START_SECONDS  # it is parsed, built and indexed
     assert of("distribution", model="large.arpa", text=text, top_k=5) > GPU_START_SECONDS
     assert math.isinf(of("distribution", model="large.arpa", text=text))  # rows of unknown size
-    assert of("trie", model="large.arpa") > GPU_START_SECONDS > 0.1 > of("trie", model=MODEL)
+    assert of("convert", model="large.arpa") > GPU_START_SECONDS > 0.1 > of("convert", model=MODEL)
 
 
 def test_what_an_earlier_job_makes_has_no_size_yet(gpu_host):
     assert math.isinf(of("score", model="runs/later/model.safetensors", text=["text.txt"]))
     assert math.isinf(of("distribution", model="runs/later/model.safetensors", text=["text.txt"]))
-    assert math.isinf(of("trie", model="runs/later/model.safetensors"))
+    assert math.isinf(of("convert", model="runs/later/model.safetensors"))
     assert math.isinf(of("estimate", counts="runs/later"))
     assert work_of([], MemoryConfig()).cpu_seconds == 0
 
@@ -143,5 +143,5 @@ def test_a_probing_model_of_many_words_is_opened_on_the_gpu(tmp_path):
         path = tmp_path / f"{kind}.binary"
         path.write_bytes(Header(kind, (65_000, 10, 10), 1.5, True).pack())
         assert opening_seconds(str(path)) == pytest.approx(seconds, abs=1e-4)
-        config = STAGES["trie"].config(str(path))
-        assert (STAGES["trie"].cpu_seconds(config, None) > GPU_START_SECONDS) == (kind == 0)
+        config = STAGES["convert"].config(str(path))
+        assert (STAGES["convert"].cpu_seconds(config, None) > GPU_START_SECONDS) == (kind == 0)

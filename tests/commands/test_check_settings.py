@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-MODEL = {"trie": {"model": "model.arpa", "name": "lm"}}
+MODEL = {"convert": {"model": "model.arpa", "name": "lm"}}
 COUNTS = {"count": {"corpus": "docs", "order": 3, "name": "counts"}}
 CASES = {
     "filter": (MODEL, {"text": "docs", "model": "lm", "tokenizer": "nothing"}),
@@ -17,7 +17,7 @@ CASES = {
     "compare": (MODEL, {"models": ["lm", "nothing"], "text": "docs"}),
     "prune": (MODEL, {"model": "lm", "min_count": 2, "counts": "nothing"}),
     "prune to words": (MODEL, {"model": "lm", "vocabulary": "nothing"}),
-    "trie": (MODEL, {"model": "lm", "rest": ["nothing"], "format": "kenlm-probing"}),
+    "convert": (MODEL, {"model": "lm", "rest": ["nothing"], "format": "kenlm-probing"}),
     "count": (COUNTS, {"corpus": "docs", "order": 3, "add": ["counts", "nothing"]}),
 }
 

@@ -14,7 +14,7 @@ from mgpu_ngram.core.models.model_file import load_model
 from mgpu_ngram.stages.run_file import load
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "score.yaml"
-OVERRIDES = ["jobs.0.trie.model=model.arpa", "jobs.1.score.text=text", "cluster.workers=0"]
+OVERRIDES = ["jobs.0.convert.model=model.arpa", "jobs.1.score.text=text", "cluster.workers=0"]
 
 
 @pytest.fixture
@@ -105,31 +105,33 @@ def test_an_output_that_exists(here, mgpu_ngram):
 
 
 def test_a_yaml_file(here, mgpu_ngram):
-    """The score job reads the output of the trie job."""
+    """The score job reads the output of the convert job."""
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES)
     assert (status, err) == (0, "")
-    assert "runs/scores/trie/model.safetensors: order 3, 10 n-grams" in out
+    assert "runs/scores/convert/model.safetensors: order 3, 10 n-grams" in out
     assert "runs/scores/score: 3 sentences, 6 tokens" in out and f"OOVs:\t{10 ** (6.40625 / 6)!r}" in out
     scores = pq.read_table("runs/scores/score/scores.parquet").to_pydict()
     assert scores == {"prob_log10": [-1.40625, -3.5, -1.5], "words": [3, 2, 1], "oovs": [0, 1, 0]}
     status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES)
-    assert status == 2 and "runs/scores/trie exists" in err
+    assert status == 2 and "runs/scores/convert exists" in err
     status, out, _ = mgpu_ngram("run", CONFIG, *OVERRIDES, "--overwrite", "--json")
     trie, score = json.loads(out)
     assert status == 0 and trie["order"] == 3 and score["totals"]["tokens"] == 6
     status, out, err = mgpu_ngram("plan", CONFIG, *OVERRIDES)
-    assert (status, err) == (0, "") and "trie: model.arpa to a model file" in out and "score: 1 input of 7 bytes" in out
+    assert (
+        (status, err) == (0, "") and "convert: model.arpa to a model file" in out and "score: 1 input of 7 bytes" in out
+    )
 
 
 def test_info_of_job_outputs(here, mgpu_ngram):
     assert mgpu_ngram("run", CONFIG, *OVERRIDES)[0] == 0
-    status, out, err = mgpu_ngram("info", "runs/scores/trie")
-    assert (status, err) == (0, "") and out == mgpu_ngram("info", "runs/scores/trie/model.safetensors")[1]
-    assert json.loads(mgpu_ngram("info", "runs/scores/trie", "--json")[1])["orders"] == [5, 4, 1]
+    status, out, err = mgpu_ngram("info", "runs/scores/convert")
+    assert (status, err) == (0, "") and out == mgpu_ngram("info", "runs/scores/convert/model.safetensors")[1]
+    assert json.loads(mgpu_ngram("info", "runs/scores/convert", "--json")[1])["orders"] == [5, 4, 1]
     status, out, err = mgpu_ngram("info", "runs/scores/score")
     assert (status, err) == (0, "")
     assert out.startswith(
-        "runs/scores/score: scores of 3 sentences from 1 input of 7 bytes, by runs/scores/trie/model.safetensors\n"
+        "runs/scores/score: scores of 3 sentences from 1 input of 7 bytes, by runs/scores/convert/model.safetensors\n"
         f"Perplexity including OOVs:\t{10 ** (6.40625 / 6)!r}\n"
         f"Perplexity excluding OOVs:\t{10 ** (3.90625 / 5)!r}\n"
         "OOVs:\t1\nTokens:\t6\noptions: level=sentence, sentence_markers=True\n"
@@ -169,7 +171,7 @@ def test_a_model_that_a_later_job_makes(flags, here, mgpu_ngram):
         assert (status, out) == (2, "") and f"{path}: cannot be read" in err and not Path("runs").exists()
 
 
-@pytest.mark.parametrize("wrong", ["jobs.1.score.text=none", "jobs.1.score.model=none", "jobs.0.trie.model=none"])
+@pytest.mark.parametrize("wrong", ["jobs.1.score.text=none", "jobs.1.score.model=none", "jobs.0.convert.model=none"])
 def test_inputs_are_checked_before_work(wrong, here, mgpu_ngram):
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, wrong)
     assert (status, out) == (2, "") and "none" in err and err.count("\n") == 1 and not Path("runs").exists()
@@ -180,13 +182,15 @@ def test_resume_keeps_finished_jobs(here, mgpu_ngram):
     assert mgpu_ngram("run", CONFIG, *OVERRIDES)[0] == 0
     shutil.rmtree("runs/scores/score")
     Path("other").write_text("a\n")
-    made = Path("runs/scores/trie/model.safetensors").stat().st_ino
+    made = Path("runs/scores/convert/model.safetensors").stat().st_ino
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume")
-    assert (status, err) == (0, "runs/scores/trie: finished before\n") and out.startswith("runs/scores/score: 3 sent")
+    assert (status, err) == (0, "runs/scores/convert: finished before\n") and out.startswith(
+        "runs/scores/score: 3 sent"
+    )
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume", "--json")
     assert status == 0 and err.count("finished before") == 2
     assert json.loads(out)[1] == {"path": "runs/scores/score", "finished_before": True}
-    assert Path("runs/scores/trie/model.safetensors").stat().st_ino == made
+    assert Path("runs/scores/convert/model.safetensors").stat().st_ino == made
     for change, told in [
         ("jobs.1.score.level=word", 'the options changed: options.level was "sentence", is "word";'),
         ("jobs.1.score.text=other", 'the inputs changed: inputs.0.name was "text", is "other";'),
@@ -195,7 +199,7 @@ def test_resume_keeps_finished_jobs(here, mgpu_ngram):
         assert status == 2 and f"runs/scores/score is finished, but {told}" in err
     (here / "model.arpa").write_text((here / "model.arpa").read_text().replace("-1.25", "-1.5"))
     status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume")
-    assert status == 2 and "runs/scores/trie is finished, but the model changed: model.identity was" in err
+    assert status == 2 and "runs/scores/convert is finished, but the model changed: model.identity was" in err
     status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume", "--overwrite")
     assert (status, err) == (0, "")
 

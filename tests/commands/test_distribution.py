@@ -162,8 +162,8 @@ def test_a_yaml_file(folder, mgpu_ngram):
 
 def test_the_example_config(folder, mgpu_ngram, request):
     path = request.config.rootpath / "configs" / "distribution.yaml"
-    assert [stage for stage, _ in load(path).jobs] == ["trie", "distribution"]
-    overrides = ["jobs.0.trie.model=model.arpa", "jobs.1.distribution.text=text", "cluster.workers=0"]
+    assert [stage for stage, _ in load(path).jobs] == ["convert", "distribution"]
+    overrides = ["jobs.0.convert.model=model.arpa", "jobs.1.distribution.text=text", "cluster.workers=0"]
     status, out, err = mgpu_ngram("run", path, *overrides)
     assert (status, err) == (0, "") and "runs/distributions/distribution: 2 histories, orders 3" in out
     assert rows("runs/distributions/distribution") == [[AFTER_START], [AFTER_A]], "exact in 16 bits"

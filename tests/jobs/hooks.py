@@ -41,7 +41,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.distribution.tasks": ["write_distributions", "save_done"],
     "mgpu_ngram.jobs.estimate.tasks": ["make_part", "estimate_of"],
     "mgpu_ngram.jobs.estimate.assemble": ["make_stretch", "link_stretch", "join", "save"],
-    "mgpu_ngram.jobs.trie.run": ["build"],
+    "mgpu_ngram.jobs.convert.run": ["build"],
     "mgpu_ngram.jobs.prune.run": ["build"],
     "mgpu_ngram.jobs.mix.run": ["build"],
     "mgpu_ngram.jobs.prune.multiple": ["write_lines"],

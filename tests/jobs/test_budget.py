@@ -175,7 +175,7 @@ def test_a_limit_of_the_memory_section():
         ("count", []),
         ("estimate", []),
         ("score", ["spill_dir"]),
-        ("trie", ["host_bytes", "spill_dir"]),
+        ("convert", ["host_bytes", "spill_dir"]),
         ("distribution", ["host_bytes", "spill_dir"]),
     ],
 )

@@ -30,11 +30,11 @@ from mgpu_ngram.engine.distribution import tasks as distribute
 from mgpu_ngram.engine.memory import copies
 from mgpu_ngram.engine.trie import replicas
 from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.jobs.distribution import passes as distribution_passes
 from mgpu_ngram.jobs.distribution import sizes as distribution_sizes
 from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.trie import run as trie
 from tests.jobs.told_progress import Told
 from tests.support.slowness import scaled, wait_until
 
@@ -310,7 +310,7 @@ def test_no_text(arpa, here, tmp_path):
 
 def test_a_model_without_backoffs(arpa, text, lines, here, tmp_path):
     model = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(arpa), backoff=False), model)
+    convert.build(convert.ConvertConfig(str(arpa), backoff=False), model)
     run(config(model, text, mode="stored", scale="log10"), RunContext(here, tmp_path / "out"))
     assert np.array_equal(read(tmp_path / "out"), expected(lines, "stored"))
     with pytest.raises(InputError, match=r"m\.safetensors has no backoffs, which smoothed rows need; .* mode stored$"):
@@ -320,7 +320,7 @@ def test_a_model_without_backoffs(arpa, text, lines, here, tmp_path):
 def test_a_damaged_model(arpa, text, here, tmp_path):
     """Checksums find the damage, unless verify is off."""
     model = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(arpa)), model)
+    convert.build(convert.ConvertConfig(str(arpa)), model)
     data, value = model.read_bytes(), np.float32(-0.375).tobytes()
     assert data.count(value) == 1
     model.write_bytes(data.replace(value, np.float32(-0.25).tobytes()))
@@ -883,7 +883,7 @@ def test_orders_that_the_model_lacks(orders, arpa, text, here, tmp_path):
     ):
         run(config(arpa, text, orders=orders), RunContext(here, tmp_path / "out"))
     model = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(arpa)), model)
+    convert.build(convert.ConvertConfig(str(arpa)), model)
     with pytest.raises(InputError, match=r"^orders is "):
         plan(config(model, text, orders=orders), PlanContext(1, "cpu", 1 << 30))
     assert names(tmp_path) == []

@@ -20,10 +20,10 @@ from mgpu_ngram.engine.score import replica, score_chunk
 from mgpu_ngram.engine.trie import replicas
 from mgpu_ngram.jobs import parts
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, run
-from mgpu_ngram.jobs.trie import run as trie
 from tests.jobs.told_progress import Told
 
 pytestmark = pytest.mark.timeout(120)
@@ -259,14 +259,14 @@ def test_a_process_keeps_several_models(arpa, lines, here, tmp_path, monkeypatch
 
 
 def test_the_edge_table_of_a_file_is_used(arpa, lines, here, whole, tmp_path, monkeypatch):
-    trie.build(trie.TrieConfig(str(arpa), "edge"), tmp_path / "m.safetensors")
+    convert.build(convert.ConvertConfig(str(arpa), "edge"), tmp_path / "m.safetensors")
     monkeypatch.setattr(replica, "edges_of", None)  # so it is not built
     assert score(config(tmp_path / "m.safetensors", lines), here).totals == whole[0]
 
 
 def test_checksums_are_compared_unless_verify_is_off(arpa, lines, here, tmp_path):
     path = tmp_path / "m.safetensors"
-    trie.build(trie.TrieConfig(str(arpa)), path)
+    convert.build(convert.ConvertConfig(str(arpa)), path)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1  # the last letter of a word
     path.write_bytes(data)
@@ -306,7 +306,7 @@ def test_workers_with_another_current_folder(cluster, arpa, lines, whole, tmp_pa
     """A relative path of a model is relative to this process, like paths of texts."""
     monkeypatch.chdir(tmp_path)
     assert score(config(arpa.name, lines.name), cluster).totals == whole[0]
-    made = trie.run(trie.TrieConfig(arpa.name), RunContext(cluster, "made"))
+    made = convert.run(convert.ConvertConfig(arpa.name), RunContext(cluster, "made"))
     assert score(config(made.path.relative_to(tmp_path), lines.name), cluster).totals == whole[0]
 
 

@@ -115,5 +115,5 @@ def test_every_stage_keeps_the_contract():
         assert f"mgpu-ngram {ENTRIES[name].verbs[0]}" in stage.examples
     assert len({stage.format for stage in STAGES.values()}) == len(STAGES)
     made = {name: stage.makes for name, stage in STAGES.items()}
-    assert [name for name in made if made[name] == "model"] == ["estimate", "adapt", "trie", "prune", "mix"]
+    assert [name for name in made if made[name] == "model"] == ["estimate", "adapt", "convert", "prune", "mix"]
     assert [name for name in made if made[name] == "counts"] == ["count"]

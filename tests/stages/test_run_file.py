@@ -93,3 +93,19 @@ def test_yaml_runs_no_code(write):
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.name)
 def test_the_files_in_configs_load(path):
     assert load(path).jobs
+
+
+def test_an_alias_of_a_stage_names_its_job(write):
+    """So YAML files from the time when `convert` was called `trie` write the same folders."""
+    path = write(
+        "output: out\njobs: [convert: {model: m.arpa}, trie: {model: m.arpa}, score: {model: trie, text: text}]"
+    )
+    (first, _), (second, _), _ = jobs = load(path).jobs
+    assert first == second == "convert" and [settings.name for _, settings in jobs] == ["convert", "trie", "score"]
+    assert jobs[2][1].model == "out/trie/model.safetensors"
+    path = write("output: out\njobs: [trie: {model: m.arpa, name: small}]")
+    assert load(path).jobs[0][1].name == "small"
+    with pytest.raises(InputError, match=r"jobs\[0\].trie.fanout is 'x' but must be"):
+        load(write("output: out\njobs: [trie: {model: m.arpa, fanout: x}]"))
+    with pytest.raises(InputError, match=r"jobs\[0\].trie is None but must be a mapping"):
+        load(write("output: out\njobs: [trie: ]"))

@@ -21,7 +21,7 @@ from mgpu_ngram.core.models.model_file import save_model
 from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.engine.model_tools.write_kenlm import write_kenlm
 from mgpu_ngram.engine.trie.open_model import open_model
-from mgpu_ngram.jobs.trie.run import TrieConfig, build
+from mgpu_ngram.jobs.convert.run import ConvertConfig, build
 from mgpu_ngram.kernels.dispatch import array_module
 
 GOLDEN = [
@@ -79,7 +79,7 @@ def test_a_model_without_words_scores_text(binaries, put, device, tmp_path):
         with pytest.raises(InputError, match="model.binary' holds only hashes of its words, so it can only score text"):
             save(tmp_path / "new", model.arrays)
     with pytest.raises(InputError, match="holds only hashes of its words"):
-        build(TrieConfig(str(path), format="arpa"), tmp_path / "new.arpa")
+        build(ConvertConfig(str(path), format="arpa"), tmp_path / "new.arpa")
     assert [file.name for file in tmp_path.iterdir()] == ["model.binary"]
 
 

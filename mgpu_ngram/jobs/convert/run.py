@@ -24,25 +24,25 @@ from mgpu_ngram.engine.trie.build import FANOUT, edges_of, quantize, with_fanout
 from mgpu_ngram.engine.trie.levels import levels_of
 from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.convert.config import ConvertConfig
 from mgpu_ngram.jobs.one_model import ModelResult, open_target, run_alone
-from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.kernels.dispatch import to_host
 
-FORMAT = "mgpu_ngram trie"
+FORMAT = "mgpu_ngram trie"  # the older name of the stage, which manifests keep
 
 
-def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
+def plan(config: ConvertConfig, context: PlanContext) -> dict[str, Any]:
     """Return the plan of `run`."""
     index = {"index": config.index or "auto"} if config.format == "safetensors" else {}
     return {"job": config.name, "model": config.model, "format": config.format, "device": context.device} | index
 
 
-def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
+def changed_since(config: ConvertConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by its settings and its model; "" if it does not."""
     return manifest_changes(manifest, _made_of(config))
 
 
-def _made_of(config: TrieConfig) -> dict[str, Any]:
+def _made_of(config: ConvertConfig) -> dict[str, Any]:
     """Return what an output depends on."""
     return {
         "model": {"path": config.model, "identity": identify(config.model)},
@@ -51,7 +51,7 @@ def _made_of(config: TrieConfig) -> dict[str, Any]:
     }
 
 
-def run(config: TrieConfig, context: RunContext) -> ModelResult:
+def run(config: ConvertConfig, context: RunContext) -> ModelResult:
     """Let one worker write the model; see `run_alone`."""
     made_of = _made_of(config)
     paths = [os.path.abspath(path) for path in config.rest]
@@ -60,7 +60,7 @@ def run(config: TrieConfig, context: RunContext) -> ModelResult:
 
 
 def build(
-    config: TrieConfig, output: str | Path, device: str = "cpu", threads: int = 1, overwrite: bool = False
+    config: ConvertConfig, output: str | Path, device: str = "cpu", threads: int = 1, overwrite: bool = False
 ) -> ModelResult:
     """Write a model file, or a file of another format, which appears when it is complete.
 
@@ -89,7 +89,7 @@ def build(
     return ModelResult(output, counts, model.fingerprint, size_bytes, watch.seconds)
 
 
-def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int, unk_added: bool | None) -> int:
+def _save(model: BackoffModel, config: ConvertConfig, output: Path, threads: int, unk_added: bool | None) -> int:
     """Write a model in the format of the settings; return its size in bytes."""
     if config.format == "safetensors":
         return save_model(output, model)
@@ -102,7 +102,7 @@ def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int, u
     return write_kenlm(output, model, config.format, config.multiplier, config.words, packing, lower, unk_added)
 
 
-def _reader(config: TrieConfig) -> Callable[[str | Path, int], Arpa]:
+def _reader(config: ConvertConfig) -> Callable[[str | Path, int], Arpa]:
     return partial(
         read_arpa,
         unk_log10=config.unk_log10,
@@ -111,7 +111,7 @@ def _reader(config: TrieConfig) -> Callable[[str | Path, int], Arpa]:
     )
 
 
-def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwatch) -> BackoffModel:
+def _changed(model: BackoffModel, config: ConvertConfig, device: str, watch: Stopwatch) -> BackoffModel:
     """Return the model with the index, fanout and precision of the settings."""
     trie = with_fanout(model.trie, config.fanout or model.trie.fanout).map_arrays(partial(to_device, device=device))
     if not config.backoff:

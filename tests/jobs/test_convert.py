@@ -13,8 +13,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.models.model_file import load_model
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.trie import run as trie
-from mgpu_ngram.jobs.trie.run import TrieConfig, build, plan, run
+from mgpu_ngram.jobs.convert import run as convert
+from mgpu_ngram.jobs.convert.run import ConvertConfig, build, plan, run
 
 DEFAULTS = {
     "index": None,
@@ -75,7 +75,7 @@ def scores(path):
 @pytest.mark.parametrize("index", ["btree", "edge", "both"])
 def test_contents_of_a_model_file(index, arpa, device, tmp_path):
     output = tmp_path / "new" / "folder" / "m.safetensors"
-    result = build(TrieConfig(arpa, index), output, device, threads=2)
+    result = build(ConvertConfig(arpa, index), output, device, threads=2)
     assert (result.path, result.order, result.counts) == (output, 3, [5, 6, 2])
     assert result.size_bytes == output.stat().st_size and result.bytes_per_ngram == result.size_bytes / 13
     assert set(result.seconds) == {"read", "build", "index", "write"} and min(result.seconds.values()) >= 0
@@ -91,17 +91,17 @@ def test_edge_tables_and_fanouts_of_model_files_change(arpa, device, tmp_path):
     names = [("btree", 32), ("edge", 32), ("btree", 4), ("edge", 128)]
     settings = [{"index": index, "fanout": fanout} for index, fanout in names]
     for i, config in enumerate(settings):
-        build(TrieConfig(arpa, **config), tmp_path / f"{i}", device)
+        build(ConvertConfig(arpa, **config), tmp_path / f"{i}", device)
         for j in range(i):
-            build(TrieConfig(str(tmp_path / f"{j}"), **config), tmp_path / "again", device, overwrite=True)
+            build(ConvertConfig(str(tmp_path / f"{j}"), **config), tmp_path / "again", device, overwrite=True)
             assert (tmp_path / "again").read_bytes() == (tmp_path / f"{i}").read_bytes()
-            build(TrieConfig(str(tmp_path / f"{i}"), **settings[j]), tmp_path / "again", device, overwrite=True)
+            build(ConvertConfig(str(tmp_path / f"{i}"), **settings[j]), tmp_path / "again", device, overwrite=True)
             assert (tmp_path / "again").read_bytes() == (tmp_path / f"{j}").read_bytes()
 
 
 def test_properties_of_a_model_file_are_kept(arpa, device, tmp_path):
     """Unless an option changes them."""
-    build(TrieConfig(arpa, "edge", 4), tmp_path / "m", device)
+    build(ConvertConfig(arpa, "edge", 4), tmp_path / "m", device)
     for asked, wanted in (
         ({}, {"index": "edge", "fanout": 4}),
         ({"quantize": 4}, {"index": "edge", "fanout": 4, "quantize": 4}),
@@ -109,8 +109,8 @@ def test_properties_of_a_model_file_are_kept(arpa, device, tmp_path):
         ({"index": "btree"}, {"fanout": 4}),
         ({"backoff": False}, {"fanout": 4, "backoff": False}),
     ):
-        build(TrieConfig(str(tmp_path / "m"), **asked), tmp_path / "made", device, overwrite=True)
-        build(TrieConfig(arpa, **wanted), tmp_path / "wanted", device, overwrite=True)
+        build(ConvertConfig(str(tmp_path / "m"), **asked), tmp_path / "made", device, overwrite=True)
+        build(ConvertConfig(arpa, **wanted), tmp_path / "wanted", device, overwrite=True)
         assert (tmp_path / "made").read_bytes() == (tmp_path / "wanted").read_bytes()
     model = load_model(tmp_path / "m")
     assert model.trie.fanout == 4 and model.edges
@@ -119,7 +119,7 @@ def test_properties_of_a_model_file_are_kept(arpa, device, tmp_path):
 @pytest.mark.parametrize("index", ["btree", "edge"])
 def test_quantised_by_hand(index, arpa, device, tmp_path):
     """Two bits: four centres of the six bigrams' probabilities; for their backoffs 0 and two more."""
-    build(TrieConfig(arpa, index, quantize=2), tmp_path / "m", device)
+    build(ConvertConfig(arpa, index, quantize=2), tmp_path / "m", device)
     # Bins: -2 | -1.75 -1.25 | -0.5 | -0.375 -0.25; of backoffs -0.625 -0.625 | -0.375 -0.125
     changes = {
         "-0.25	<s> a	-0.125": "-0.3125	<s> a	-0.25",
@@ -135,64 +135,64 @@ def test_quantised_by_hand(index, arpa, device, tmp_path):
     assert scores(tmp_path / "m") == scores(tmp_path / "expected.arpa") != scores(arpa)
     model = load_model(tmp_path / "m")
     assert model.trie.quantized and model.trie.prob_G.dtype == np.uint8
-    build(TrieConfig(str(tmp_path / "m")), tmp_path / "same", device)
+    build(ConvertConfig(str(tmp_path / "m")), tmp_path / "same", device)
     assert load_model(tmp_path / "same").fingerprint == model.fingerprint
 
 
 def test_lossless_codes(arpa, device, tmp_path):
-    build(TrieConfig(arpa, quantize=9), tmp_path / "m", device)
+    build(ConvertConfig(arpa, quantize=9), tmp_path / "m", device)
     assert load_model(tmp_path / "m").trie.prob_G.dtype == np.uint16
     assert scores(tmp_path / "m") == scores(arpa)
 
 
 def test_without_backoffs(arpa, device, tmp_path):
-    build(TrieConfig(arpa, backoff=False), tmp_path / "m", device)
-    model, whole = load_model(tmp_path / "m"), build(TrieConfig(arpa), tmp_path / "whole", device)
+    build(ConvertConfig(arpa, backoff=False), tmp_path / "m", device)
+    model, whole = load_model(tmp_path / "m"), build(ConvertConfig(arpa), tmp_path / "whole", device)
     assert len(model.trie.backoff_M) == 0 and not model.trie.has_backoffs and model.fingerprint != whole.fingerprint
     expected = load_model(whole.path).trie.arrays()
     assert all(np.array_equal(a, expected[name]) for name, a in model.trie.arrays().items() if name != "backoff_M")
     with pytest.raises(OSError, match="Cannot read model .*has no backoffs, which scores need; make it again without"):
         kenlm.Model(str(tmp_path / "m"))
     with pytest.raises(InputError, match="m has no backoffs, which scores need; make it again without --no-backoff"):
-        build(TrieConfig(str(tmp_path / "m"), "edge"), tmp_path / "edges", device)
-    build(TrieConfig(str(tmp_path / "m"), quantize=4), tmp_path / "q", device)
-    build(TrieConfig(arpa, quantize=4, backoff=False), tmp_path / "r", device)
+        build(ConvertConfig(str(tmp_path / "m"), "edge"), tmp_path / "edges", device)
+    build(ConvertConfig(str(tmp_path / "m"), quantize=4), tmp_path / "q", device)
+    build(ConvertConfig(arpa, quantize=4, backoff=False), tmp_path / "r", device)
     assert (tmp_path / "q").read_bytes() == (tmp_path / "r").read_bytes()
 
 
 def test_a_quantised_model_is_not_quantised_again(arpa, tmp_path):
-    build(TrieConfig(arpa, quantize=8), tmp_path / "m")
+    build(ConvertConfig(arpa, quantize=8), tmp_path / "m")
     with pytest.raises(InputError, match="m is already quantised; leave quantize out, or give the original model"):
-        build(TrieConfig(str(tmp_path / "m"), quantize=4), tmp_path / "n")
+        build(ConvertConfig(str(tmp_path / "m"), quantize=4), tmp_path / "n")
     assert not (tmp_path / "n").exists()
 
 
 def test_an_output_that_exists(arpa, tmp_path):
     output = tmp_path / "m"
-    build(TrieConfig(arpa), output)
+    build(ConvertConfig(arpa), output)
     before = output.read_bytes()
     with pytest.raises(InputError, match="exists; add --overwrite"):
-        build(TrieConfig("nowhere.arpa"), output)
+        build(ConvertConfig("nowhere.arpa"), output)
     assert output.read_bytes() == before
-    build(TrieConfig(str(output), "edge"), output, overwrite=True)  # also the input itself
+    build(ConvertConfig(str(output), "edge"), output, overwrite=True)  # also the input itself
     assert load_model(output).edges and scores(output) == scores(arpa)
     with pytest.raises(InputError, match="model.arpa exists and is not a model file; delete it"):
-        build(TrieConfig(arpa), arpa, overwrite=True)
+        build(ConvertConfig(arpa), arpa, overwrite=True)
     with pytest.raises(InputError, match="cannot write in .*/m/deeper: Not a directory; give another output path"):
-        build(TrieConfig(arpa), output / "deeper" / "m")
+        build(ConvertConfig(arpa), output / "deeper" / "m")
 
 
 def test_an_unwritable_folder_is_found_before_work(arpa, monkeypatch):
-    monkeypatch.setattr(trie, "open_model", lambda *_, **__: pytest.fail("the model was read"))
+    monkeypatch.setattr(convert, "open_model", lambda *_, **__: pytest.fail("the model was read"))
     for output in "/proc/m", "/proc/deeper/m":
         with pytest.raises(InputError, match="^cannot write in /proc.*; give another output path$"):
-            build(TrieConfig(arpa), output)
+            build(ConvertConfig(arpa), output)
 
 
 def test_a_failure_leaves_no_file(arpa, tmp_path, full_disk):
     full_disk(100, "m.safetensors")
     with pytest.raises(RunError, match="cannot write .*m.safetensors"):
-        build(TrieConfig(arpa), tmp_path / "out" / "m.safetensors")
+        build(ConvertConfig(arpa), tmp_path / "out" / "m.safetensors")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -203,17 +203,17 @@ def executor():
 
 
 def test_as_a_job(arpa, executor, tmp_path):
-    config, output = TrieConfig(arpa, "edge", quantize=8), tmp_path / "out"
+    config, output = ConvertConfig(arpa, "edge", quantize=8), tmp_path / "out"
     assert plan(config, PlanContext(2, "cpu", 1 << 30)) == {
-        "job": "trie",
+        "job": "convert",
         "model": arpa,
         "format": "safetensors",
         "index": "edge",
         "device": "cpu",
     }
-    other = TrieConfig(arpa, format="arpa")
+    other = ConvertConfig(arpa, format="arpa")
     assert plan(other, PlanContext(2, "cpu", 1 << 30)) == {
-        "job": "trie",
+        "job": "convert",
         "model": arpa,
         "format": "arpa",
         "device": "cpu",
@@ -226,10 +226,10 @@ def test_as_a_job(arpa, executor, tmp_path):
     manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["orders"] == [5, 6, 2] and manifest["fingerprint"] == load_model(result.path).fingerprint
     assert manifest["options"] == DEFAULTS | {"index": "edge", "quantize": 8}
-    assert plan(TrieConfig(arpa), PlanContext(2, "cpu", 1 << 30))["index"] == "auto"
+    assert plan(ConvertConfig(arpa), PlanContext(2, "cpu", 1 << 30))["index"] == "auto"
     with pytest.raises(InputError, match="exists; add --overwrite"):
         run(config, RunContext(executor, output))
-    run(TrieConfig(arpa), RunContext(executor, output, overwrite=True))
+    run(ConvertConfig(arpa), RunContext(executor, output, overwrite=True))
     assert load_model(output / "model.safetensors").edges is None
 
 
@@ -237,9 +237,9 @@ def test_as_a_job(arpa, executor, tmp_path):
 @pytest.mark.timeout(120)
 def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, contents, tmp_path):
     """Before it has made the model, or after it has written the file."""
-    run(TrieConfig(arpa), RunContext(executor, tmp_path / "here"))
+    run(ConvertConfig(arpa), RunContext(executor, tmp_path / "here"))
     hooks(**{bomb: ""})
-    run(TrieConfig(arpa), RunContext(start(1), tmp_path / "there"))
+    run(ConvertConfig(arpa), RunContext(start(1), tmp_path / "there"))
     assert not (hooks_folder / bomb).exists(), "the worker died"
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
@@ -276,7 +276,7 @@ def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, conte
 )
 def test_invalid_settings(settings, message):
     with pytest.raises(InputError, match=message):
-        fill(TrieConfig, {"model": "m"} | settings, "trie")
+        fill(ConvertConfig, {"model": "m"} | settings, "convert")
 
 
 def test_settings_at_their_limits():
@@ -285,33 +285,33 @@ def test_settings_at_their_limits():
         {"fanout": 4, "quantize": 2}, {"fanout": 128, "quantize": 16}, {"quantize": "auto"}, trie | {"quantize": 25},
         trie | {"quantize": 1, "quantize_backoff": 2, "pointer_bits": 0}, trie | {"pointer_bits": 255, "multiplier": 2},
     ):  # fmt: skip
-        fill(TrieConfig, {"model": "m"} | settings, "trie")
-    assert dataclasses.asdict(TrieConfig("m")) == {"model": "m", "name": "trie"} | DEFAULTS
+        fill(ConvertConfig, {"model": "m"} | settings, "convert")
+    assert dataclasses.asdict(ConvertConfig("m")) == {"model": "m", "name": "convert"} | DEFAULTS
 
 
 @pytest.mark.parametrize("format", ["arpa", "kenlm-probing", "kenlm-trie"])
 def test_other_formats(arpa, format, tmp_path):
     """The files are models, from which the same formats come again."""
     name = "again.arpa" if format == "arpa" else "again.binary"
-    result = build(TrieConfig(arpa, format=format), tmp_path / name, threads=2)
+    result = build(ConvertConfig(arpa, format=format), tmp_path / name, threads=2)
     assert result.size_bytes == (tmp_path / name).stat().st_size and result.counts == [5, 6, 2]
     assert scores(tmp_path / name) == scores(arpa)
-    build(TrieConfig(str(tmp_path / name)), tmp_path / "m.safetensors")
-    build(TrieConfig(str(tmp_path / "m.safetensors"), format=format), tmp_path / f"new.{name}")
+    build(ConvertConfig(str(tmp_path / name)), tmp_path / "m.safetensors")
+    build(ConvertConfig(str(tmp_path / "m.safetensors"), format=format), tmp_path / f"new.{name}")
     assert (tmp_path / f"new.{name}").read_bytes() == (tmp_path / name).read_bytes()
     with pytest.raises(InputError, match=f"{name} exists; add --overwrite"):
-        build(TrieConfig(arpa, format=format), tmp_path / name)
-    build(TrieConfig(arpa, format=format), tmp_path / name, overwrite=True)
+        build(ConvertConfig(arpa, format=format), tmp_path / name)
+    build(ConvertConfig(arpa, format=format), tmp_path / name, overwrite=True)
     other = tmp_path / "other.txt"
     other.write_text("of the\n")
     with pytest.raises(InputError, match="other.txt exists and is not (an ARPA file|a KenLM binary model); delete it"):
-        build(TrieConfig(arpa, format=format), other, overwrite=True)
+        build(ConvertConfig(arpa, format=format), other, overwrite=True)
     with pytest.raises(InputError, match=r"its name ends with .safetensors; name it .*\.(arpa|binary)$"):
-        build(TrieConfig(arpa, format=format), tmp_path / "new.safetensors")
+        build(ConvertConfig(arpa, format=format), tmp_path / "new.safetensors")
 
 
 def test_a_run_with_another_format(arpa, tmp_path):
-    config = TrieConfig(arpa, format="kenlm-trie")
+    config = ConvertConfig(arpa, format="kenlm-trie")
     result = run(config, RunContext(LocalExecutor(), tmp_path / "out"))
     assert result.path == tmp_path / "out" / "model.binary" and scores(result.path) == scores(arpa)
 
@@ -319,7 +319,7 @@ def test_a_run_with_another_format(arpa, tmp_path):
 def test_an_arpa_file_without_the_ngrams_that_were_filled_in(arpa, tmp_path):
     text = ARPA.replace("ngram 2=6", "ngram 2=5").replace("-0.5\ta b\t0\n", "")
     (tmp_path / "model.arpa").write_text(text)
-    build(TrieConfig(arpa, format="arpa"), tmp_path / "new.arpa")
+    build(ConvertConfig(arpa, format="arpa"), tmp_path / "new.arpa")
     assert sorted((tmp_path / "new.arpa").read_text().split("\n")) == sorted(
         text.replace("<s> a\t-0.125", "<s> a\t-0.125").replace("-1.25\ta </s>\n", "-1.25\ta </s>\t0\n")
         .replace("-1.5\t</s>\n", "-1.5\t</s>\t0\n").replace("-1\t<unk>\n", "-1\t<unk>\t0\n").split("\n")
@@ -332,4 +332,4 @@ def test_settings_that_other_formats_lack(arpa, name, value):
     with pytest.raises(
         InputError, match=f"{name} is {str(value).lower()} but format arpa (has no such option|needs backoffs); "
     ):
-        TrieConfig(arpa, format="arpa", **{name: value})
+        ConvertConfig(arpa, format="arpa", **{name: value})

@@ -1,4 +1,4 @@
-"""The settings of a trie job."""
+"""The settings of a convert job."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mgpu_ngram.core.typed_config import check_name
 
 
 @dataclass(frozen=True)
-class TrieConfig:
-    """Settings of a trie job; the keys of its YAML."""
+class ConvertConfig:
+    """Settings of a convert job; the keys of its YAML."""
 
     model: str  # an ARPA file, plain or compressed, a KenLM binary model, or a model file
     index: Literal["btree", "edge", "both"] | None = None  # edge, both: add the edge table, which is faster and larger;
@@ -34,7 +34,7 @@ class TrieConfig:
     positive_to_zero: bool = False  # true: replace log10 probabilities above 0 in an ARPA file, as IRSTLM writes them,
     # by 0
     backoff: bool = True  # false: leave out backoffs; the model then serves only stored distributions
-    name: str = "trie"  # folder of the result, in the run's output
+    name: str = "convert"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         if self.fanout is not None and not 4 <= self.fanout <= 128:

@@ -1,4 +1,4 @@
-"""The trie stage: the flags of its command `convert`, and how its plans, results and outputs are shown."""
+"""The convert stage: the flags of its command, and how its plans, results and outputs are shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.storage.file_heads import KENLM_SUFFIXES
-from mgpu_ngram.jobs.trie.config import TrieConfig
+from mgpu_ngram.jobs.convert.config import ConvertConfig
 from mgpu_ngram.stages.contract import STDOUT, Product, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_overwrite, is_arpa_name
@@ -36,12 +36,12 @@ FORMAT_NAMES = {
 }
 
 
-class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
+class ConvertStage(OneModelStage[ConvertConfig, "ModelResult"]):
     """A model in any format in, the model in another format out."""
 
-    name = "trie"
-    config = TrieConfig
-    format = "mgpu_ngram trie"
+    name = "convert"
+    config = ConvertConfig
+    format = "mgpu_ngram trie"  # the older name of the stage, which manifests keep
     needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
     files = ("rest",)
     examples = EXAMPLES
@@ -89,7 +89,7 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
             "--no-backoff", action="store_true", help="leave out backoffs; the model then cannot score text"
         )
 
-    def settings(self, arguments: argparse.Namespace) -> TrieConfig:
+    def settings(self, arguments: argparse.Namespace) -> ConvertConfig:
         from mgpu_ngram.core.typed_config import fill
 
         found = given(arguments, ["model", "format", "index", "fanout", "quantize", "quantize_backoff", "pointer_bits"])
@@ -101,37 +101,37 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
                 f"output {arguments.output} ends with {suffix}, as KenLM's files do; add --format kenlm-probing or "
                 "--format kenlm-trie, or name a model file .safetensors"
             )
-        config = fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
+        config = fill(ConvertConfig, found | {"backoff": not arguments.no_backoff}, "convert")
         if arguments.output == STDOUT and config.format != "arpa":
             raise InputError(f"-o - writes an ARPA file, not {FORMAT_NAMES[config.format]}; name a file")
         return config
 
-    def check(self, config: TrieConfig, made: Collection[str] = ()) -> None:
+    def check(self, config: ConvertConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.models.model_head import check_models
 
         check_models([config.model, *config.rest], made)
 
-    def cpu_seconds(self, config: TrieConfig, inputs: Corpus | None) -> float:
+    def cpu_seconds(self, config: ConvertConfig, inputs: Corpus | None) -> float:
         if not os.path.isfile(config.model):
             return math.inf
         return max(os.path.getsize(config.model) / CONVERT_BYTES, opening_seconds(config.model))
 
-    def plan(self, config: TrieConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.trie.run import plan
+    def plan(self, config: ConvertConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.convert.run import plan
 
         return plan(config, context)
 
-    def run(self, config: TrieConfig, context: RunContext, inputs: Corpus | None) -> ModelResult:
-        from mgpu_ngram.jobs.trie.run import run
+    def run(self, config: ConvertConfig, context: RunContext, inputs: Corpus | None) -> ModelResult:
+        from mgpu_ngram.jobs.convert.run import run
 
         return run(config, context)
 
-    def changed_since(self, config: TrieConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.trie.run import changed_since
+    def changed_since(self, config: ConvertConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.convert.run import changed_since
 
         return changed_since(config, manifest)
 
-    def show_result(self, config: TrieConfig, result: ModelResult) -> None:
+    def show_result(self, config: ConvertConfig, result: ModelResult) -> None:
         show_made(result)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
@@ -139,4 +139,4 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         print(f"{plan['job']}: {plan['model']} to {FORMAT_NAMES[plan['format']]}{index}, on the {plan['device']}")
 
 
-STAGE = TrieStage()
+STAGE = ConvertStage()
