@@ -19,7 +19,9 @@ class ArpaModel : public Probing {
   float* values(uint32_t word) { return reinterpret_cast<float*>(unigram_memory.get()) + 2 * size_t{word}; }
 };
 
-// Reads a number as core/decimals.py does: the float32 that is nearest to the digits.
+// Reads a number as core/decimals.py does: the float32 that is nearest to the digits. The drop-in module has a reader of
+// its own, because it starts without Numba. std::from_chars alone would do; but with GCC 12 it makes the load of a 50 MB
+// ARPA file take 0.33 s of CPU time instead of 0.31 s, and before GCC 12 it switches locales for each number.
 inline bool read_number(const char*& text, float& number) {
   static const double POWERS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                   1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};

@@ -2,6 +2,10 @@
 
 The scanner handles lines that all JSON parsers read in the same way. It leaves all other lines, such as lines with
 an error, to `json_records.parse_record`.
+
+A public parser cannot replace it: 50 MB of JSON lines with 44,000 documents get a new field in 0.1 s here. With objects
+for the lines, this takes 0.34 s by orjson and 0.45 s by json (one thread of an AMD EPYC), and only one thread at a time
+can make objects. The scanner releases the GIL.
 """
 
 from __future__ import annotations

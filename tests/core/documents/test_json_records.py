@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.documents import json_records
 from mgpu_ngram.core.documents.json_records import RecordError, parse_record, with_fields
-
-
-@pytest.fixture(params=["json", "default"])
-def parser(request, monkeypatch):
-    """With the parser of the standard library, and with the one that is installed."""
-    if request.param == "json":
-        monkeypatch.setattr(json_records, "_parse", json.loads)
 
 
 @pytest.mark.parametrize(
@@ -30,13 +22,13 @@ def parser(request, monkeypatch):
         (b'{"text": 3}', "'text' is int, no text"),
     ],
 )
-def test_lines_that_are_no_documents(parser, line, wanted):
+def test_lines_that_are_no_documents(line, wanted):
     with pytest.raises(RecordError) as error:
         parse_record(line, "text")
     assert str(error.value).startswith(wanted)
 
 
-def test_documents(parser):
+def test_documents():
     assert parse_record(b'\xef\xbb\xbf{"text": "a"}\r', "text") == ({"text": "a"}, "a")
     assert parse_record(b'{"text": null}', "text")[1] == ""
     found, text = parse_record(b'{"n": 123456789012345678901234567890, "x": NaN, "text": "\\ud800"}', "text")
