@@ -180,7 +180,10 @@ def test_largest_breaks_ties_by_index():
         (lambda rows: most_relevant(rows, 3, lambda_=1.5), "lambda is 1.5"),
         (lambda rows: most_frequent_and_exclusive(rows, 3, weight=-1), "FREX weight is -1"),
         (lambda rows: most_probable(rows, -1), "the number of words of a topic is -1 but"),
-        (lambda rows: rows_of_dense(COUNTS_VZ, 0.0), "beta is 0"),
+        (
+            lambda rows: TopicRows.of_words(np.zeros(2, np.int64), rows.words_N[:0], rows.counts_N[:0], 2, 0),
+            "beta is 0",
+        ),
     ],
 )
 def test_errors(call, message):
