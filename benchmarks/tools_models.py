@@ -54,14 +54,14 @@ def sparse_model(ngrams: int, symbols: int, seed: int, xp: Any) -> Trie:
     single = xp.full(V, -1)
     first_child_M = xp.concatenate([V + children[:-1], starts[2] + xp.searchsorted(inner, xp.arange(len(pair_G)))])
     nodes = BackoffNodes(
-        starts,
-        xp.concatenate([xp.arange(V), word, last]).astype(np.uint32),
-        xp.concatenate([first_child_M, xp.full(1, starts[3])]),
-        xp.concatenate([single, parent, V + inner]),
-        xp.concatenate([single, word, suffix]),
-        xp.ones(starts[3], bool),
-        0.1 + 0.9 * rng.random(starts[3]),
-        xp.ones(starts[2]),
+        starts=starts,
+        word_G=xp.concatenate([xp.arange(V), word, last]).astype(np.uint32),
+        first_child_M=xp.concatenate([first_child_M, xp.full(1, starts[3])]),
+        parent_G=xp.concatenate([single, parent, V + inner]),
+        suffix_G=xp.concatenate([single, word, suffix]),
+        listed_G=xp.ones(starts[3], bool),
+        prob_G=0.1 + 0.9 * rng.random(starts[3]),
+        backoff_M=xp.ones(starts[2]),
     )
     del inner, last, suffix, parent, word, pair_G
     nodes.prob_G[START_ID] = 0

@@ -133,8 +133,9 @@ class _Search:
         of_steps = (S, STEPS, k)
         longest_N = xp.full(S, STEPS, np.int32)
         beams = Beams(
-            xp.zeros(of_steps, np.int32), xp.zeros(of_steps, np.int16), xp.zeros(of_steps, np.float32),
-            xp.zeros(S, np.int32), longest_N, longest_N.copy(), sizes_S.copy(), xp.full((S, 1), -np.inf),
+            words_NLK=xp.zeros(of_steps, np.int32), before_NLK=xp.zeros(of_steps, np.int16),
+            costs_NLK=xp.zeros(of_steps, np.float32), steps_N=xp.zeros(S, np.int32), longest_N=longest_N,
+            most_N=longest_N.copy(), sizes_N=sizes_S.copy(), finished_NB=xp.full((S, 1), -np.inf),
         )  # fmt: skip
         return cls(live, beams, Ending(EOS, "amun", 0.0, xp.ones(STEPS + 1)))
 

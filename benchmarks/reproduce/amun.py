@@ -168,15 +168,15 @@ def _table3() -> tuple[Figure, ...]:
 
 
 PAPER = Paper(
-    "amun",
-    "Amun: fast neural machine translation implementation",
-    "Hoang, Dwojak, Krislauks, Torregrosa and Heafield, 2018",
-    "decode",
-    "The paper translates 50,000 sentences of WMT data with models of GRU and mLSTM cells on a V100. Here a GRU model "
-    "of random weights has 50,000 words, embeddings of 512 and states of 1,024 on a GPU (4,000, 64 and 128 on a CPU) "
-    "and translates random sentences to a set length, so that the work is the same for every program. Results are "
-    "compared with those of plain NumPy before they are timed.",
-    (
+    name="amun",
+    title="Amun: fast neural machine translation implementation",
+    source="Hoang, Dwojak, Krislauks, Torregrosa and Heafield, 2018",
+    bench="decode",
+    work="The paper translates 50,000 sentences of WMT data with models of GRU and mLSTM cells on a V100. Here a GRU "
+    "model of random weights has 50,000 words, embeddings of 512 and states of 1,024 on a GPU (4,000, 64 and 128 on a "
+    "CPU) and translates random sentences to a set length, so that the work is the same for every program. Results "
+    "are compared with those of plain NumPy before they are timed.",
+    items=(
         Item(
             ("T3",),
             "the output layer after the product, by step",
@@ -260,7 +260,7 @@ PAPER = Paper(
             shown=("decode/fusion",),
         ),
     ),
-    (
+    programs=(
         Program(
             "Amun",
             (WHOLE, decode_amun.UNFUSED, decode_amun.FUSED, decode_amun.BATCH, AMUN_CPU),
@@ -268,7 +268,7 @@ PAPER = Paper(
             "among the `CUDA_NVCC_FLAGS` of its CMakeLists.txt, on a CPU with `-DCUDA=OFF`; `amun` is put on the PATH.",
         ),
     ),
-    {
+    not_made={
         "Tables 1 and 2": "BLEU of models trained on WMT data; neither the models nor the data come with the paper",
         "Figure 1": "shares of time of such a model, as a picture without numbers",
     },

@@ -126,14 +126,14 @@ def _speedups(found: JudgedRows) -> Verdict:
 
 
 PAPER = Paper(
-    "culda",
-    "CuLDA: solving large-scale LDA problems on GPUs",
-    "Xie, Liang, Li and Tan, 2018",
-    "lda",
-    "The paper trains 1,024 topics on NYTimes and PubMed. Here corpora of the same numbers of documents, words and "
-    "tokens are generated, because the data sets cannot be had without network; on a CPU they have 1 M tokens and 64 "
-    "topics. Counts are compared with the corpus before a sweep is timed.",
-    (
+    name="culda",
+    title="CuLDA: solving large-scale LDA problems on GPUs",
+    source="Xie, Liang, Li and Tan, 2018",
+    bench="lda",
+    work="The paper trains 1,024 topics on NYTimes and PubMed. Here corpora of the same numbers of documents, words "
+    "and tokens are generated, because the data sets cannot be had without network; on a CPU they have 1 M tokens and "
+    "64 topics. Counts are compared with the corpus before a sweep is timed.",
+    items=(
         Item(
             ("T1",),
             "operations a byte of each step",
@@ -219,7 +219,7 @@ PAPER = Paper(
             shown=("lda/fig9",),
         ),
     ),
-    (
+    programs=(
         Program(
             "CuLDA_CGS",
             (CULDA,),
@@ -234,7 +234,7 @@ PAPER = Paper(
             "`CXXFLAGS='-include stdexcept'`; `warplda` and `format` are put on the PATH. The paper's peer.",
         ),
     ),
-    {
+    not_made={
         "Tables 2 and 3": "the hardware and the sizes of the data sets",
         "Figures 1 to 6": "drawings of the algorithm",
     },

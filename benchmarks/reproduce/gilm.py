@@ -178,15 +178,15 @@ def _large_and_small(table: dict[str, dict[str, float]], keys: dict[str, tuple[s
 
 
 PAPER = Paper(
-    "gilm",
-    "giLM: complete distributions from n-gram models on GPUs",
-    "Li, thesis, 2018",
-    "distribution",
-    "The thesis has a model of Europarl, V = 101,359, 88.7 M n-grams of order 5, and a small one, V = 1,350, 23,120 "
-    "n-grams. Here models of generated text have the same vocabularies, 22 M n-grams on a GPU, 1 M on a CPU, and the "
-    "small one as many as in the thesis. gLM stands for scores of single words, here by the edge table. Rows are "
-    "compared with those of plain array code before they are timed. giLM's program is not public.",
-    (
+    name="gilm",
+    title="giLM: complete distributions from n-gram models on GPUs",
+    source="Li, thesis, 2018",
+    bench="distribution",
+    work="The thesis has a model of Europarl, V = 101,359, 88.7 M n-grams of order 5, and a small one, V = 1,350, "
+    "23,120 n-grams. Here models of generated text have the same vocabularies, 22 M n-grams on a GPU, 1 M on a CPU, "
+    "and the small one as many as in the thesis. gLM stands for scores of single words, here by the edge table. Rows "
+    "are compared with those of plain array code before they are timed. giLM's program is not public.",
+    items=(
         Item(
             ("T5.1", "T5.2"),
             "distributions with and without backoff, scores, and numbers that come out",
@@ -302,7 +302,7 @@ PAPER = Paper(
             of=("T5.1", "T5.3", "T5.4"),
         ),
     ),
-    (),
-    {"The thesis' own program": "it is not public, and its backoff is simulated by a second search"},
+    programs=(),
+    not_made={"The thesis' own program": "it is not public, and its backoff is simulated by a second search"},
     unused=("workers",),
 )

@@ -229,14 +229,14 @@ def parse_number(text: str) -> float:
 
 
 PAPER = Paper(
-    "glm",
-    "gLM: N-gram language models for massively parallel devices",
-    "Bogoychev and Lopez, ACL 2016",
-    "score",
-    "The paper scores 74 M words of Common Crawl with the 5-gram model of Moses 3.0, 88 M n-grams. Here a model and a "
-    "text of the same language are generated: 23 M n-grams on a GPU, 1 M on a CPU. All scores are compared with those "
-    "of plain array code before they are timed.",
-    (
+    name="glm",
+    title="gLM: N-gram language models for massively parallel devices",
+    source="Bogoychev and Lopez, ACL 2016",
+    bench="score",
+    work="The paper scores 74 M words of Common Crawl with the 5-gram model of Moses 3.0, 88 M n-grams. Here a model "
+    "and a text of the same language are generated: 23 M n-grams on a GPU, 1 M on a CPU. All scores are compared with "
+    "those of plain array code before they are timed.",
+    items=(
         Item(
             ("T3",),
             "queries a second and size, by data structure",
@@ -338,7 +338,7 @@ PAPER = Paper(
             "stand beside random reads of a table as large.",
         ),
     ),
-    (
+    programs=(
         Program(
             "KenLM",
             ("kenlm module", "kenlm_benchmark"),
@@ -353,7 +353,7 @@ PAPER = Paper(
             "put on the PATH.",
         ),
     ),
-    {
+    not_made={
         "Table 1": "latencies from NVIDIA's guide; not a measurement of the paper",
         "Table 2": "a survey of data structures, without figures",
         "Figures 1 to 8": "theoretical rates of processors, and drawings of data structures",

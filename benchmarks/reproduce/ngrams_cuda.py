@@ -125,14 +125,14 @@ def _sort_is_linear(found: JudgedRows) -> Verdict:
 
 
 PAPER = Paper(
-    "ngrams-cuda",
-    "Ngrams with CUDA: experiments A and B",
-    "Bianco, a report of the University of Florence",
-    "count",
-    "The report counts the n-grams of bytes of a text that is repeated to a size that it does not tell. Here the text "
-    "is generated, English-like, 1 GiB on a GPU and 16 MiB on a CPU. All tables are compared with those of sorted "
-    "windows before they are timed.",
-    (
+    name="ngrams-cuda",
+    title="Ngrams with CUDA: experiments A and B",
+    source="Bianco, a report of the University of Florence",
+    bench="count",
+    work="The report counts the n-grams of bytes of a text that is repeated to a size that it does not tell. Here the "
+    "text is generated, English-like, 1 GiB on a GPU and 16 MiB on a CPU. All tables are compared with those of "
+    "sorted windows before they are timed.",
+    items=(
         Item(
             ("A",),
             "time by n, at one size of the text",
@@ -162,7 +162,7 @@ PAPER = Paper(
             shown=("bytes/",),
         ),
     ),
-    (),
-    {"The report's own program": "it is not public"},
+    programs=(),
+    not_made={"The report's own program": "it is not public"},
     unused=("tokens",),
 )
