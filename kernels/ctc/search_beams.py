@@ -186,15 +186,15 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     log_probs = (logits - np.log(np.exp(logits).sum(2, keepdims=True))).astype(np.float32)
     codes_G = rng.integers(-words, words, G).astype(np.int32)
     rules = CTCOptions(
-        K,
-        1 + (K - 1) // 2,
-        0.5,
-        1.5,
-        -10.0,
-        (-10.0, -30.0)[size % 2],
-        (-5.0, -40.0)[size % 2 == 0],
-        size % 4,
-        size % 7 > 0,
+        beam_width=K,
+        n_best=1 + (K - 1) // 2,
+        alpha=0.5,
+        beta=1.5,
+        unknown=-10.0,
+        beam_prune_logp=(-10.0, -30.0)[size % 2],
+        token_min_logp=(-5.0, -40.0)[size % 2 == 0],
+        history=size % 4,
+        has_model=size % 7 > 0,
     )
     lengths_B = rng.integers(T // 2, T + 1, B).astype(np.int32)
     return {

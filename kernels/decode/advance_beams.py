@@ -236,10 +236,10 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     finished_NB = -np.sort(rng.integers(0, 40, (N, B)) / 4, axis=1)
     finished_NB[rng.random(N) < 0.5, B - 1] = -np.inf
     beams = Beams(
-        np.zeros((N, L, K), np.int32), np.zeros((N, L, K), np.int16), np.zeros((N, L, K), np.float32),
-        (most_N - 1 - rng.integers(0, most_N) // 2).astype(np.int32),
-        np.maximum(1, most_N - rng.integers(0, 3, N)).astype(np.int32), most_N,
-        rng.integers(1, K + 1, N).astype(np.int32), finished_NB,
+        words_NLK=np.zeros((N, L, K), np.int32), before_NLK=np.zeros((N, L, K), np.int16),
+        costs_NLK=np.zeros((N, L, K), np.float32), steps_N=(most_N - 1 - rng.integers(0, most_N) // 2).astype(np.int32),
+        longest_N=np.maximum(1, most_N - rng.integers(0, 3, N)).astype(np.int32), most_N=most_N,
+        sizes_N=rng.integers(1, K + 1, N).astype(np.int32), finished_NB=finished_NB,
     )  # fmt: skip
     slots_S = rng.permutation(N)[:S].astype(np.int32)
     slots_S[S - S // 8 :] = -1

@@ -156,11 +156,14 @@ def host_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: A
     else:
         (of_rows, (ngram_stride, _)), ngram_kind = _flat(ngrams), kind_of(ngrams)
     return HostRows(
-        logits, stride_M, stride_R, logits_MRV.shape[2], kind, RUN[kind], EXP_COEFFICIENTS[int(kind != FLOAT32)],
-        np.array(weights, np.float32).astype(np.float64),
-        np.empty((0, 0), np.float32) if bias_MV is None else np.ascontiguousarray(bias_MV), of_rows, ngram_stride,
-        ngram_kind, float32(ngram_weight), *(np.ascontiguousarray(array, np.int64) for array in children[:2]),
-        *(np.ascontiguousarray(array) for array in children[2:]),
+        logits=logits, stride_M=stride_M, stride_R=stride_R, V=logits_MRV.shape[2], kind=kind, run=RUN[kind],
+        powers=EXP_COEFFICIENTS[int(kind != FLOAT32)], weights_M=np.array(weights, np.float32).astype(np.float64),
+        bias_MV=np.empty((0, 0), np.float32) if bias_MV is None else np.ascontiguousarray(bias_MV), ngrams=of_rows,
+        ngram_stride=ngram_stride, ngram_kind=ngram_kind, ngram_weight=float32(ngram_weight),
+        first_RK=np.ascontiguousarray(children.first_HK, np.int64),
+        end_RK=np.ascontiguousarray(children.end_HK, np.int64), backoff_RK=np.ascontiguousarray(children.backoff_HK),
+        word_G=np.ascontiguousarray(children.word_G), value_G=np.ascontiguousarray(children.value_G),
+        value_V=np.ascontiguousarray(children.value_V),
     )  # fmt: skip
 
 

@@ -127,7 +127,16 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
     slots_E2 = _cleared(max(2 * buckets, int(slot_E[-1]) + 2 if len(slot_E) else 0), xp)  # empty slots end searches
     slots_E2[slot_E] = xp.stack([entry_E, value_G[at_E, 0]], axis=1)
     words_V2 = xp.stack([filter_G[:V], value_G[:V, 0]], axis=1)
-    return EdgeTable(slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits)
+    return EdgeTable(
+        slots_E2=slots_E2,
+        words_V2=words_V2,
+        buckets=buckets,
+        word_bits=word_bits,
+        key_bits=key_bits,
+        node_bits=node_bits,
+        check_bits=check_bits,
+        filter_bits=filter_bits,
+    )
 
 
 def require_backoffs(backoff_M: Any, first_child_M: Any) -> None:
