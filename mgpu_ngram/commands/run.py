@@ -141,8 +141,9 @@ def run_jobs(
             with stdout():
                 with Bars(stage.shows_progress(job.settings)) as bars:
                     context = RunContext(
-                        executor, job.target.path, job.target.single_file, options.overwrite, job in resuming, bars,
-                        config.memory, config.checkpoint_seconds,
+                        executor=executor, output=job.target.path, single_file=job.target.single_file,
+                        overwrite=options.overwrite, resume=job in resuming, progress=bars, memory=config.memory,
+                        checkpoint_seconds=config.checkpoint_seconds,
                     )  # fmt: skip
                     result = stage.run(job.settings, context, inputs)
                 if job.target.is_stdout:

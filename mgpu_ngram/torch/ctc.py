@@ -117,7 +117,8 @@ class CTCBeamSearch:
         tensor = self._checked(log_probs)
         history = max(1, self.model.order - 1 if self.model else 0) if prune_history else 0
         rules = CTCOptions(
-            K, N, self.alpha, self.beta, self.unk_score_offset, prune, least, history, self.model is not None
+            beam_width=K, n_best=N, alpha=self.alpha, beta=self.beta, unknown=self.unk_score_offset,
+            beam_prune_logp=prune, token_min_logp=least, history=history, has_model=self.model is not None,
         )  # fmt: skip
         B, T, _ = tensor.shape
         lengths_B = _integers("lengths", [T] * B if lengths is None else lengths, B)

@@ -184,14 +184,14 @@ def load_topic_model(path: str | Path, verify: bool = True) -> TopicModel:
     try:
         seeds = dict(zip(arrays["seed_words_K"].tolist(), arrays["seed_priors_KZ"], strict=True))
         model = TopicModel(
-            arrays["word_starts_V1"],
-            arrays["topics_N"],
-            arrays["counts_N"],
-            Priors(arrays["alpha_Z"], float(metadata["beta"]), seeds),
-            _words(arrays),
-            int(metadata["sweeps"]),
-            dict(metadata["settings"]),
-            tuple(map(dict, metadata["history"])),
+            word_starts_V1=arrays["word_starts_V1"],
+            topics_N=arrays["topics_N"],
+            counts_N=arrays["counts_N"],
+            priors=Priors(arrays["alpha_Z"], float(metadata["beta"]), seeds),
+            words=_words(arrays),
+            sweeps=int(metadata["sweeps"]),
+            settings=dict(metadata["settings"]),
+            history=tuple(map(dict, metadata["history"])),
         )
         wrong = _contradiction(model, verify) if version == FORMAT_VERSION else f"its version is {version!r}"
     except (KeyError, TypeError, ValueError, IndexError) as error:

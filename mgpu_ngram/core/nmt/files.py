@@ -203,18 +203,18 @@ def _nematus(t: Tensors, d: Dims, stacks: Stacks) -> NmtModel:
         for part, i, X in (("lstm", 1, d.H), ("prev", 0, d.E), ("ctx", 2, C))
     )
     return NmtModel(
-        t.name,
-        "nematus",
-        embeddings,
-        target,
-        _layer(t, d, "encoder_", d.source_E),
-        _layer(t, d, "encoder_r_", d.source_E),
-        _affine(t, d, ("ff_state_W", "ff_state_b", "ff_state_gamma"), C, d.H),
-        _layer(t, d, "decoder_", d.E),
-        attention,
-        _layer(t, d, "decoder_", C, "_nl"),
-        hidden,
-        Affine(output, t.vector("ff_logit_b", V)),
+        name=t.name,
+        kind="nematus",
+        source_embeddings=embeddings,
+        target_embedding=target,
+        forward=_layer(t, d, "encoder_", d.source_E),
+        backward=_layer(t, d, "encoder_r_", d.source_E),
+        initial=_affine(t, d, ("ff_state_W", "ff_state_b", "ff_state_gamma"), C, d.H),
+        decoder=_layer(t, d, "decoder_", d.E),
+        attention=attention,
+        conditional=_layer(t, d, "decoder_", C, "_nl"),
+        hidden=hidden,
+        output=Affine(output, t.vector("ff_logit_b", V)),
         stacks=stacks,
     )
 
@@ -343,6 +343,7 @@ def _without_attention(t: Tensors) -> NmtModel:
     forward, decoder = (cell("enc", source_E),), (cell("dec", target_E),)
     t.check_all_taken(KNOWN_MODELS)
     return NmtModel(
-        t.name, "gru_seq2seq", (source,), target, forward, (), None, decoder, None, (), (), output,
-        G2P_SOURCE_EOS, G2P_EOS, 1, G2P_START,
+        name=t.name, kind="gru_seq2seq", source_embeddings=(source,), target_embedding=target, forward=forward,
+        backward=(), initial=None, decoder=decoder, attention=None, conditional=(), hidden=(), output=output,
+        source_eos=G2P_SOURCE_EOS, eos=G2P_EOS, unk=1, start=G2P_START,
     )  # fmt: skip
