@@ -208,7 +208,16 @@ def join_symbols(
     if "shard_V" in arrays:
         arrays["shard_V"][:] = shard_V
     hash_H, ids_H = arrays["hash_H"], arrays["ids_H"]
-    lexicon = Lexicon(unit, V, tokens, hash_H, ids_H, S, arrays.get("shard_V", shard_V), split)
+    lexicon = Lexicon(
+        unit=unit,
+        symbols=V,
+        tokens=tokens,
+        hash_H=hash_H,
+        ids_H=ids_H,
+        num_shards=S,
+        shard_V=arrays.get("shard_V", shard_V),
+        split=split,
+    )
     words, are_ids = SPECIALS[:K], _are_words(unit, lmplz)
     if are_ids or len(ordered) > 1 or V > rows_at_once(ordered[0].words.counts_V):
         in_host = partial(_new_arrays, np) if on_gpu(made["counts_V"]) else new_arrays

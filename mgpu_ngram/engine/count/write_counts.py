@@ -260,7 +260,16 @@ def _write_shard(
             top = sorted([*top, *zip((-counts).tolist(), codes.tolist(), strict=True)])[: options.top]
     file = writer.written
     shown = tuple((-negative, codes, _display(vocabulary, codes)) for negative, codes in top)
-    return WrittenFile(name, file["rows"], file["bytes"], file["crc32"], order, distinct, total, shown)
+    return WrittenFile(
+        name=name,
+        rows=file["rows"],
+        size_bytes=file["bytes"],
+        crc32=file["crc32"],
+        order=order,
+        distinct=distinct,
+        total=total,
+        top=shown,
+    )
 
 
 def _at_least(table: Table, min_count: int) -> Table:

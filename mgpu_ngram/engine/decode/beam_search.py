@@ -232,9 +232,10 @@ class SentenceSearch:
         N, L, K = self._slots, self._most, self.options.beam_size
         self._xp, self._lag = xp, LAG["cpu" if xp is np else "gpu"]
         self._beams = Beams(
-            xp.empty((N, L, K), np.int32), xp.empty((N, L, K), np.int16), xp.empty((N, L, K), np.float32),
-            xp.zeros(N, np.int32), xp.zeros(N, np.int32), xp.zeros(N, np.int32), xp.zeros(N, np.int32),
-            xp.zeros((N, self.options.n_best), np.float64),
+            words_NLK=xp.empty((N, L, K), np.int32), before_NLK=xp.empty((N, L, K), np.int16),
+            costs_NLK=xp.empty((N, L, K), np.float32), steps_N=xp.zeros(N, np.int32), longest_N=xp.zeros(N, np.int32),
+            most_N=xp.zeros(N, np.int32), sizes_N=xp.zeros(N, np.int32),
+            finished_NB=xp.zeros((N, self.options.n_best), np.float64),
         )  # fmt: skip
         P = max(len(request.prefix) for request in self._all)
         self._prefix_NP = xp.full((N, P), -1, np.int32) if P else None

@@ -118,7 +118,16 @@ def linked_part(
             raw_R = _narrow(table.counts)
             bad_here_V = None if bad_V is None else move_to(bad_V, device_of(table.keys))
             marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_here_V)
-            return Order(n, bits, None, raw_R, links.word_R if n == 2 else None, raw_R, marked_R, links)
+            return Order(
+                n=n,
+                bits=bits,
+                keys=None,
+                raw_R=raw_R,
+                suffix_R=links.word_R if n == 2 else None,
+                count_R=raw_R,
+                marked_R=marked_R,
+                links=links,
+            )
 
         return where_it_fits(link, *(tables[m] for m in (n, n - 1) if m in tables))
 

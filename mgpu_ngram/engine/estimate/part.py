@@ -124,7 +124,16 @@ class Part:
             links = None if order.links is None else Links(*(named[f"{n}.{name}"] for name in Links._fields))
             suffix_R = links.word_R if links and n == 2 else suffix_R
             count_R = raw_R if count_R is None else count_R
-            orders[n] = Order(n, order.bits, keys, raw_R, suffix_R, count_R, marked_R, links)
+            orders[n] = Order(
+                n=n,
+                bits=order.bits,
+                keys=keys,
+                raw_R=raw_R,
+                suffix_R=suffix_R,
+                count_R=count_R,
+                marked_R=marked_R,
+                links=links,
+            )
         return replace(self, orders=orders, left_V=named["left_V"], split_left_L=named["split_left_L"])
 
 

@@ -110,8 +110,8 @@ def nodes_of(trie: Trie) -> BackoffNodes:
     if trie.filled_F is not None:
         listed_G[trie.filled_F] = False
     nodes = BackoffNodes(
-        trie.starts, trie.word_G, trie.first_child_M, parent_G, suffix_G, listed_G, _raised(trie.prob_G),
-        _raised(trie.backoff_M),
+        starts=trie.starts, word_G=trie.word_G, first_child_M=trie.first_child_M, parent_G=parent_G, suffix_G=suffix_G,
+        listed_G=listed_G, prob_G=_raised(trie.prob_G), backoff_M=_raised(trie.backoff_M),
     )  # fmt: skip
     for n in range(2, trie.order):
         nodes.back_off(n)  # in float64
@@ -169,7 +169,9 @@ def subtrie(nodes: BackoffNodes, prob_G: Any, backoff_M: Any, fanout: int) -> Tr
         for begin, end in pairwise(starts[1:]):
             here = (filled_F >= begin) & (filled_F < end)
             prob_G[filled_F[here]] = prob_G[suffix_F[here]] + backoff_M[parent_F[here]]
+    samples, sample_starts = sample_every_fanout(word_G, fanout)
     return Trie(
-        starts, word_G, negative(prob_G), backoff_M, first_child_M, before_G1[nodes.suffix_G[linked]].astype(node),
-        fanout, *sample_every_fanout(word_G, fanout), filled_F=filled_F.astype(node) if len(filled_F) else None,
+        starts=starts, word_G=word_G, prob_G=negative(prob_G), backoff_M=backoff_M, first_child_M=first_child_M,
+        suffix_L=before_G1[nodes.suffix_G[linked]].astype(node), fanout=fanout, samples=samples,
+        sample_starts=sample_starts, filled_F=filled_F.astype(node) if len(filled_F) else None,
     )  # fmt: skip

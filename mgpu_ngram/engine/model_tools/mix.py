@@ -198,8 +198,8 @@ def _union(parts: Sequence[Component], V: int) -> BackoffNodes:
         listed_G[part.place_G[part.nodes.listed_G]] = True
     first_child_M = xp.concatenate([*first_children, xp.full(1, starts[-1])])
     return BackoffNodes(
-        tuple(starts), word_G.astype(np.uint32), first_child_M, parent_G, suffix_G, listed_G, xp.zeros(starts[-1]),
-        xp.ones(starts[-2]),
+        starts=tuple(starts), word_G=word_G.astype(np.uint32), first_child_M=first_child_M, parent_G=parent_G,
+        suffix_G=suffix_G, listed_G=listed_G, prob_G=xp.zeros(starts[-1]), backoff_M=xp.ones(starts[-2]),
     )  # fmt: skip
 
 

@@ -293,8 +293,9 @@ class _TopicCollector:
         tokens_D, unknown_D, lengths_D, topics_N, shares_N, shares_DZ = columns
         starts_D1 = np.concatenate([[0], np.cumsum(lengths_D)])
         return Inferred(
-            tokens_D, unknown_D, starts_D1, topics_N, shares_N, shares_DZ, self.documents_Z, self.examples,
-            self.snippets, self.groups, self.watch.seconds,
+            tokens_D=tokens_D, unknown_D=unknown_D, starts_D1=starts_D1, topics_N=topics_N, shares_N=shares_N,
+            shares_DZ=shares_DZ, documents_Z=self.documents_Z, examples=self.examples, snippets=self.snippets,
+            groups=self.groups, seconds=self.watch.seconds,
         )  # fmt: skip
 
 

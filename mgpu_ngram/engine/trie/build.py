@@ -303,14 +303,16 @@ def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
     filled = [(f + begin).astype(node) for f, begin in found if f is not None]
     filled_F = xp.concatenate([xp.empty(0, node), *filled])
     word_G = joined("word_G", levels, np.uint32)
+    samples, sample_starts = sample_every_fanout(word_G, fanout)
     return Trie(
-        tuple(starts),
-        word_G,
-        joined("prob_G", levels, np.float32),
-        joined("backoff_G", levels[:-S], np.float32),
-        joined("first_child_M", deeper, node, begins[S:-1]) if deeper else xp.full(1, G, node),
-        joined("suffix_G", linked, node, np.repeat(starts[1:-1], S).tolist()),
-        fanout,
-        *sample_every_fanout(word_G, fanout),
+        starts=tuple(starts),
+        word_G=word_G,
+        prob_G=joined("prob_G", levels, np.float32),
+        backoff_M=joined("backoff_G", levels[:-S], np.float32),
+        first_child_M=joined("first_child_M", deeper, node, begins[S:-1]) if deeper else xp.full(1, G, node),
+        suffix_L=joined("suffix_G", linked, node, np.repeat(starts[1:-1], S).tolist()),
+        fanout=fanout,
+        samples=samples,
+        sample_starts=sample_starts,
         filled_F=filled_F if len(filled_F) else None,
     )
