@@ -9,6 +9,7 @@ import mgpu_ngram
 
 PACKAGE = Path(mgpu_ngram.__file__).parent
 MAX_PARAMETERS = 8
+MAX_POSITIONAL = 7  # of a constructor: beyond, a reader cannot tell which field each argument sets
 # Functions that may have more parameters, with the reason.
 MANY_OPTIONS = {
     "api.functions.count": "options of the Python interface",
@@ -57,3 +58,33 @@ def test_what_counts_as_many_parameters():
         "f": 9,
         "g": 9,
     }
+
+
+def positional_calls_of_constructors(source):
+    """Return {"line: class": number} of calls of a class with too many positional arguments.
+
+    A class is a callee whose name, after the last dot, a subscript and leading underscores, starts with a capital
+    letter. A starred argument counts as one. Kernels and Numba functions have names in lower case: CUDA and Numba
+    take positional arguments only.
+    """
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
+            name = ast.unparse(node.func).split("[")[0].rpartition(".")[2]
+            if name.lstrip("_")[:1].isupper():
+                found[f"{node.lineno}: {name}"] = len(node.args)
+    return found
+
+
+@pytest.mark.parametrize(("name", "path"), [pytest.param(name, path, id=name) for name, path in sources()])
+def test_constructors_take_keywords(name, path):
+    many = positional_calls_of_constructors(path.read_text())
+    assert not many, f"name the fields: pass keywords to these constructors: {many}"
+
+
+def test_what_counts_as_a_positional_call_of_a_constructor():
+    seven, eight = (", ".join(map(str, range(n))) for n in (7, 8))
+    fine = f"Row({seven}, last=7)\nkernel({eight})\nrows.kernel({eight})\nkernel[1, 2]({eight})\nRow.make({eight})"
+    assert positional_calls_of_constructors(fine) == {}
+    found = positional_calls_of_constructors(f"rows.Row({eight})\n_Row({seven}, *more)\nRow[int]({eight})\n")
+    assert found == {"1: Row": 8, "2: _Row": 8, "3: Row": 8}

@@ -240,8 +240,10 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
         names = [os.path.basename(path) for path in config.models]
         draw_comparison(names, list(gains), [figure.lengths for figure in figures], out.folder / DIFFERENCES_FILE)
     return CompareResult(
-        out.path if out else None, words, figures, [paired(gain_S, known_S) for gain_S in gains], shown,
-        add_seconds(*seconds), time.perf_counter() - start, executor.workers, executor.device, executor.transport,
+        path=out.path if out else None, known=words, models=figures,
+        paired=[paired(gain_S, known_S) for gain_S in gains], shown=shown, seconds=add_seconds(*seconds),
+        wall_seconds=time.perf_counter() - start, workers=executor.workers, device=executor.device,
+        transport=executor.transport,
     )  # fmt: skip
 
 

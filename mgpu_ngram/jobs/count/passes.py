@@ -128,13 +128,16 @@ class CountPasses:
         config, executor, device = self.config, self.executor, self.executor.device
         block_bytes = max(MIN_BLOCK_BYTES, min(BLOCK_BYTES[device], text_bytes(self.budget)))
         reading = TokeniseOptions(
-            config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
-            min(MAX_READ_THREADS, executor.threads), self.budget, self.folder, seed, self.lmplz is not None,
-            self.lmplz is not None and self.lmplz.srilm, len(self.lmplz.refused) if self.lmplz else 0,
+            unit=config.unit, order=config.order, dtype=config.dtype, separator_id=config.separator_id,
+            lowercase=config.lowercase, device=device, block_bytes=block_bytes,
+            read_threads=min(MAX_READ_THREADS, executor.threads), budget=self.budget, spill_folder=self.folder,
+            seed=seed, lmplz=self.lmplz is not None, ends_lines=self.lmplz is not None and self.lmplz.srilm,
+            refused=len(self.lmplz.refused) if self.lmplz else 0,
         )  # fmt: skip
         counting = CountOptions(
-            self.budget, config.order, config.strategy, config.histograms, self.sentence_markers, streams,
-            -(-len(self.chunks) // executor.workers), self.folder,
+            budget=self.budget, order=config.order, strategy=config.strategy, histograms=config.histograms,
+            sentence_markers=self.sentence_markers, streams=streams, chunks=-(-len(self.chunks) // executor.workers),
+            spill_folder=self.folder,
         )  # fmt: skip
         known = self.checkpoint.entries(f"{VOCABULARY_ENTRY}_{seed}", self._verify)
         have = {item for entry in known for item in entry.items}

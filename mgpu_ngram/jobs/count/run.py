@@ -135,19 +135,19 @@ def counted(
         manifest = _manifest(config, corpus, earlier, found.totals, files)
         write_manifest(folder, manifest, FORMAT)
         yield CountResult(
-            folder,
-            manifest,
-            found.totals["plans"],
-            _top(files, config.order),
-            add_seconds(*seconds, *(run.seconds for run in found.stored), *(s for _, s in results)),
-            time.perf_counter() - start,
-            executor.workers,
-            executor.device,
-            executor.transport,
-            job.worker_rates(manifest["tokens"]),
-            of_device,
-            of_host,
-            len(job.resumed),
+            path=folder,
+            manifest=manifest,
+            plans=found.totals["plans"],
+            top=_top(files, config.order),
+            seconds=add_seconds(*seconds, *(run.seconds for run in found.stored), *(s for _, s in results)),
+            wall_seconds=time.perf_counter() - start,
+            workers=executor.workers,
+            device=executor.device,
+            transport=executor.transport,
+            worker_rates=job.worker_rates(manifest["tokens"]),
+            peak_device_bytes=of_device,
+            peak_host_bytes=of_host,
+            resumed_chunks=len(job.resumed),
         )
         checkpoint.discard()
 

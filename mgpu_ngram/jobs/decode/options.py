@@ -58,8 +58,9 @@ def files_of(config: DecodeConfig) -> TranslationFiles:
     if is_flat and factors_in(config.models[0]) == len(given):
         vocabs = (tuple(given),)
     return TranslationFiles(
-        tuple(config.models), vocabs, config.target_vocab, tuple(config.bpe), tuple(config.columns), config.lm or "",
-        config.softmax_filter or "", config.first_words, config.most_translations,
+        models=tuple(config.models), source_vocabs=vocabs, target_vocab=config.target_vocab, bpe=tuple(config.bpe),
+        columns=tuple(config.columns), lm=config.lm or "", shortlist=config.softmax_filter or "",
+        first_words=config.first_words, most_translations=config.most_translations,
     )  # fmt: skip
 
 
@@ -91,9 +92,10 @@ def search_of(config: DecodeConfig) -> SearchOptions:
     sampling = Sampling(config.top_k, config.top_p, config.temperature, config.seed) if config.sample else None
     is_ensemble = len(config.models) > 1 or bool(config.weights) or config.lm is not None
     return SearchOptions(
-        config.beam_size, max(1, config.n_best), config.length_penalty, config.word_penalty,
-        config.max_length_multiple, config.max_steps, config.allow_unk, config.early_stopping, sampling,
-        config.alignment != "none", is_ensemble and config.n_best > 0,
+        beam_size=config.beam_size, n_best=max(1, config.n_best), length_penalty=config.length_penalty,
+        word_penalty=config.word_penalty, max_length_multiple=config.max_length_multiple, max_steps=config.max_steps,
+        allow_unk=config.allow_unk, early_stopping=config.early_stopping, sampling=sampling,
+        alignments=config.alignment != "none", breakdown=is_ensemble and config.n_best > 0,
     )  # fmt: skip
 
 
@@ -124,16 +126,16 @@ def sentences_of_task(config: DecodeConfig, sentences: int, device: str) -> int:
 def options_of(config: DecodeConfig, identity: dict[str, str], device: str, threads: int) -> DecodeOptions:
     """Return the options of tasks on a device; `identity` is the identity of the config's files."""
     return DecodeOptions(
-        absolute_files(files_of(config)),
-        {absolute_path(path): value for path, value in identity.items()},
-        search_of(config),
-        batching_of(config, device),
-        format_of(config),
-        tuple(config.weights),
-        config.lm_weight,
-        config.max_length,
-        device,
-        config.dtype,
-        config.table_bytes,
-        threads,
+        files=absolute_files(files_of(config)),
+        identity={absolute_path(path): value for path, value in identity.items()},
+        search=search_of(config),
+        batching=batching_of(config, device),
+        format=format_of(config),
+        weights=tuple(config.weights),
+        lm_weight=config.lm_weight,
+        max_length=config.max_length,
+        device=device,
+        dtype=config.dtype,
+        table_bytes=config.table_bytes,
+        threads=threads,
     )

@@ -127,8 +127,9 @@ class DistributionPasses:
             file.create()
         self._ask(executor.call(write_words, self.model, str(self.folder), label="the words"))
         options = DistributeOptions(
-            self.model, self.rows, config.format, config.positions, config.sentence_markers, str(self.folder),
-            self.arrays, self.part, self.group, executor.tasks_per_host,
+            model=self.model, rows=self.rows, format=config.format, positions=config.positions,
+            bos=config.sentence_markers, folder=str(self.folder), arrays=self.arrays, part=self.part, group=self.group,
+            tasks_per_host=executor.tasks_per_host,
         )  # fmt: skip
         entries = str(self.checkpoint.entries_folder)
         saver = Saver(executor, checkpoint_seconds, save_done, entries, self.kind)

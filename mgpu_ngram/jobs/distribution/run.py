@@ -150,6 +150,6 @@ def run(config: DistributionConfig, context: RunContext, inputs: Corpus | None =
                 else:
                     checkpoint.discard()
     return DistributionResult(
-        out.path, manifest, add_seconds(*job.seconds), time.perf_counter() - start, executor.workers, executor.device,
-        executor.transport, len(job.done),
+        path=out.path, manifest=manifest, seconds=add_seconds(*job.seconds), wall_seconds=time.perf_counter() - start,
+        workers=executor.workers, device=executor.device, transport=executor.transport, resumed_chunks=len(job.done),
     )  # fmt: skip

@@ -210,9 +210,11 @@ def estimated(
         yield (
             model,
             EstimateResult(
-                None, config.highest, estimation.tokens, estimation.symbols, statistics, 0, "",
-                add_seconds(*estimation.seconds), time.perf_counter() - start, executor.workers, executor.device,
-                executor.transport, of_device, of_host, resumed,
+                path=None, order=config.highest, tokens=estimation.tokens, types=estimation.symbols,
+                statistics=statistics, size_bytes=0, fingerprint="", seconds=add_seconds(*estimation.seconds),
+                wall_seconds=time.perf_counter() - start, workers=executor.workers, device=executor.device,
+                transport=executor.transport, peak_device_bytes=of_device, peak_host_bytes=of_host,
+                resumed_chunks=resumed,
             ),
         )  # fmt: skip
         checkpoint.discard()
@@ -229,7 +231,16 @@ def _parts_of_text(
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
     part_limits = PartLimits(**chosen["parts"])  # the same as in saved runs
     text = LmplzText(config.skip_symbols, part_limits, config.like_srilm, inside)
-    job = CountPasses(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
+    job = CountPasses(
+        config=counting,
+        executor=executor,
+        chunks=chunks,
+        budget=budget,
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+        lmplz=text,
+    )
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals
     if not totals["tokens"]:

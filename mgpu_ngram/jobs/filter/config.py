@@ -149,8 +149,9 @@ class FilterConfig:
     def rules(self, cutoffs: Mapping[str | None, tuple[float, ...]]) -> Rules:
         """Return the rules of buckets and of the kept documents, with cut-offs by language."""
         return Rules(
-            tuple(self.bucket_ends), cutoffs, "" if self.fixed_buckets else self.language, self.bucket_by,
-            self.min_perplexity, self.max_perplexity, self.min_difference, self.max_difference, self.only_buckets,
+            names=tuple(self.bucket_ends), cutoffs=cutoffs, language="" if self.fixed_buckets else self.language,
+            by=self.bucket_by, least=self.min_perplexity, most=self.max_perplexity,
+            least_difference=self.min_difference, most_difference=self.max_difference, only=self.only_buckets,
         )  # fmt: skip
 
     def fields(self, has_contrast: bool) -> tuple[str, ...]:

@@ -205,8 +205,9 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
     _warn_of_no_figures(config, job.stats, names)
     executor = context.executor
     return FilterResult(
-        out.path, job.stats, names, corpus.size_bytes, job.seconds, time.perf_counter() - start, executor.workers,
-        executor.device, executor.transport, job.resumed,
+        path=out.path, stats=job.stats, cutoffs=names, input_bytes=corpus.size_bytes, seconds=job.seconds,
+        wall_seconds=time.perf_counter() - start, workers=executor.workers, device=executor.device,
+        transport=executor.transport, resumed=job.resumed,
     )  # fmt: skip
 
 
@@ -238,9 +239,10 @@ class _Shards:
         device, paths = self.executor.device, model_paths(config)
         text_bytes = corpus.text_bytes // len(paths)
         self.options = FilterOptions(
-            {name: self._model(some, text_bytes) for name, some in paths.items()}, config.language,
-            config.fields(_has_contrast(paths)), config.normalize, config.unit,
-            config.block_bytes or BLOCK_BYTES[device], device, self._threads(len(corpus.sources)),
+            models={name: self._model(some, text_bytes) for name, some in paths.items()}, language=config.language,
+            fields=config.fields(_has_contrast(paths)), normalize=config.normalize, sentences=config.unit,
+            block_bytes=config.block_bytes or BLOCK_BYTES[device], device=device,
+            threads=self._threads(len(corpus.sources)),
         )  # fmt: skip
         self.seconds: dict[str, float] = {}
         self.stats, self.resumed = FilterStats(), 0

@@ -102,7 +102,10 @@ def build(config: MixConfig, output: str | Path, device: str, threads: int, over
     counts = listed_counts(trie)
     size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
     watch.lap("write")
-    return MixResult(output, counts, fingerprint, size_bytes, watch.seconds, weights, before, overfull, tuned)
+    return MixResult(
+        path=output, counts=counts, fingerprint=fingerprint, size_bytes=size_bytes, seconds=watch.seconds,
+        weights=weights, before=before, overfull=overfull, tuned=tuned,
+    )  # fmt: skip
 
 
 def _tuned(path: str, models: list[tuple[Trie, Words]], device: str, log_linear: bool) -> Tuned:

@@ -127,8 +127,9 @@ def run(config: PruneConfig, context: RunContext, made_of: dict[str, Any], kind:
         write_manifest(out.folder, made_of | found, kind)
         out.commit()
     return MultipleResult(
-        out.path, lines, ngrams, size_bytes, add_seconds(*seconds), time.perf_counter() - start, executor.workers,
-        executor.device, executor.transport,
+        path=out.path, models=lines, ngrams=ngrams, size_bytes=size_bytes, seconds=add_seconds(*seconds),
+        wall_seconds=time.perf_counter() - start, workers=executor.workers, device=executor.device,
+        transport=executor.transport,
     )  # fmt: skip
 
 

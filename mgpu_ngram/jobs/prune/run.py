@@ -100,4 +100,7 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
     size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
     watch.lap("write")
     after = listed_counts(trie)
-    return PruneResult(output, after, fingerprint, size_bytes, watch.seconds, before, limit, overfull)
+    return PruneResult(
+        path=output, counts=after, fingerprint=fingerprint, size_bytes=size_bytes, seconds=watch.seconds,
+        before=before, threshold=limit, overfull=overfull,
+    )  # fmt: skip

@@ -239,8 +239,9 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
         corpus = lattice_lists(config, corpus, executor, context.progress, models)
         chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, device)
     options = RescoreOptions(
-        models, config.feature_names, config.list_weights, config.model_weights,
-        NBestFormat(_is_json(corpus), best, config.of_utterances), device, chunk_bytes, threads,
+        models=models, names=config.feature_names, weights=config.list_weights, model_weights=config.model_weights,
+        format=NBestFormat(_is_json(corpus), best, config.of_utterances), device=device, block_bytes=chunk_bytes,
+        threads=threads,
     )  # fmt: skip
     return ListTasks(executor, corpus, chunk_bytes, ahead, options)
 

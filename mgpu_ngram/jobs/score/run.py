@@ -224,8 +224,9 @@ def score(
     head = read_head(os.path.abspath(config.model))  # workers may have another current directory
     index = _index(config, head, corpus.text_bytes, executor.device)
     options = ScoreOptions(
-        str(head.path), head.identity, index, config.sentence_markers, words, totals, executor.device,
-        chunk_bytes, executor.tasks_per_host, executor.threads, config.verify,
+        model=str(head.path), identity=head.identity, index=index, sentence_markers=config.sentence_markers,
+        words=words, totals=totals, device=executor.device, block_bytes=chunk_bytes,
+        tasks_per_host=executor.tasks_per_host, read_threads=executor.threads, verify=config.verify,
     )  # fmt: skip
     chunks = corpus.chunks(chunk_bytes)
     found: list[ScoreTotals] = []

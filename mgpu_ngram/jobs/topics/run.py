@@ -267,15 +267,15 @@ def _infer(
     path, model = at
     text, column = text_options_of(model.settings), config.group_by or config.time
     options = InferOptions(
-        path,
-        identify_topic_model(path),
-        text,
-        context.executor.device,
-        config.threshold,
-        config.writes_dense and file is not None,
-        config.examples,
-        bool(wanted.page) or wanted.topic is not None,
-        Grouping(column, config.by if config.time else None) if column else None,
+        model=path,
+        identity=identify_topic_model(path),
+        text=text,
+        device=context.executor.device,
+        threshold=config.threshold,
+        dense=config.writes_dense and file is not None,
+        examples=config.examples,
+        snippets=bool(wanted.page) or wanted.topic is not None,
+        grouping=Grouping(column, config.by if config.time else None) if column else None,
     )
     corpus: Corpus | BagCorpus | None = open_inputs(config)
     if corpus is None:

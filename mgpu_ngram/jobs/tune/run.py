@@ -177,8 +177,9 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     seconds = add_seconds(seconds, {"measure": measured - begun, "search": time.perf_counter() - measured})
     wall = time.perf_counter() - start
     return TuneResult(
-        None, _by_name(config, found[1]), config.metric, before, found[0], totals_of(config, len(ids), counts), seconds,
-        wall, executor.workers, executor.device, executor.transport,
+        path=None, weights=_by_name(config, found[1]), metric=config.metric, before=before, after=found[0],
+        totals=totals_of(config, len(ids), counts), seconds=seconds, wall_seconds=wall, workers=executor.workers,
+        device=executor.device, transport=executor.transport,
     )  # fmt: skip
 
 
