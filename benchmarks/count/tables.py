@@ -56,7 +56,7 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
             return executor.call(merge_part, pieces, *shards[part], *shared, affinity=part)
 
         shuffle(executor, runs, job.stored, shards, call, parts.append)
-        return Merged(parts, counted.vocabulary, counted.totals["tokens"], time.perf_counter() - start)
+        return Merged(parts, counted.vocabulary, counted.totals.tokens, time.perf_counter() - start)
 
 
 def merge_part(runs: Sequence[SortedRun], first: int, last: int, budget: Budget, folder: str) -> list[SortedRun]:

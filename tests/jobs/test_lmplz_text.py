@@ -66,7 +66,7 @@ def passes(device, unpack_keys):
         found = {n: Counter() for n in range(1 if options.get("strategy", "auto") != "auto" else 2, order + 1)}
         for run in runs:
             for n, tables in run.tables.items():
-                for s in range(counted.totals["num_shards"]):
+                for s in range(counted.totals.num_shards):
                     for table in tables:
                         rows = table.shard(s)
                         ngrams = unpack_keys(to_numpy(rows.keys), n, table.bits)
@@ -75,7 +75,7 @@ def passes(device, unpack_keys):
                             found[n][tuple(words[c - 1] for c in ngram)] += count
                             owner = -3 if n > 2 and ngram[-2] - 1 in lexicon.split else -2
                             assert n == 1 or lexicon.shard_V[ngram[owner] - 1] == s
-        S = counted.totals["num_shards"]
+        S = counted.totals.num_shards
         share = vocabulary.counts_V.sum() // S
         split = [v for v in range(3, len(words)) if vocabulary.counts_V[v] > share][:16] if lmplz else []
         assert [*lexicon.split] == split
@@ -121,7 +121,7 @@ def check(result, lines, value=bytes):
     found, words, totals = result
     assert found == {n: windows(lines, n) for n in found}
     assert words == by_rank(lines, value)
-    assert totals["tokens"] == sum(map(len, lines)) and totals["lines"] == len(lines)
+    assert totals.tokens == sum(map(len, lines)) and totals.lines == len(lines)
 
 
 def test_by_hand(passes, tmp_path):
@@ -134,7 +134,7 @@ def test_by_hand(passes, tmp_path):
             (b"<s>", b"c"): 1, (b"c", b"a"): 1,
         }  # fmt: skip
         assert words == [(b"<unk>", 0), (b"<s>", 3), (b"</s>", 2), (b"a", 3), (b"b", 3), (b"c", 2)]
-        assert (totals["tokens"], totals["lines"], totals["symbols"], totals["num_shards"]) == (13, 3, 6, 1)
+        assert (totals.tokens, totals.lines, totals.symbols, totals.num_shards) == (13, 3, 6, 1)
     counted, *_ = passes(paths, tmp_path, None, 2, sentence_markers=True)
     assert counted[2] == found[2] + Counter({(b"b", b"</s>"): 1})  # 0 ends every line
 
@@ -227,7 +227,7 @@ def test_shards(passes, tmp_path, least, shard_tokens, alone_tokens, shards):
     text = b"a b c d e f g h\n" * 10
     limits = PartLimits(least, least, shard_tokens, alone_tokens)
     result = passes(files(tmp_path, text), tmp_path, LmplzText(True, limits), strategy="sort")
-    assert result[2]["tokens"] == 100 and result[2]["num_shards"] == shards
+    assert result[2].tokens == 100 and result[2].num_shards == shards
     check(result, sentences(text))
 
 
@@ -258,10 +258,10 @@ def test_ids_by_hand(passes, tmp_path):
             (b"70000", b"</s>"): 1, (b"<s>", b"9"): 1, (b"9", b"2"): 1,
         }  # fmt: skip
         assert words == [(b"<unk>", 0), (b"<s>", 4), (b"</s>", 3), (b"9", 2), (b"10", 2), (b"2", 1), (b"70000", 1)]
-        assert (totals["tokens"], totals["lines"]) == (13, 4)
+        assert (totals.tokens, totals.lines) == (13, 4)
         found, words, totals = passes(paths, tmp_path, REFUSE, 2, **options)
         assert found[2][b"<s>", b"10"] == found[2][b"2", b"</s>"] == found[2][b"0", b"</s>"] == 1
-        assert words[:4] == [(b"<unk>", 0), (b"<s>", 2), (b"</s>", 2), (b"0", 3)] and totals["lines"] == 2
+        assert words[:4] == [(b"<unk>", 0), (b"<s>", 2), (b"</s>", 2), (b"0", 3)] and totals.lines == 2
 
 
 IDS = st.lists(st.sampled_from([0, 0, 1, 9, 10, 65535]), max_size=30)
@@ -319,6 +319,6 @@ def test_what_lmplz_logged(passes, shared_data, tmp_path, log):
     for corpus, chunk_bytes in (path, 1 << 30), (tmp_path / "plain", 1 << 16):
         found, words, totals = passes([str(corpus)], tmp_path, SKIP, max(distinct), chunk_bytes, 1 << 18)
         (_, starts), (_, ends) = words[1:3]
-        assert totals["tokens"] - starts - ends == int(tokens)
+        assert totals.tokens - starts - ends == int(tokens)
         assert {1: len(words)} | {n: len(rows) for n, rows in found.items()} == distinct
     check((found, words, totals), sentences(text))

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
 from mgpu_ngram.core.counts.vocabulary import HashCollision, LocalVocabulary, SpecialInText, Vocabulary
@@ -22,6 +21,7 @@ from mgpu_ngram.engine.count.count_chunk import CountOptions, count_chunk, dense
 from mgpu_ngram.engine.count.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.count.strategy import OrderPlan
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.count.vocabulary import (
@@ -57,6 +57,32 @@ WORTH_SAVING_SECONDS = 10.0  # a shorter pass 1 is not saved: a resumed run repe
 MAX_READ_THREADS = 12  # 23 GB/s from the page cache; 16 read no faster, and leave less for launching kernels
 
 
+@dataclass(frozen=True)
+class CountTotals:
+    """The totals of pass 1, and the plan of pass 2.
+
+    tokens      tokens of the corpus, including sentence markers
+    lines       lines of the corpus
+    symbols     number of ids
+    num_shards  number of shards of the counts
+    split       words too heavy for a shard, as in `Lexicon`
+    checksums   (source_index, offset, length, crc32) of each part of the corpus, as for `combine_crc32`
+    seconds     seconds by step of pass 1, summed over workers
+    plans       the strategy of each order
+    dense       orders that stay dense histograms until all chunks are summed
+    """
+
+    tokens: int
+    lines: int
+    symbols: int
+    num_shards: int
+    split: tuple[int, ...]
+    checksums: list[tuple[int, int, int, int]]
+    seconds: dict[str, float]
+    plans: list[OrderPlan]
+    dense: list[int]
+
+
 @dataclass
 class _Counted:
     """The result of pass 2: a corpus in sorted runs that wait to be merged."""
@@ -65,7 +91,7 @@ class _Counted:
     stored: list[SortedRun]  # in files
     lexicon: Handle
     vocabulary: Handle
-    totals: dict[str, Any]
+    totals: CountTotals
     reports: list[Handle] = field(default_factory=list)  # of the runs in memory, once they are merged
     seconds: list[dict[str, float]] = field(default_factory=list)  # by step, of these runs
     table_bytes: int = 0  # of their tables, once they are reported
@@ -184,7 +210,7 @@ class CountPasses:
         del tokenised, streams_of, vocabularies, numbered  # workers free results without handles
         saves = self._watch_vocabularies(found, seed) if saves is None else saves
         known_totals = executor.gather([totals])[0]
-        runs = self._watch_runs(running, known_totals["tokens"], saves)
+        runs = self._watch_runs(running, known_totals.tokens, saves)
         return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
 
     def _may_have_many_words(self) -> bool:
@@ -248,7 +274,7 @@ class CountPasses:
         if executor.transport != "memory":
             groups = executor.groups(runs)
             runs = [executor.call(bundle_runs, *g, colocate_with=g[0]) if len(g) > 1 else g[0] for g in groups]
-        if counted.totals["dense"] or counted.stored:  # stored runs may be dense even if this run is not
+        if counted.totals.dense or counted.stored:  # stored runs may be dense even if this run is not
             stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
             [total] = reduce_tasks(executor, bundle_runs, bins, arity=2)
@@ -294,7 +320,7 @@ class CountPasses:
 
     def parts(self, counted: _Counted) -> list[tuple[int, int]]:
         """Return (first, last) shards of each part: one part per worker, or more so that two received parts fit."""
-        S, workers = counted.totals["num_shards"], self.executor.workers
+        S, workers = counted.totals.num_shards, self.executor.workers
         rounds = 1  # if workers share memory, parts are views
         if self.executor.transport != "memory":
             stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
@@ -368,17 +394,16 @@ def _lexicon_of(numbered: Numbered) -> Lexicon:
     return numbered.lexicon
 
 
-def _totals(numbered: Numbered, counting: CountOptions) -> dict[str, Any]:
+def _totals(numbered: Numbered, counting: CountOptions) -> CountTotals:
     lexicon = numbered.lexicon
-    plans = plan_orders(lexicon, counting)
-    return {
-        "tokens": lexicon.tokens,
-        "lines": numbered.lines,
-        "symbols": lexicon.symbols,
-        "num_shards": lexicon.num_shards,
-        "split": lexicon.split,
-        "checksums": numbered.checksums,
-        "seconds": numbered.seconds,
-        "plans": plans,
-        "dense": dense_orders(lexicon, counting),
-    }
+    return CountTotals(
+        tokens=lexicon.tokens,
+        lines=numbered.lines,
+        symbols=lexicon.symbols,
+        num_shards=lexicon.num_shards,
+        split=lexicon.split,
+        checksums=numbered.checksums,
+        seconds=numbered.seconds,
+        plans=plan_orders(lexicon, counting),
+        dense=dense_orders(lexicon, counting),
+    )

@@ -26,7 +26,7 @@ from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.earlier import after_sources, as_earlier, inputs_of, open_earlier, shards_of, states_of
-from mgpu_ngram.jobs.count.passes import TOP, CountPasses
+from mgpu_ngram.jobs.count.passes import TOP, CountPasses, CountTotals
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def counted(
         found = job.count(num_streams(config, corpus, len(chunks)), before)
         runs = job.merge(found)
         job.report(found)
-        seconds = [found.totals["seconds"], *job.saving, *found.seconds]
+        seconds = [found.totals.seconds, *job.saving, *found.seconds]
         for n in range(1, config.order + 1):
             (folder / f"order={n}").mkdir()
         results = job.write(found, runs, str(folder))
@@ -137,7 +137,7 @@ def counted(
         yield CountResult(
             path=folder,
             manifest=manifest,
-            plans=found.totals["plans"],
+            plans=found.totals.plans,
             top=_top(files, config.order),
             seconds=add_seconds(*seconds, *(run.seconds for run in found.stored), *(s for _, s in results)),
             wall_seconds=time.perf_counter() - start,
@@ -179,13 +179,13 @@ def _manifest(
     config: CountConfig,
     corpus: Corpus,
     earlier: Sequence[Counts],
-    totals: dict[str, Any],
+    totals: CountTotals,
     files: Sequence[WrittenFile],
 ) -> dict[str, Any]:
     """Return the manifest: the result and what it depends on, nothing about chunks, workers or devices."""
     before = inputs_of(earlier)
-    parts: list[list] = [[] for _ in corpus.sources]
-    for part in totals["checksums"]:
+    parts: list[list[tuple[int, int, int, int]]] = [[] for _ in corpus.sources]
+    for part in totals.checksums:
         parts[part[0] - len(before)].append(part)
     inputs = before + [
         named | {"crc32": f"{combine_crc32(mine):08x}"} for named, mine in zip(corpus.described, parts, strict=True)
@@ -197,13 +197,13 @@ def _manifest(
     return {
         "files": {f.name: {"rows": f.rows, "size_bytes": f.size_bytes, "crc32": f"{f.crc32:08x}"} for f in files},
         "inputs": inputs,
-        "lines": totals["lines"],
-        "num_shards": totals["num_shards"],
+        "lines": totals.lines,
+        "num_shards": totals.num_shards,
         "options": _settings(config),
         "order": config.order,
         "orders": orders,
-        "symbols": totals["symbols"],
-        "tokens": totals["tokens"],
+        "symbols": totals.symbols,
+        "tokens": totals.tokens,
         "unit": config.unit,
         "versions": {"mgpu-ngram": VERSION, "pyarrow": pa.__version__},
     }

@@ -243,14 +243,14 @@ def _parts_of_text(
     )
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals
-    if not totals["tokens"]:
+    if not totals.tokens:
         raise InputError("the text is empty; give text with one sentence per line")
     options = config.options(config.highest)
     resources = Resources(executor, budget, folder, progress)
-    estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals["symbols"], totals["split"])
+    estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split)
     parts: list[Handle] = []
     if config.highest > 1:
-        shards = [(s, s + 1) for s in range(totals["num_shards"])]
+        shards = [(s, s + 1) for s in range(totals.num_shards)]
 
         def report() -> None:
             job.report(counted)
@@ -263,9 +263,7 @@ def _parts_of_text(
         shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1), report)
     else:
         job.report(counted)
-    estimation.seconds += [
-        totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)
-    ]  # fmt: skip
+    estimation.seconds += [totals.seconds, *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)]
     return estimation, parts, len(job.resumed)
 
 
