@@ -6,6 +6,8 @@ PyArrow rounds once and takes 0.18 s, after the numbers were cut out of the line
 for the drop-in `kenlm` module, which loads a model in less time than the import of Numba takes.
 """
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import math
@@ -160,8 +162,8 @@ def write_float32(value, out, at):
         return _write_long(value, out, at)
     out[at] = 45
     at += sign
-    store_u64(out, at, low)  # type: ignore[call-arg]
-    store_u64(out, at + 8, high)  # type: ignore[call-arg]
+    store_u64(out, at, low)
+    store_u64(out, at + 8, high)
     return at + length
 
 
@@ -186,7 +188,7 @@ def short_text(value):
     first = rest // _EIGHT
     chunk = _eight_digits(uint64(rest - first * _EIGHT))
     used = chunk & _LOW_BITS
-    length = 9 - (leading_zeros(used) >> 3) if used else 1  # type: ignore[call-arg]
+    length = 9 - (leading_zeros(used) >> 3) if used else 1
     digit, shift = uint64(48 + first), uint64(8) * zeros
     if zeros:
         low = _ZERO_POINT & ((uint64(256) << shift) - uint64(1)) | digit << (shift + uint64(8))
@@ -302,4 +304,4 @@ def _shortest(fraction, scale):
 def _scaled(power, factor):
     """Return the upper 64 bits of a product of 64 and 32 bits; the last bit is set if bits were cut off."""
     low = power * uint64(factor)
-    return int64(multiply_high(power, uint64(factor)) | uint64(low >= uint64(1 << 33)))  # type: ignore[call-arg]
+    return int64(multiply_high(power, uint64(factor)) | uint64(low >= uint64(1 << 33)))

@@ -50,4 +50,4 @@ def _available_bytes() -> int:
     except (OSError, StopIteration):  # no Linux
         import psutil
 
-        return psutil.virtual_memory().available
+        return int(psutil.virtual_memory().available)

@@ -1,5 +1,7 @@
 """Documents as bags of words: the words of each document and their counts."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -84,7 +86,8 @@ class Bags:
 
     def lengths_D(self) -> np.ndarray:
         """Return (D,) int64, the tokens of each document."""
-        return _lengths(read_only(self.starts_D1), read_only(self.counts_P))
+        lengths_D: np.ndarray = _lengths(read_only(self.starts_D1), read_only(self.counts_P))
+        return lengths_D
 
     def blocks(self, tokens: int) -> Iterator[Bags]:
         """Yield consecutive documents in blocks of at most `tokens` tokens; a longer document is a block of its own."""

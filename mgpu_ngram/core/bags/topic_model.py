@@ -42,7 +42,8 @@ class Priors:
     def sums_Z(self, num_words: int) -> np.ndarray:
         """Return (Z,) float64, the sum over words of the priors of each topic."""
         own_KZ = np.array([*self.seeds.values()], np.float64).reshape(len(self.seeds), len(self.alpha_Z))
-        return self.beta * (num_words - len(self.seeds)) + own_KZ.sum(0)
+        sums_Z: np.ndarray = self.beta * (num_words - len(self.seeds)) + own_KZ.sum(0)
+        return sums_Z
 
 
 @dataclass(frozen=True, eq=False)

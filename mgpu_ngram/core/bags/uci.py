@@ -4,6 +4,8 @@ A file holds three lines with the numbers of documents, of words and of pairs, a
 word and count. Documents and words count from 1.
 """
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import os

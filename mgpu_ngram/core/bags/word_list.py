@@ -15,7 +15,7 @@ from mgpu_ngram.core.inputs.read_text import whole_text
 from mgpu_ngram.core.ngrams.words import Words
 
 
-def read_word_list(path: str | os.PathLike) -> Words:
+def read_word_list(path: str | os.PathLike[str]) -> Words:
     """Return the words of a file, one a line, plain or compressed; word v is line v + 1.
 
     A line may end with CR LF. Raises InputError if the file cannot be read or has no line.

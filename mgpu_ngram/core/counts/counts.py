@@ -123,7 +123,8 @@ class Counts:
 
     @functools.cached_property
     def _shard_V(self) -> np.ndarray:
-        return deal_words(self.vocabulary.counts_V, self._num_shards)
+        shard_V: np.ndarray = deal_words(self.vocabulary.counts_V, self._num_shards)
+        return shard_V
 
     def order(self, n: int) -> OrderCounts:
         """Return the n-grams of order n. Raises InputError if that order was not counted."""
@@ -353,7 +354,8 @@ def _group_starts(path: Path, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
 def _row_group(path: Path, names: tuple[str, ...], group: int) -> list[pa.ChunkedArray]:
     """Return the columns of one row group of a file."""
     with reading(path):
-        return open_parquet(path, names).read_row_group(group, use_threads=False).columns
+        columns: list[pa.ChunkedArray] = open_parquet(path, names).read_row_group(group, use_threads=False).columns
+        return columns
 
 
 def _to_bytes(text: str | bytes) -> bytes:

@@ -1,5 +1,7 @@
 """The counts format of SRILM's ngram-count: an n-gram a line, its words separated by spaces, a tab, its count."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import os
@@ -35,7 +37,7 @@ class SrilmCounts:
     max_order  the highest order of its n-grams
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike[str]):
         check_path(path, "path")
         self.path = os.path.abspath(path)
 
@@ -95,7 +97,7 @@ class NgramLines:
         return b" ".join(words[:-1]).decode("utf-8", "backslashreplace")
 
 
-def read_srilm_counts(path: str | os.PathLike) -> NgramLines:
+def read_srilm_counts(path: str | os.PathLike[str]) -> NgramLines:
     """Return the n-grams of a counts file, plain or compressed (gzip, bz2, xz, zstd).
 
     Words end at white space, as in text. Raises InputError with the number of the first wrong line, and for fractional

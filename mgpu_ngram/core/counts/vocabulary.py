@@ -1,5 +1,7 @@
 """The words of a corpus, in the order of their ids."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
@@ -10,6 +12,7 @@ import numpy as np
 from numpy import uint64
 
 from mgpu_ngram.core.lazy_import import LazyModule
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.count.suffix_texts import WordTexts, word_texts
 
@@ -174,7 +177,7 @@ class LocalVocabulary:
     lines: int = 0
     unfinished_lines: int = 0  # number of the lines that get no </s>; see `LmplzText`
     size_bytes: int = 0
-    checksums: list = field(default_factory=list)
+    checksums: list[PartCrc] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -1,5 +1,7 @@
 """Read JSON values in compiled code; values that parsers may read differently are odd."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 from numpy import uint64
@@ -66,11 +68,11 @@ def string_end(data, i, plain):
     """
     while True:
         if i + 8 <= len(data):
-            found = _special(load_u64(data, i))  # type: ignore[call-arg]
+            found = _special(load_u64(data, i))
             if not found:
                 i += 8
                 continue
-            i += trailing_zeros(found) >> 3  # type: ignore[call-arg]
+            i += trailing_zeros(found) >> 3
         c = data[i]
         if c == QUOTE:
             return i + 1
@@ -126,14 +128,14 @@ def read_text(data, i, texts, at):
     """
     while True:
         if i + 8 <= len(data):
-            chunk = load_u64(data, i)  # type: ignore[call-arg]
-            store_u64(texts, at, chunk)  # type: ignore[call-arg]
+            chunk = load_u64(data, i)
+            store_u64(texts, at, chunk)
             found = _special(chunk)
             if not found:
                 i += 8
                 at += 8
                 continue
-            size = trailing_zeros(found) >> 3  # type: ignore[call-arg]
+            size = trailing_zeros(found) >> 3
             i += size
             at += size
         c = data[i]

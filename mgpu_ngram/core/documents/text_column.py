@@ -1,5 +1,7 @@
 """Texts of documents in one array of bytes."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -108,11 +110,11 @@ def _gather(data, starts_N, ends_N, out):
     for n in range(len(starts_N)):
         i = starts_N[n]
         while at + 8 <= ends_N[n] and i + 8 <= len(data):
-            store_u64(out, at, load_u64(data, i))  # type: ignore[call-arg]
+            store_u64(out, at, load_u64(data, i))
             at += 8
             i += 8
         if at < ends_N[n]:
-            store_u64(out, at, load_8(data, i))  # type: ignore[call-arg]
+            store_u64(out, at, load_8(data, i))
         at = ends_N[n]
 
 

@@ -87,10 +87,10 @@ def compressing_in_threads(sink: Sink, format: str, threads: int) -> Iterator[An
 def compressing(sink: Sink, format: str) -> Iterator[Any]:
     """Yield a file for writing whose data go to the sink in a format of `Source`, such as "gzip"."""
     if format == "gzip":
-        with gzip.GzipFile("", "wb", GZIP_LEVEL, sink, mtime=0) as file:  # type: ignore[arg-type]
+        with gzip.GzipFile("", "wb", GZIP_LEVEL, sink, mtime=0) as file:
             yield file
     elif format == "bz2":
-        with bz2.BZ2File(sink, "wb") as file:  # type: ignore[call-overload]
+        with bz2.BZ2File(sink, "wb") as file:
             yield file
     elif format == "xz":
         with lzma.LZMAFile(sink, "wb") as file:  # type: ignore[arg-type]

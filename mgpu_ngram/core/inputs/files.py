@@ -101,7 +101,8 @@ def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it."""
     from fsspec.core import url_to_fs
 
-    return url_to_fs(url)
+    found: tuple[Any, str] = url_to_fs(url)
+    return found
 
 
 @contextmanager

@@ -59,7 +59,8 @@ def id_bytes(ids: Any, dtype: str) -> bytes:
         if not 0 <= ids[at] <= limit:
             way_out = "give dtype uint32" if limit < ids[at] < 2**32 else "map the ids to this range"
             raise InputError(f"token {at} of the corpus is {ids[at]}; ids of {dtype} go from 0 to {limit}; {way_out}")
-    return ids.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    text: bytes = ids.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    return text
 
 
 def is_text(arrow_type: Any) -> bool:

@@ -75,7 +75,10 @@ class Npz:
 class StoredArray:
     """An array of an archive that is read piece by piece. Its numbers are column by column if `fortran`."""
 
-    def __init__(self, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype, fortran: bool, damaged: Callable):
+    def __init__(
+        self, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype, fortran: bool,
+        damaged: Callable[[str], InputError],
+    ):  # fmt: skip
         self._file, self.shape, self._dtype, self.fortran, self._damaged = file, shape, dtype, fortran, damaged
         self.size = math.prod(shape)
         self._left = self.size

@@ -15,6 +15,7 @@ from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, odd_size
 from mgpu_ngram.core.inputs.streams import UNKNOWN_END, ArrayStream, Range, open_streams
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -63,7 +64,7 @@ def read_blocks(
     halo: int = 0,
     allocate: Callable[[int], np.ndarray] | None = None,
     threads: int = 1,
-    checksums: list[tuple[int, int, int, int]] | None = None,
+    checksums: list[PartCrc] | None = None,
     plain_crcs: bool = True,
 ) -> Iterator[TextBlock]:
     """Yield the text of a chunk in blocks of about `block_bytes`.
@@ -116,7 +117,7 @@ class BlockChecksums:
         crcs_S = crc32(data, xp.asarray(starts_S), xp.asarray(lengths_S))
         return cls(block.sources_S[plain_S], block.offsets_S[plain_S], lengths_S, crcs_S)
 
-    def rows(self) -> list[tuple[int, int, int, int]]:
+    def rows(self) -> list[PartCrc]:
         """Return (source_index, offset, length, crc32) of each segment.
 
         Together, the segments of all blocks cover every non-empty source, like the checksums of `read_blocks`.

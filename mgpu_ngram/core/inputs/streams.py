@@ -15,7 +15,7 @@ from mgpu_ngram.core.inputs.corpus import Piece
 from mgpu_ngram.core.inputs.decompress import decompressed
 from mgpu_ngram.core.inputs.in_memory import arrow_lines
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, parquet_file
-from mgpu_ngram.core.storage.crc import Crc
+from mgpu_ngram.core.storage.crc import Crc, PartCrc
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
 
 ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
@@ -91,7 +91,7 @@ class ArrayStream:
 
 @contextmanager
 def open_streams(
-    piece: Piece, unit: str, halo: int, pool: Any, threads: int, checksums: list | None, plain_crcs: bool
+    piece: Piece, unit: str, halo: int, pool: Any, threads: int, checksums: list[PartCrc] | None, plain_crcs: bool
 ) -> Iterator[Iterable[Any]]:
     """Yield the streams of a piece in turn; checksums are complete when the streams have been read.
 

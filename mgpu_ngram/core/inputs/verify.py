@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.byte_ranges import reader
 from mgpu_ngram.core.inputs.sources import Source, file_source
 from mgpu_ngram.core.inputs.streams import footer_crc
-from mgpu_ngram.core.storage.crc import combine_crc32
+from mgpu_ngram.core.storage.crc import PartCrc, combine_crc32
 from mgpu_ngram.core.storage.output import find_manifest
 
 STRIP_BYTES = 16 << 20  # bytes of one read of one thread
@@ -59,7 +59,7 @@ def _file(source: Source, threads: int) -> tuple[int, str]:
         return source.size_bytes, f"{footer_crc(source)[1]:08x}"
     with reader(source) as read, ThreadPoolExecutor(threads) as pool:
 
-        def crc_of(offset: int) -> tuple[int, int, int, int]:
+        def crc_of(offset: int) -> PartCrc:
             strip = np.empty(min(STRIP_BYTES, source.size_bytes - offset), np.uint8)
             read(offset, strip)
             return 0, offset, len(strip), zlib.crc32(strip.data)

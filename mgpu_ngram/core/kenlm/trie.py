@@ -4,6 +4,8 @@ KenLM's trie is reversed: its root is the last word, the children of w2 ... wn a
 array of entries with as few bits as possible: the word w1, the values, and the number of its first child (lm/trie.cc).
 """
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -194,7 +196,8 @@ class KenlmTrie:
         if not self._tables:
             return first
         high = np.searchsorted(self._tables[n - 2], np.arange(len(first), dtype=np.uint64), "right") - 1
-        return high << pointers.inline | first
+        children: np.ndarray = high << pointers.inline | first
+        return children
 
 
 @njit(nogil=True, cache=True)
@@ -203,4 +206,4 @@ def _unpack(data, begin, stride, bits, values):
     mask = (uint64(1) << uint64(bits)) - uint64(1)
     for i in range(len(values)):
         at = begin + i * stride
-        values[i] = load_u64(data, at >> 3) >> uint64(at & 7) & mask  # type: ignore[call-arg]
+        values[i] = load_u64(data, at >> 3) >> uint64(at & 7) & mask

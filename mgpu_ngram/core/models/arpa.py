@@ -108,7 +108,10 @@ class Arpa:
 
             def parse(start: int, stop: int, row: int) -> tuple[int, int, int]:
                 rules, words, arrays = (top, self._zero), (offsets_V, data, slots_C), (spans_G, ids, prob, backoff)
-                return lines.parse_lines(text.data, start, stop, row, count, rules, words, arrays)
+                found: tuple[int, int, int] = lines.parse_lines(
+                    text.data, start, stop, row, count, rules, words, arrays
+                )
+                return found
 
             results = list(pool.map(parse, section.starts[:-1], section.starts[1:], section.rows[:-1]))
         wrong = next(((code, at, row) for code, at, row in results if code != lines.FINE), None)
@@ -213,7 +216,7 @@ def write_arpa(
         write("".join(f"{line}\n" for line in head).encode())
         for order, level in enumerate(levels, 1):
             write(b"\n\\%d-grams:\n" % order)
-            blocks: deque[Future] = deque()  # blocks that are formatted or queued
+            blocks: deque[Future[np.ndarray]] = deque()  # blocks that are formatted or queued
             backoff = np.zeros(len(level.prob), np.float32) if level.backoff is None else level.backoff
             if order == len(levels):
                 backoff = backoff[:0]
@@ -229,4 +232,5 @@ def write_arpa(
 def _format(words: Words, level: Ngrams, backoff: np.ndarray, rows: slice) -> np.ndarray:
     """Return the text lines of some rows."""
     ids = level.ids[rows]  # computed here if the level stores no array
-    return lines.format_lines(words.offsets_V, words.data, ids, level.prob[rows], backoff[rows])
+    text: np.ndarray = lines.format_lines(words.offsets_V, words.data, ids, level.prob[rows], backoff[rows])
+    return text

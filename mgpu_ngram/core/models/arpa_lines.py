@@ -3,6 +3,8 @@
 `text` is always uint8; each of its lines ends with a newline, also the last one.
 """
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import numpy as np
@@ -255,8 +257,8 @@ def format_lines(offsets_V, data, ids, prob, backoff):
             if length:
                 out[at] = 45
                 at += sign
-                store_u64(out, at, low)  # type: ignore[call-arg]
-                store_u64(out, at + 8, high)  # type: ignore[call-arg]
+                store_u64(out, at, low)
+                store_u64(out, at + 8, high)
                 at += length
             else:
                 at = write_float32(value, out, at)
@@ -267,7 +269,7 @@ def format_lines(offsets_V, data, ids, prob, backoff):
                 i, stop = offsets_V[v], offsets_V[v + uint64(1)]
                 while i < stop:
                     if i + 8 <= len(data):
-                        store_u64(out, at, load_u64(data, i))  # type: ignore[call-arg]
+                        store_u64(out, at, load_u64(data, i))
                     else:
                         for j in range(i, stop):
                             out[at + j - i] = data[j]

@@ -80,7 +80,7 @@ class ArpaText:
             at = after
 
     def line_number(self, at: int) -> int:
-        return 1 + lines.count_newlines(self.data, 0, at)
+        return 1 + int(lines.count_newlines(self.data, 0, at))
 
     def token(self, at: int) -> str:
         return _shown(next(iter(self.data[at : at + HEADER_BYTES].tobytes().split()), b""))
@@ -95,7 +95,8 @@ class ArpaText:
         """Return the lines from `start` to the next line that starts with a backslash."""
 
         def scan(start: int, stop: int) -> tuple[int, int]:
-            return lines.scan_arpa(self.data, start, stop)
+            found: tuple[int, int] = lines.scan_arpa(self.data, start, stop)
+            return found
 
         section = Section([start], [0])
         while (start := section.starts[-1]) < self.whole_bytes:

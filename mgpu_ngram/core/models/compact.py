@@ -47,7 +47,7 @@ class CompactBlock:
     @property
     def order(self) -> int:
         """The order of the model."""
-        return self.first_HK.shape[1] + 1
+        return int(self.first_HK.shape[1]) + 1
 
     @property
     def size_bytes(self) -> int:

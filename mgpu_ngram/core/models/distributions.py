@@ -211,7 +211,7 @@ def read_distributions(path: str | Path) -> dict[str, Any]:
     return manifest
 
 
-class CompactBlocks(Sequence):
+class CompactBlocks(Sequence[Any]):
     """The blocks of an output of compact distributions; each is read on demand.
 
     histories  number of histories in all blocks
@@ -226,7 +226,7 @@ class CompactBlocks(Sequence):
         manifest = read_distributions(path)
         self.path, self.histories = Path(path).absolute(), manifest["histories"]
         self.words, self.prob_V, self.begin = read_words(path)
-        self._parts = -(-self.histories // manifest["part_histories"])
+        self._parts: int = -(-self.histories // manifest["part_histories"])
 
     def __len__(self) -> int:
         return self._parts

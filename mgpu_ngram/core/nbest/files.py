@@ -1,5 +1,7 @@
 """Open files of n-best lists: find the format from the first line, and convert Kaldi's archives to lines of Moses."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import re
@@ -82,7 +84,7 @@ def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
     lines = int(np.count_nonzero(words == 10))
     out = np.empty(len(words) + lines * (len(leads.data) + (len(costs) + 1) * MAX_NUMBER_BYTES + 16), np.uint8)
     given = words, cost_B, starts_K, leads.offsets_V, leads.data
-    code, k, at, line, end = _join(*map(read_only, given), out)  # type: ignore[call-arg]
+    code, k, at, line, end = _join(*map(read_only, given), out)
     if code != FINE:
         name, path = ("", corpus.sources[0].name) if k < 0 else list(costs.items())[k]
         _, shown = shown_line(words if k < 0 else arrays[name], at)

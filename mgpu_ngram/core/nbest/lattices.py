@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -244,7 +244,7 @@ def _unescaped(found: re.Match[str]) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _logarithm(base: str):
+def _logarithm(base: str) -> Callable[[str | None], float]:
     """Return the function from a score's text to its natural logarithm; base 0: scores are probabilities."""
     try:
         value = _number(base) if base else math.e

@@ -1,5 +1,7 @@
 """Read n-best lists: the parts of their lines, and the values of named features."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import json
@@ -104,7 +106,7 @@ def parse_nbest(data: np.ndarray, names: Names, is_json: bool = False) -> NbestL
     found_W, text_B = np.zeros(W, bool), np.empty(len(data), np.uint8)
     table = tuple(map(read_only, (names.columns, names.words.offsets_V, names.words.data, names.words.slots_C)))
     parse = parse_json if is_json else parse_moses
-    code, at, word, size = parse(read_only(data), table, spans_N9, values_NC, found_W, text_B)  # type: ignore[call-arg]
+    code, at, word, size = parse(read_only(data), table, spans_N9, values_NC, found_W, text_B)
     if code != FINE:
         _refuse(code, at, names, word)
     return NbestLines(data, spans_N9, values_NC, found_W, text_B[:size])

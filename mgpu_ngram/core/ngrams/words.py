@@ -1,5 +1,7 @@
 """The words of a model and their ids."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import operator
@@ -73,7 +75,8 @@ class Words:
             raise InputError(f"word id is {v!r} but must be a whole number") from None
         if not 0 <= v < len(self):
             raise IndexError(f"word id {v} is not one of the {len(self):,} ids from 0 on")
-        return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
+        symbol: bytes = self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
+        return symbol
 
     def id(self, word: str | bytes) -> int:
         """Return the id of `word`, 0 if it is unknown. Raises InputError unless it is str or bytes."""
@@ -147,17 +150,17 @@ class HashedWords(Words):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HashedWords) and np.array_equal(self.hash_V[1:], other.hash_V[1:])
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     @property
-    def offsets_V(self) -> np.ndarray:  # type: ignore[override]
+    def offsets_V(self) -> np.ndarray:
         """Raise InputError, because the model has no words."""
         raise InputError(
             f"{self._name!r} holds only hashes of its words, so it can only score text. For other uses, build it with "
             "its words (build_binary without -v), or give the ARPA file"
         )
 
-    data = offsets_V  # type: ignore[assignment]
+    data = offsets_V
 
     def symbol(self, v: int) -> bytes:
         """Return b"<unk>" for word 0. Raises InputError for other words."""

@@ -128,7 +128,7 @@ class NmtModel:
     @property
     def vocab_size(self) -> int:
         """V of the target."""
-        return self.output.weight_XY.shape[1]
+        return int(self.output.weight_XY.shape[1])
 
     @property
     def parameters(self) -> int:

@@ -113,7 +113,7 @@ class Tensors:
         if not found:
             first = axes[0][0]
             raise (self._wrong if first in self else self.missing)(first, ("rows", "columns"))
-        return found.most_common(1)[0][0]
+        return int(found.most_common(1)[0][0])
 
     def shape(self, what: str) -> tuple[int, ...]:
         """Return the shape of a required tensor."""
@@ -128,20 +128,20 @@ class Tensors:
                 f"({len(left)} such); models that can be read: {formats}"
             )
 
-    def _take(self, what: str, shape: tuple) -> np.ndarray:
+    def _take(self, what: str, shape: tuple[int | str, ...]) -> np.ndarray:
         if what not in self:
             raise self.missing(what, shape)
         self._taken.add(what)
         return self._arrays[what]
 
-    def missing(self, what: str, shape: tuple) -> InputError:
+    def missing(self, what: str, shape: tuple[int | str, ...]) -> InputError:
         """Return the error for a required tensor that the file lacks."""
         return InputError(f"{self.name!r} lacks tensor {self._shown(what)} of shape {_shown(shape)}; {WAY_OUT}")
 
     def _shown(self, what: str) -> str:
         return repr(self._in_file.get(what, what))
 
-    def _wrong(self, what: str, shape: tuple) -> InputError:
+    def _wrong(self, what: str, shape: tuple[int | str, ...]) -> InputError:
         found = self._arrays[what].shape
         return InputError(
             f"tensor {self._shown(what)} of {self.name!r} has shape {found} but the other tensors need "
@@ -149,5 +149,5 @@ class Tensors:
         )
 
 
-def _shown(shape: tuple) -> str:
+def _shown(shape: tuple[int | str, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"

@@ -55,7 +55,9 @@ class NmtVocabulary:
         return [self.tokens[i] if i < known and self.tokens[i] else self.tokens[self.unk] for i in ids if i != self.eos]
 
 
-def encode_factors(vocabularies: Sequence[NmtVocabulary], line: str, rows: Sequence[int], max_length: int = 0):
+def encode_factors(
+    vocabularies: Sequence[NmtVocabulary], line: str, rows: Sequence[int], max_length: int = 0
+) -> np.ndarray:
     """Return the ids of words with factors, as "word|factor|factor", (T, F) int64."""
     tokens = [token.split("|") for token in words_in_line(line)]
     wrong = next((token for token in tokens if len(token) != len(vocabularies)), None)

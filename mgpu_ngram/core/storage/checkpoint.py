@@ -268,7 +268,8 @@ def _check_owner(folder: Path, insists: bool) -> None:
 
 def _read_owner(folder: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((folder / OWNER).read_bytes())
+        owner: dict[str, Any] = json.loads((folder / OWNER).read_bytes())
+        return owner
     except (OSError, ValueError):
         return None
 

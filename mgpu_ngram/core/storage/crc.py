@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+PartCrc = tuple[int, int, int, int]  # (source_index, offset, length, crc32) of a part of a source
+
 
 class Crc:
     """CRC-32 of bytes that come in order, up to the offset `stop`."""
@@ -17,8 +19,8 @@ class Crc:
         self.length += length
 
 
-def combine_crc32(parts: Iterable[tuple[int, int, int, int]]) -> int:
-    """Return the CRC-32 of a source from the (source_index, offset, length, crc32) of its parts, in any order."""
+def combine_crc32(parts: Iterable[PartCrc]) -> int:
+    """Return the CRC-32 of a source from those of its parts, in any order."""
     total = value = 0
     for _, offset, length, crc in sorted(parts):
         if offset != total:

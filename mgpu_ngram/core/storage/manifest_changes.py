@@ -49,4 +49,5 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as after a round trip through JSON: tuples become lists, and NumPy scalars Python numbers."""
-    return json.loads(json.dumps(values, default=lambda scalar: scalar.item()))
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=lambda scalar: scalar.item()))
+    return plain
