@@ -93,7 +93,8 @@ def start_cluster(
 
 def _temporary_certificate() -> Security:
     try:
-        return Security.temporary()
+        security: Security = Security.temporary()
+        return security
     except ImportError as error:
         raise InputError(
             f"a secure local cluster needs the package cryptography ({error}); pip install cryptography, or set "
@@ -101,7 +102,7 @@ def _temporary_certificate() -> Security:
         ) from None
 
 
-def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str, Any]]:
+def _cluster_class(device: str, workers: int | None) -> tuple[Callable[..., Any], dict[str, Any]]:
     if device == "cpu":
         return LocalCluster, {"n_workers": workers or cpu_cores(), "processes": True}
     gpus = visible_gpus()

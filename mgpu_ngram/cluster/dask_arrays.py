@@ -18,4 +18,5 @@ def rows_on_demand(read: Callable[[int, int], np.ndarray], shape: tuple[int, ...
         return read(begin, end)
 
     chunks = tuple(sizes), *((n,) for n in shape[1:])
-    return da.map_blocks(piece, chunks=chunks, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))
+    array: da.Array = da.map_blocks(piece, chunks=chunks, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))
+    return array

@@ -37,10 +37,10 @@ class _Call:
     is dropped if nobody waits for it any more, as after an error.
     """
 
-    future: weakref.ref[Future]
+    future: weakref.ref[Future[Any]]
     args: tuple[Any, ...]
     affinity: int | None
-    colocate_with: Future | None
+    colocate_with: Future[Any] | None
     priority: bool
 
 
@@ -78,19 +78,19 @@ class DaskExecutor:
 
     def call(
         self,
-        fn: Callable,
+        fn: Callable[..., Any],
         *args: Any,
         label: str = "",
         affinity: int | None = None,
-        colocate_with: Future | None = None,
+        colocate_with: Future[Any] | None = None,
         priority: bool = False,
-    ) -> Future:
+    ) -> Future[Any]:
         with self.scheduler():
             name = getattr(fn, "__name__", type(fn).__name__)
             # Dask decides by name whether tasks queue until a worker is free, from the arguments of all tasks of that
             # name. Tasks with fewer arguments get their own name, or all would go to the worker that holds one.
             key = f"{name}_{sum(isinstance(a, Future) for a in args)}-{uuid.uuid4().hex}"
-            future: Future = Future(key, self.client)
+            future: Future[Any] = Future(key, self.client)
             self._watch.add(future, label)
             now, args = time.monotonic(), (fn, self._name, self.device, label, *args)
             with self._calling:
@@ -120,7 +120,7 @@ class DaskExecutor:
             calls[key] = dask_private.Call(run_task, call.args, workers, holder is not None, call.priority)
         dask_private.send_tasks(self.client, calls, [next(self._numbers) for _ in calls])
 
-    def wait(self, handles: Iterable[Future], done: OnDone | None = None) -> None:
+    def wait(self, handles: Iterable[Future[Any]], done: OnDone | None = None) -> None:
         finished = as_completed(handles, loop=self.client.loop)
         del handles
         while True:
@@ -132,18 +132,18 @@ class DaskExecutor:
             finished.update((done(handle) if done else None) or ())
             del handle  # or it would live until the next one finishes
 
-    def gather(self, handles: Sequence[Future]) -> list[Any]:
+    def gather(self, handles: Sequence[Future[Any]]) -> list[Any]:
         self.wait(handles)
         with self.scheduler():
             return [parcel.open() for parcel in self.client.gather(list(handles))]
 
-    def fetch(self, handle: Future) -> Any:
+    def fetch(self, handle: Future[Any]) -> Any:
         self.wait([handle])
         with self.scheduler():
             parcel = self.client.gather(handle, direct=True)  # through the scheduler where no worker can be reached
         return parcel.open()
 
-    def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
+    def everywhere(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         with self.scheduler():
             self._send()
             # Dask would wait forever for a worker that joins and leaves again because it cannot read our tasks
@@ -159,14 +159,15 @@ class DaskExecutor:
     def gang_size(self, seconds: float = 0) -> int:
         return gang_driver.size_now(self, seconds)
 
-    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future]:
+    def gang(self, fn: Callable[..., Any], args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future[Any]]:
         return gang_driver.run(self, fn, args_by_rank, label)
 
     def send_ranks(
-        self, fn: Callable, places: Sequence[Place], args_by_rank: Sequence[Sequence[Any]], label: str
-    ) -> list[Future]:
+        self, fn: Callable[..., Any], places: Sequence[Place], args_by_rank: Sequence[Sequence[Any]], label: str
+    ) -> list[Future[Any]]:
         """Send the tasks of a gang in one message, each for one worker only."""
-        calls, futures = dict[str, dask_private.Call](), list[Future]()
+        calls: dict[str, dask_private.Call] = {}
+        futures: list[Future[Any]] = []
         for place, args in zip(places, args_by_rank, strict=True):
             name = f"rank {place.rank} of {label or 'a gang'}"
             key = f"{getattr(fn, '__name__', type(fn).__name__)}_rank-{uuid.uuid4().hex}"
@@ -179,17 +180,17 @@ class DaskExecutor:
             dask_private.send_tasks(self.client, calls, [next(self._numbers) for _ in calls])
         return futures
 
-    def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
+    def groups(self, handles: Sequence[Future[Any]]) -> list[list[Future[Any]]]:
         groups = defaultdict(list)
         with self.scheduler():
             for handle in handles:
                 groups[self._watch.holder_of(str(handle.key))].append(handle)  # a lost handle forms its own group
         return [groups[holder] for holder in sorted(groups)]
 
-    def worker_of(self, handle: Future) -> str:
+    def worker_of(self, handle: Future[Any]) -> str:
         return self._watch.worker_of(str(handle.key))
 
-    def holder_of(self, handle: Future) -> str:
+    def holder_of(self, handle: Future[Any]) -> str:
         """Return the address of the worker that ran a task last, or the task's key if that worker is lost."""
         return self._watch.holder_of(str(handle.key))
 
@@ -246,7 +247,7 @@ class DaskExecutor:
     def _lost(self) -> RunError:
         return RunError(f"the Dask scheduler {self._address} was lost; {self._watch.way_out('start one')}")
 
-    def raise_error_of(self, handle: Future) -> None:
+    def raise_error_of(self, handle: Future[Any]) -> None:
         """Raise the error of a finished task, if it has one."""
         error = None if handle.status == "finished" else handle.exception()  # waits if its worker was lost since
         if handle.status == "cancelled":

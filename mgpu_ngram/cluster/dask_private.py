@@ -23,6 +23,7 @@ import distributed.comm.utils
 import distributed.utils
 from dask._expr import LLGExpr
 from dask._task_spec import Task, parse_input
+from dask.base import annotate
 from distributed import Client, Scheduler, Status, Worker
 from distributed.spans import SpanMetadata
 
@@ -50,7 +51,7 @@ class Call:
     priority  whether it starts before tasks that were sent earlier
     """
 
-    fn: Callable
+    fn: Callable[..., Any]
     args: tuple[Any, ...]
     workers: list[str]
     strict: bool
@@ -64,11 +65,12 @@ def describe_scheduler(client: Client) -> dict[str, Any]:
     workers.
     """
 
-    async def ask() -> dict[str, Any]:
+    async def ask() -> Any:
         scheduler: Any = client.scheduler
         return await scheduler.identity(n_workers=-1)
 
-    return client.sync(ask)
+    identity: dict[str, Any] = client.sync(ask)
+    return identity
 
 
 def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]) -> None:
@@ -84,7 +86,7 @@ def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]
         "priority": {key: int(call.priority) for key, call in calls.items()},
     }
     with (
-        dask.annotate(**{name: values.__getitem__ for name, values in annotations.items()}),
+        annotate(**{name: values.__getitem__ for name, values in annotations.items()}),
         dask.config.set({LARGE_GRAPH: sys.maxsize}),
     ):
         client._graph_to_futures(
@@ -93,7 +95,7 @@ def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]
         )  # fmt: skip
 
 
-def event_handler(client: Client, topic: str) -> Callable | None:
+def event_handler(client: Client, topic: str) -> Callable[..., Any] | None:
     """Return the client's handler of a topic, or None.
 
     No public call returns it, and Client.subscribe_topic replaces it, because a client has one handler per topic.
@@ -112,7 +114,8 @@ async def lift_restrictions(client: Client, keys: list[str]) -> list[str]:
         dask_scheduler.set_restrictions(dict.fromkeys(known))
         return known
 
-    return await client._run_on_scheduler(unrestrict, keys)
+    known: list[str] = await client._run_on_scheduler(unrestrict, keys)
+    return known
 
 
 async def list_workers(client: Client) -> dict[str, dict[str, Any]]:
@@ -211,7 +214,7 @@ def is_executing(worker: Worker, key: str) -> bool:
     return task is not None and task.state in ("executing", "long-running")
 
 
-def add_handler(worker: Worker, name: str, answer: Callable) -> None:
+def add_handler(worker: Worker, name: str, answer: Callable[..., Any]) -> None:
     """Let other workers call `answer`, a coroutine function, by `worker.rpc(address).name(...)`.
 
     Replaces no public call: extensions of Dask do the same.

@@ -28,7 +28,7 @@ def visible_gpus() -> int:
         return 0
     try:
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
+        count: int = pynvml.nvmlDeviceGetCount()
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return 0

@@ -37,7 +37,7 @@ class Executor(Protocol):
 
     def call(
         self,
-        fn: Callable,
+        fn: Callable[..., Any],
         *args: Any,
         label: str = "",
         affinity: int | None = None,
@@ -65,7 +65,7 @@ class Executor(Protocol):
     def fetch(self, handle: Handle) -> Any:
         """Return a large value to this process, directly from the worker that holds it."""
 
-    def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
+    def everywhere(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         """Run fn(*args) in every worker process at once; for short functions with small results."""
 
     def gang_size(self, seconds: float = 0) -> int:
@@ -75,7 +75,7 @@ class Executor(Protocol):
         return.
         """
 
-    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
+    def gang(self, fn: Callable[..., Any], args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
         """Run fn(communicator, *args) for each rank, all at once; wait for all.
 
         label  name of the work for errors, such as "the sweeps"
@@ -107,7 +107,7 @@ class Executor(Protocol):
 
 def reduce_tasks(
     executor: Executor,
-    merge: Callable,
+    merge: Callable[..., Any],
     handles: Sequence[Handle],
     arity: int = 8,
     roots: int = 1,

@@ -48,7 +48,7 @@ class Watch:
         self.error: RunError | None = None
         self.on_loss: list[Callable[[str], None]] = []  # called with the address of each worker that leaves
         self._tasks: dict[str, _Task] = {}  # by key; also tasks without a handle, which may have to run again
-        self._futures: weakref.WeakSet[Future] = weakref.WeakSet()
+        self._futures: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
         self._adding = threading.Lock()
         self._started: defaultdict[str, set[str]] = defaultdict(set)  # keys by worker address
         self._workers: dict[str, None] = {}  # addresses, first by name, then in order of arrival
@@ -73,7 +73,7 @@ class Watch:
         addresses = sorted(workers.keys() - self._gone, key=lambda address: str(workers[address]["name"]))
         self._workers = dict.fromkeys(addresses) | self._workers
 
-    def add(self, future: Future, label: str) -> None:
+    def add(self, future: Future[Any], label: str) -> None:
         task = self._tasks.setdefault(str(future.key), _Task(""))
         task.label, task.told = label or f"task {future.key}", bool(label)
         with self._adding:
@@ -197,7 +197,7 @@ class Watch:
         self.error = RunError(message)
         self._ending = asyncio.ensure_future(self.client.cancel(self._alive(), asynchronous=True))
 
-    def _alive(self) -> list[Future]:
+    def _alive(self) -> list[Future[Any]]:
         with self._adding:
             return list(self._futures)
 

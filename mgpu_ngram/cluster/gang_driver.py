@@ -59,7 +59,9 @@ def size_now(executor: GangExecutor, seconds: float) -> int:
     return size
 
 
-def run(executor: GangExecutor, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str) -> list[Future]:
+def run(
+    executor: GangExecutor, fn: Callable[..., Any], args_by_rank: Sequence[Sequence[Any]], label: str
+) -> list[Future[Any]]:
     """Run a gang; see `Executor.gang`."""
     executor.wait([handle for args in args_by_rank for handle in _handles(args)])
     patience = GANG_START_SECONDS
@@ -75,7 +77,7 @@ def run(executor: GangExecutor, fn: Callable, args_by_rank: Sequence[Sequence[An
         patience *= 2
 
 
-def _handles(args: Sequence[Any]) -> list[Future]:
+def _handles(args: Sequence[Any]) -> list[Future[Any]]:
     return [h for a in args for h in (a if isinstance(a, list) else [a]) if isinstance(h, Future)]
 
 
@@ -120,11 +122,11 @@ class _Attempt:
 
     def __init__(self, executor: GangExecutor, addresses: tuple[str, ...], label: str):
         self.executor, self.addresses, self.label, self.id = executor, addresses, label, uuid.uuid4().hex
-        self.futures: list[Future] = []
-        self.events: SimpleQueue[Future | str] = SimpleQueue()  # finished ranks, and addresses of lost workers
+        self.futures: list[Future[Any]] = []
+        self.events: SimpleQueue[Future[Any] | str] = SimpleQueue()  # finished ranks, and addresses of lost workers
         executor.on_loss.append(self.events.put)
 
-    def start(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], seconds: float) -> bool:
+    def start(self, fn: Callable[..., Any], args_by_rank: Sequence[Sequence[Any]], seconds: float) -> bool:
         """Send all ranks and let them begin when all are there; return False if some do not come in time."""
         places = [Place(self.id, rank, self.addresses, seconds) for rank in range(len(self.addresses))]
         self.futures = self.executor.send_ranks(fn, places, args_by_rank, self.label)
@@ -144,7 +146,7 @@ class _Attempt:
                 self._take(self.events.get(timeout=pause))
         return True
 
-    def finish(self) -> list[Future]:
+    def finish(self) -> list[Future[Any]]:
         """Wait for all ranks; return their handles."""
         while self.unfinished:
             with suppress(Empty):  # a Ctrl-C just before a wait does not end the wait, so it is short
@@ -171,7 +173,7 @@ class _Attempt:
         with self.executor.scheduler():
             return dict(self.executor.client.run(ranks_here, self.id, begin, workers=there, on_error="ignore"))
 
-    def _take(self, event: Future | str) -> None:
+    def _take(self, event: Future[Any] | str) -> None:
         """Note that a rank has finished; raise its error, or GangError for a lost worker."""
         if isinstance(event, Future):
             self.executor.raise_error_of(event)

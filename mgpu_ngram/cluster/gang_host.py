@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from mgpu_ngram.cluster.gang import Communicator, GangError, Pending, check_array, checked_target
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.05  # between checks whether a gang was aborted or interrupted
 
@@ -35,7 +37,7 @@ class Abort:
         if self._set.is_set():
             raise GangError(self._reason)
 
-    def wait_for(self, future: Future) -> Any:
+    def wait_for(self, future: Future[T]) -> T:
         """Return the future's result; raise GangError if the gang is aborted first."""
         while True:
             self.check()
@@ -50,10 +52,10 @@ class Hub:
     def __init__(self, size: int):
         self.size = size
         self._lock = threading.Lock()
-        self._rounds: dict[int, tuple[dict[int, tuple[str, np.ndarray]], Future]] = {}
+        self._rounds: dict[int, tuple[dict[int, tuple[str, np.ndarray]], Future[np.ndarray]]] = {}
         self._closed = ""
 
-    def put(self, rank: int, number: int, operation: str, array: np.ndarray) -> Future:
+    def put(self, rank: int, number: int, operation: str, array: np.ndarray) -> Future[np.ndarray]:
         """Add the array of a rank to the collective with a number; return the result, which all ranks share."""
         with self._lock:
             brought, future = self._rounds.setdefault(number, ({}, Future()))
@@ -170,7 +172,7 @@ class _Done:
     hold_stream = wait
 
 
-def run_in_threads(fn: Callable, args_by_rank: Sequence[Sequence[Any]]) -> list[Future]:
+def run_in_threads(fn: Callable[..., Any], args_by_rank: Sequence[Sequence[Any]]) -> list[Future[Any]]:
     """Run fn(comm, *args) for all ranks in threads of this process; return their results as finished futures.
 
     The first error of a rank is raised when all ranks have ended.

@@ -58,7 +58,7 @@ class NcclCommunicator(Communicator):
 
     def _connect(self, unique_id: bytes) -> Any:
         """Return NCCL's communicator. It connects in a thread, which is left behind if a peer dies meanwhile."""
-        opened: Future = Future()
+        opened: Future[Any] = Future()
         device = self._cupy.cuda.Device()
 
         def connect() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from distributed import Worker, get_worker
-from distributed.protocol import to_serialize
+from distributed.protocol.serialize import to_serialize
 
 from mgpu_ngram.cluster import dask_private
 from mgpu_ngram.cluster.gang import LOST_SECONDS, Communicator, GangError
@@ -43,7 +43,7 @@ class Place:
     patience: float
 
 
-_here: dict[tuple[str, int], Future] = {}  # ranks in this process; each begins when its future is done
+_here: dict[tuple[str, int], Future[Any]] = {}  # ranks in this process; each begins when its future is done
 
 
 def ranks_here(gang: str, begin: bool) -> list[int]:
@@ -55,7 +55,7 @@ def ranks_here(gang: str, begin: bool) -> list[int]:
     return list(found)
 
 
-def run_rank(place: Place, device: str, fn: Callable, *args: Any) -> Any:
+def run_rank(place: Place, device: str, fn: Callable[..., Any], *args: Any) -> Any:
     """Wait until all ranks have started, then return fn(communicator, *args)."""
     worker, size, abort = get_worker(), len(place.addresses), Abort()
     with _registered(worker, place, abort) as (begun, hub):
@@ -80,7 +80,7 @@ def run_rank(place: Place, device: str, fn: Callable, *args: Any) -> Any:
 
 
 @contextmanager
-def _registered(worker: Worker, place: Place, abort: Abort) -> Iterator[tuple[Future, Hub]]:
+def _registered(worker: Worker, place: Place, abort: Abort) -> Iterator[tuple[Future[Any], Hub]]:
     """Let the driver find this rank and other ranks its hub, and abort the rank when Dask cancels its task."""
     key, begun, has_ended = str(worker.get_current_task()), Future[None](), threading.Event()
     latest = time.monotonic() + LONE_FACTOR * place.patience
@@ -107,7 +107,7 @@ def _registered(worker: Worker, place: Place, abort: Abort) -> Iterator[tuple[Fu
             dask_private.remove_handler(worker, handler)
 
 
-def _answer(hub: Hub) -> Callable:
+def _answer(hub: Hub) -> Callable[..., Any]:
     """Return the handler of messages from other ranks; it runs on the event loop, and `hub` in a thread."""
 
     async def answer(rank: int, number: int, operation: str, array: np.ndarray) -> dict[str, Any]:
@@ -141,13 +141,15 @@ class DaskChannel:
         finally:
             asked.cancel()
         if "array" in answer:
-            return answer["array"]
+            reduced: np.ndarray = answer["array"]
+            return reduced
         self._abort.wait(LOST_SECONDS)  # rank 0 failed or was lost: the driver knows which
         self._abort.check()
         raise GangError(answer.get("why", "rank 0 has ended"))
 
     async def _ask(self, operation: str, array: np.ndarray) -> dict[str, Any] | None:
         ask = getattr(self._worker.rpc(self._place.addresses[0]), f"mgpu_ngram_{self._place.gang}")
-        return await ask(
+        answer: dict[str, Any] | None = await ask(
             rank=self._place.rank, number=self._number, operation=operation, array=to_serialize(array)
-        )  # fmt: skip
+        )
+        return answer

@@ -199,7 +199,8 @@ def _close(opened: dict[bytes, int]) -> None:
 
 
 def copy_to_host(array: Any) -> np.ndarray:
-    return array.get()
+    copy: np.ndarray = array.get()
+    return copy
 
 
 def copy_from_host(array: np.ndarray) -> Any:

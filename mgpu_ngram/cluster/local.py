@@ -35,22 +35,22 @@ class LocalExecutor:
 
     def call(
         self,
-        fn: Callable,
+        fn: Callable[..., Any],
         *args: Any,
         label: str = "",
         affinity: int | None = None,
-        colocate_with: Future | None = None,
+        colocate_with: Future[Any] | None = None,
         priority: bool = False,
-    ) -> Future:
+    ) -> Future[Any]:
         if priority:
-            handle: Future = Future()
+            handle: Future[Any] = Future()
             self._enter([handle, fn, args], list(_handles(args)))
             return handle
         # Tasks start in the order they are called, so a task that waits for its arguments waits
         # only for tasks that have started, or for priority ones, which never wait: no deadlock.
         return self.pool.submit(_run, fn, args)
 
-    def _enter(self, task: list[Any], arguments: list[Future], _: Future | None = None) -> None:
+    def _enter(self, task: list[Any], arguments: list[Future[Any]], _: Future[Any] | None = None) -> None:
         """Give a priority task to its thread as soon as the last of its arguments has finished."""
         while arguments and arguments[-1].done():
             arguments.pop()
@@ -73,11 +73,11 @@ class LocalExecutor:
             except BaseException as error:
                 handle.set_exception(error)
 
-    def wait(self, handles: Iterable[Future], done: OnDone | None = None) -> None:
-        finished: SimpleQueue[Future] = SimpleQueue()
-        pending: set[Future] = set()
+    def wait(self, handles: Iterable[Future[Any]], done: OnDone | None = None) -> None:
+        finished: SimpleQueue[Future[Any]] = SimpleQueue()
+        pending: set[Future[Any]] = set()
 
-        def follow(more: Iterable[Future]) -> None:
+        def follow(more: Iterable[Future[Any]]) -> None:
             for handle in more:
                 pending.add(handle)
                 handle.add_done_callback(finished.put)
@@ -95,29 +95,29 @@ class LocalExecutor:
                 handle.cancel()
             raise
 
-    def gather(self, handles: Sequence[Future]) -> list[Any]:
+    def gather(self, handles: Sequence[Future[Any]]) -> list[Any]:
         return [h.result() for h in handles]
 
-    def fetch(self, handle: Future) -> Any:
+    def fetch(self, handle: Future[Any]) -> Any:
         return handle.result()
 
-    def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
+    def everywhere(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         return [fn(*args)]
 
     def gang_size(self, seconds: float = 0) -> int:
         return self.workers
 
-    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future]:
+    def gang(self, fn: Callable[..., Any], args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future[Any]]:
         """Run the ranks in separate threads, so that they do not wait for tasks."""
         from mgpu_ngram.cluster.gang_host import run_in_threads  # imports NumPy, which `--help` does not need
 
         check_size(len(args_by_rank), self.workers, label)
         return run_in_threads(fn, [[_value(a) for a in args] for args in args_by_rank])
 
-    def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
+    def groups(self, handles: Sequence[Future[Any]]) -> list[list[Future[Any]]]:
         return [list(handles)] if handles else []
 
-    def worker_of(self, handle: Future) -> str:
+    def worker_of(self, handle: Future[Any]) -> str:
         return "0"
 
     def check_folder(self, folder: str) -> None:
@@ -145,11 +145,11 @@ def _open_gpu() -> None:
         cupy.empty(1)
 
 
-def _run(fn: Callable, args: tuple) -> Any:
+def _run(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return fn(*[_value(a) for a in args])
 
 
-def _handles(args: Iterable[Any]) -> Iterator[Future]:
+def _handles(args: Iterable[Any]) -> Iterator[Future[Any]]:
     """Yield the handles that `_value` waits for."""
     for arg in args:
         if isinstance(arg, Future):

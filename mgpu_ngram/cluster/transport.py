@@ -24,8 +24,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 from dask.sizeof import sizeof
-from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
+from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from mgpu_ngram.cluster import dask_private, gpu
 from mgpu_ngram.core.errors import RunError

@@ -114,7 +114,7 @@ def silence() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> Parcel:
+def run_task(fn: Callable[..., Any], topic: str, device: str, label: str, *args: Any) -> Parcel:
     """Return fn(*args). First tells the driver, which then knows the running task if the process dies.
 
     Tasks without a label are short, so the driver is told while they run.
@@ -219,8 +219,8 @@ _probes: dict[str, Any] = {}
 
 
 def lend_probe(token: str, number: int) -> dict[str, Any]:
-    _probes[token] = gpu.lend([gpu.copy_from_host(numpy.arange(1000) + number)])
-    return _probes[token].records[0]
+    _probes[token] = loan = gpu.lend([gpu.copy_from_host(numpy.arange(1000) + number)])
+    return loan.records[0]
 
 
 def read_probes(records: Sequence[tuple[int, dict[str, Any]]]) -> bool:
