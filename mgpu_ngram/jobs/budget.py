@@ -111,10 +111,10 @@ class _Limited:
     inner: Executor
     budget: Budget
 
-    def call(self, fn: Callable, *args: Any, **how: Any) -> Handle:
+    def call(self, fn: Callable[..., Any], *args: Any, **how: Any) -> Handle:
         return self.inner.call(LimitedTask(fn, self.budget), *args, **how)
 
-    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
+    def gang(self, fn: Callable[..., Any], args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
         return self.inner.gang(LimitedTask(fn, self.budget), args_by_rank, label)
 
     def __getattr__(self, name: str) -> Any:
@@ -124,7 +124,7 @@ class _Limited:
 class LimitedTask:
     """A task that limits CuPy's pool to a budget while it runs. It has the name of its function, which Dask shows."""
 
-    def __init__(self, fn: Callable, budget: Budget):
+    def __init__(self, fn: Callable[..., Any], budget: Budget):
         self.fn, self.budget = fn, budget
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 

@@ -74,7 +74,7 @@ def run_alone(make: Make[R], context: RunContext, format: str, kind: str, made_o
     def made(path: Path, overwrite: bool) -> R:
         task = executor.call(make, path, executor.device, executor.threads, overwrite, label="the model")
         executor.wait([task])
-        [result] = executor.gather([task])
+        result: R = executor.gather([task])[0]
         return result
 
     if context.single_file:

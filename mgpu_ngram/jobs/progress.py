@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mgpu_ngram.core.errors import InputError
 
 
@@ -26,7 +24,7 @@ class Progress:
         """End the phase."""
 
 
-def given_progress(progress: Any) -> Progress:
+def given_progress(progress: Progress | None) -> Progress:
     """Return the object that a caller gave; for None, one that does nothing. Raises InputError for other objects."""
     if progress is None:
         return Progress()

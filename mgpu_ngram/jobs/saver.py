@@ -18,7 +18,7 @@ class Saver:
                                    them; items are the numbers of the chunks (or other items) that they cover
     """
 
-    def __init__(self, executor: Executor, seconds: float, save: Callable, *shared: Any):
+    def __init__(self, executor: Executor, seconds: float, save: Callable[..., Any], *shared: Any):
         self.executor, self.seconds, self.save, self.shared = executor, seconds, save, shared
         self.waiting: dict[Handle, int] = {}
         self._last = time.monotonic()

@@ -17,6 +17,7 @@ from mgpu_ngram.core.inputs.streams import place_in
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.core.storage.checkpoint_entries import damage_of
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.count_chunk import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.count.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
 from mgpu_ngram.engine.count.lexicon import Lexicon
@@ -66,7 +67,7 @@ class CountTotals:
     symbols     number of ids
     num_shards  number of shards of the counts
     split       words too heavy for a shard, as in `Lexicon`
-    checksums   (source_index, offset, length, crc32) of each part of the corpus, as for `combine_crc32`
+    checksums   checksum of each part of the corpus, as for `combine_crc32`
     seconds     seconds by step of pass 1, summed over workers
     plans       the strategy of each order
     dense       orders that stay dense histograms until all chunks are summed
@@ -77,7 +78,7 @@ class CountTotals:
     symbols: int
     num_shards: int
     split: tuple[int, ...]
-    checksums: list[tuple[int, int, int, int]]
+    checksums: list[PartCrc]
     seconds: dict[str, float]
     plans: list[OrderPlan]
     dense: list[int]

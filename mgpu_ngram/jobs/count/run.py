@@ -13,7 +13,7 @@ from mgpu_ngram.core.counts.counts import FORMAT, Counts
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
-from mgpu_ngram.core.storage.crc import combine_crc32
+from mgpu_ngram.core.storage.crc import PartCrc, combine_crc32
 from mgpu_ngram.core.storage.manifest_changes import what_changed
 from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -59,7 +59,7 @@ class CountResult:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.manifest["tokens"] / self.wall_seconds
+        return float(self.manifest["tokens"] / self.wall_seconds)
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields by name, for machines."""
@@ -184,7 +184,7 @@ def _manifest(
 ) -> dict[str, Any]:
     """Return the manifest: the result and what it depends on, nothing about chunks, workers or devices."""
     before = inputs_of(earlier)
-    parts: list[list[tuple[int, int, int, int]]] = [[] for _ in corpus.sources]
+    parts: list[list[PartCrc]] = [[] for _ in corpus.sources]
     for part in totals.checksums:
         parts[part[0] - len(before)].append(part)
     inputs = before + [

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary, Vocabulary
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon, place_lexicon
 from mgpu_ngram.engine.count.number_symbols import number_symbols
 from mgpu_ngram.engine.count.vocabulary import LmplzText, hash_range, merge_vocabularies, where_vocabularies_fit
@@ -45,7 +46,7 @@ class Numbered:
     lexicon: Lexicon
     vocabulary: Vocabulary
     lines: int
-    checksums: list
+    checksums: list[PartCrc]
     seconds: dict[str, float]
 
 
@@ -80,7 +81,7 @@ def number_in_ranges(
     options = Ranges(ranges, how.sentence_markers, how.seed, how.lmplz, how.budget, how.folder)
     call, each = executor.call, range(ranges)
 
-    def cut(take: Callable, wholes: Sequence[Handle], *which: int) -> list[Handle]:
+    def cut(take: Callable[..., Any], wholes: Sequence[Handle], *which: int) -> list[Handle]:
         return [call(take, whole, *which, priority=True) for whole in wholes]
 
     sorted_ = [
@@ -158,7 +159,7 @@ def _joined(how: Ranges, hashes: list[RangeOfHashes], pieces: list[NumberedPiece
 
 
 def _placed(
-    lexicon: Lexicon, vocabulary: Vocabulary, lines: int, checksums: list, seconds: dict[str, float],
+    lexicon: Lexicon, vocabulary: Vocabulary, lines: int, checksums: list[PartCrc], seconds: dict[str, float],
     how: Numbering | Ranges,
 ) -> Numbered:  # fmt: skip
     """Return the result, moved to where the budget has room."""

@@ -50,11 +50,11 @@ class DistributionResult:
 
     @property
     def histories_per_second(self) -> float:
-        return self.manifest["histories"] / self.wall_seconds
+        return float(self.manifest["histories"] / self.wall_seconds)
 
     @property
     def bytes_per_second(self) -> float:
-        return self.manifest["size_bytes"] / self.wall_seconds
+        return float(self.manifest["size_bytes"] / self.wall_seconds)
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields by name, for machines."""

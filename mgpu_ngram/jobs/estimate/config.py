@@ -31,7 +31,7 @@ ONLY_FOR = {  # smoothings that have a setting
 OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chunk_bytes")  # settings for reading text
 
 
-def default_of(field: Field) -> Any:
+def default_of(field: Field[Any]) -> Any:
     """Return the default of a setting."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 

@@ -167,7 +167,8 @@ def run_to_model(config: EstimateConfig, context: RunContext, inputs: Corpus | N
     config, source = _opened(config, inputs)
     context = replace(context, checkpoint_seconds=math.inf, resume=False)
     with estimated(config, source, context, Path(context.target) / "model") as (model, _):
-        return context.executor.fetch(context.executor.call(in_host_memory, model))
+        fetched: BackoffModel = context.executor.fetch(context.executor.call(in_host_memory, model))
+        return fetched
 
 
 @contextmanager
@@ -256,7 +257,7 @@ def _parts_of_text(
             job.report(counted)
             progress.start("adjust", len(shards), "parts")
 
-        def call(shard: int, pieces: list) -> Handle:
+        def call(shard: int, pieces: list[Any]) -> Handle:
             parts.append(estimation.part(pieces, shard, len(shards)))
             return parts[-1]
 

@@ -333,7 +333,7 @@ class _Shards:
 
         def done(i: int, made: Any) -> int:
             scores[i] = made.path
-            return made.documents
+            return int(made.documents)
 
         self._each("score", left, call, done)
         return scores
@@ -343,7 +343,9 @@ class _Shards:
         config, paths = self.config, [path for _, path in sorted(scores.items())]
         ends = list(config.bucket_ends.values())
         arguments = (paths, ends, config.bucket_by, bool(config.language), self.executor.device)
-        return self.executor.gather([self.executor.call(find_cutoffs, *arguments, label="finding percentiles")])[0]
+        finding = self.executor.call(find_cutoffs, *arguments, label="finding percentiles")
+        cutoffs: dict[str | None, tuple[float, ...]] = self.executor.gather([finding])[0]
+        return cutoffs
 
     def _each(
         self, phase: str, shards: list[int], call: Callable[[int], Handle], done: Callable[[int, Any], int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from mgpu_ngram.core.bags.seeds import seeds_of_topics
 from mgpu_ngram.core.errors import InputError
@@ -34,8 +35,8 @@ class LdaConfig:
     alpha: float | list[float] | None = None  # prior of topics in a document: one number, or a list with one for each
     # topic; auto: 50 / topics
     beta: float = 0.01  # prior of words in a topic
-    seeds: dict | None = None  # words for given topics: topic -> a word, a list of words, or word -> weight. A weight
-    # is the number of tokens of the word that the topic has from the start; default 100
+    seeds: dict[Any, Any] | None = None  # words for given topics: topic -> a word, a list of words, or word -> weight.
+    # A weight is the number of tokens of the word that the topic has from the start; default 100
     optimise_every: int = 0  # number of sweeps between estimates of the priors; 0: the priors stay as given
     exclude_self: bool = True  # exclude the token's own count, as collapsed Gibbs sampling does; false: as in CuLDA_CGS
     seed: int = 1  # seed of the random numbers, 0 to 2^64 - 1; the same seed gives the same topics on any device

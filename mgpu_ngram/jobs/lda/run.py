@@ -114,7 +114,7 @@ def plan(config: LdaConfig, context: PlanContext) -> dict[str, Any]:
 
 def work_bytes(config: LdaConfig) -> int:
     """Return the approximate size of the work: the bytes that sweeps read."""
-    return sum(state["size_bytes"] for state in states_of_inputs(config.corpus)) * config.sweeps
+    return int(sum(state["size_bytes"] for state in states_of_inputs(config.corpus)) * config.sweeps)
 
 
 def changed_since(config: LdaConfig, manifest: dict[str, Any]) -> str:

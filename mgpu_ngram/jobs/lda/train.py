@@ -256,7 +256,7 @@ class _Run:
                 self.state = replace(self.state, stopped=True)
         return self.state
 
-    def _ask(self, fn: Callable, ranks: Sequence[Handle]) -> list[Any]:
+    def _ask(self, fn: Callable[..., Any], ranks: Sequence[Handle]) -> list[Any]:
         tasks = [self.executor.call(fn, rank, colocate_with=rank) for rank in ranks]
         self.executor.wait(tasks)
         return [self.executor.fetch(task) for task in tasks]

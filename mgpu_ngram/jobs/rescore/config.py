@@ -31,7 +31,7 @@ class ListsConfig:
     # several values. The old total has the name total; its weight is 1 unless a feature of the lists has a weight. Or a
     # YAML file of weights, or the name of an earlier job that tunes them
     kaldi: bool = False  # the lists are Kaldi archives: lines "ID-N word word"
-    costs: dict = field(default_factory=dict)  # Kaldi archives of costs, by the names of their features
+    costs: dict[str, Any] = field(default_factory=dict)  # Kaldi archives of costs, by the names of their features
     lattices: Literal["no", "kaldi", "slf"] = "no"  # the inputs are lattices: kaldi (text of Kaldi or OpenFst), or slf
     # (HTK)
     n_best: int = 1  # maximum number of best texts of each lattice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
@@ -20,7 +20,8 @@ class TuneConfig(ListsConfig):
     references: list[str] = field(default_factory=list)  # files of correct texts: line i + 1 is for list i; with kaldi
     # or lattices, lines "ID word word". With several files, each list has a reference in each
     metric: Literal["bleu", "wer", "cer"] = "bleu"  # BLEU, or the word or character error rate
-    grid: dict = field(default_factory=dict)  # lists of weights by name; try all combinations. Empty: line searches
+    grid: dict[str, Any] = field(default_factory=dict)  # lists of weights by name; try all combinations. Empty: line
+    # searches
     restarts: int = 10  # number of searches from random weights, besides the search from the given weights
     seed: int = 1  # seed of the random weights
     name: str = "tune"  # folder of the result, in the run's output
