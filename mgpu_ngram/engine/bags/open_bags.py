@@ -31,7 +31,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def open_bags(
-    inputs: str | os.PathLike | Sequence[str | os.PathLike],
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     vocabulary: Any = None,
     options: TextOptions | None = None,
     text_column: str = "text",
@@ -73,7 +73,7 @@ def open_bags(
     return corpus_of_documents(name, parts, words, options, states=tuple(corpus.states))
 
 
-def open_texts(inputs: Sequence[str | os.PathLike], text_column: str = "text") -> Corpus | None:
+def open_texts(inputs: Sequence[str | os.PathLike[str]], text_column: str = "text") -> Corpus | None:
     """Return the corpus of files of documents, for `read_local_bags`; None for files of bags of words.
 
     Arguments and errors are those of `open_bags`.
@@ -107,7 +107,7 @@ def columns_of(inputs: Sequence[str]) -> int | None:
 
 
 def _look(
-    inputs: str | os.PathLike | Sequence[str | os.PathLike],
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
 ) -> tuple[list[tuple[str, str]], list[Source], list[str]]:
     """Return the files of inputs as (name, location), their sources and formats: all documents, or all bags."""
     paths = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)

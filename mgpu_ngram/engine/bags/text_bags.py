@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -95,7 +96,7 @@ def _of_texts(texts: JoinedTexts, lowercase: bool, device: str) -> LocalBags:
     return LocalBags(Bags(starts_D1, words_P, counts_P, len(words)), words)
 
 
-def _intern(text_B, positions_T, seed: int, device: str):
+def _intern(text_B: Any, positions_T: Any, seed: int, device: str) -> tuple[Any, Words]:
     """Return (tokens as word + 1, 0 after each document; the words). Raises HashCollision."""
     table = WordTable(to_device(np.empty(0), device))
     tokens_T, new_N = intern(hash_words(text_B, positions_T, seed), table)
@@ -105,7 +106,7 @@ def _intern(text_B, positions_T, seed: int, device: str):
     return tokens_T, Words(to_host(offsets_V), to_host(data))
 
 
-def _kept(data: np.ndarray, lowercase: bool, device: str):
+def _kept(data: np.ndarray, lowercase: bool, device: str) -> Any:
     """Return the text on the device, lowercased, with spaces in place of all bytes outside words."""
     kept_B, longer = keep_words(to_device(read_only(data), device), _letters(lowercase, device))
     if longer:  # letters whose lowercase has another length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+
+T = TypeVar("T")
 
 RUN_ENTRY = "run"  # kind of checkpoint entry
 MANY_TABLES = 8  # with this many tables per shard, a GPU sorts all rows together instead of merging pair by pair
@@ -197,7 +199,7 @@ def add_bins(*histograms: Any) -> Any:
     return total
 
 
-def where_it_fits(fn: Callable, *tables: Any, make_room: Callable[[], None] | None = None) -> Any:
+def where_it_fits(fn: Callable[..., T], *tables: Any, make_room: Callable[[], None] | None = None) -> T:
     """Return fn(*tables) on the device of the tables; in host memory if one of them is there or the device is full.
 
     make_room  see `on_device_or_host`
@@ -205,7 +207,7 @@ def where_it_fits(fn: Callable, *tables: Any, make_room: Callable[[], None] | No
     places = {"gpu" if on_gpu(t.counts) else "cpu" for t in tables}
     here = places.pop() if len(places) == 1 else "both"
 
-    def call(device: str) -> Any:
+    def call(device: str) -> T:
         return fn(*(tables if device == here else [map_table(t, to_host_fast) for t in tables]))
 
     return on_device_or_host(call, "gpu" if here == "gpu" else "cpu", make_room)

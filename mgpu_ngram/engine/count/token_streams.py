@@ -12,6 +12,7 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import TextBlock
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.memory.blocks import device_blocks
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.device import to_device
@@ -78,7 +79,7 @@ class TokenisedChunk:
 
 
 def blocks_of(
-    chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list, watch: Stopwatch
+    chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list[PartCrc], watch: Stopwatch
 ) -> Iterator[tuple[TextBlock, Any]]:
     return device_blocks(
         chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums, watch

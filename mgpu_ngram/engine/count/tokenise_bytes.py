@@ -8,6 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
 from mgpu_ngram.core.inputs.corpus import Chunk
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.token_streams import (
     Streams,
     TokenisedChunk,
@@ -23,7 +24,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 def tokenise_bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
-    checksums: list = []
+    checksums: list[PartCrc] = []
     streams = Streams()
     counts_A = np.zeros(256, np.int64)
     first: dict[int, tuple[int, int]] = {}

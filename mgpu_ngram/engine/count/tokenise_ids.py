@@ -8,6 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import TextBlock
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import END_CODE, START_CODE
 from mgpu_ngram.engine.count.token_streams import (
     ChunkSymbols,
@@ -28,7 +29,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
-    checksums: list = []
+    checksums: list[PartCrc] = []
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = ChunkSymbols(options.device), Streams(), 0
     itemsize, halo = np.dtype(options.dtype).itemsize, options.order - 1

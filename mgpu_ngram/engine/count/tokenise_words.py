@@ -11,6 +11,7 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import SPECIALS, HashCollision
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import TextBlock
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.token_streams import (
     ChunkSymbols,
     Streams,
@@ -32,7 +33,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
-    checksums: list = []
+    checksums: list[PartCrc] = []
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = ChunkSymbols(options.device), Streams(), 0
     special_hash = np.empty(0, np.uint64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+
+T = TypeVar("T")
 
 VOCABULARY_ENTRY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
 VOCABULARY_COPIES = 6  # copies of vocabularies in memory of a GPU during a merge: input, joined, two sorted, output
@@ -79,10 +81,10 @@ def _move(array: Any, device: str) -> Any:
     return to_host(array) if device == "cpu" else to_device(array, device)
 
 
-def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary], budget: Budget) -> Any:
+def where_vocabularies_fit(fn: Callable[..., T], vocabularies: Sequence[LocalVocabulary], budget: Budget) -> T:
     """Return fn(*vocabularies) after moving them to the budget's device, or to host memory when a GPU has no room."""
 
-    def call(device: str) -> Any:
+    def call(device: str) -> T:
         if device == "cpu":
             return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
         with device_alone(budget):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.counts.vocabulary import SYMBOL_ARRAYS, UNK_ID, LocalVocabulary, Vocabulary
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.number_symbols import Ordered, Specials, Totals, find_symbols, ids_by_hash, join_symbols
 from mgpu_ngram.engine.count.vocabulary import (
@@ -62,7 +63,7 @@ class RangeOfHashes:
     ends: tuple[int, ...]
     specials: Specials
     totals: Totals
-    checksums: list
+    checksums: list[PartCrc]
     seconds: dict[str, float]
 
 

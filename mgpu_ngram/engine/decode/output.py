@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mgpu_ngram.core.nmt.bpe import without_bpe, words_in_line
 from mgpu_ngram.core.nmt.vocabulary import NmtVocabulary
@@ -26,7 +27,7 @@ def soft_alignment(hypothesis: Hypothesis, eos: int) -> str:
     return " ".join(",".join(f"{weight:g}" for weight in row) for row in _rows(hypothesis, eos))
 
 
-def _rows(hypothesis: Hypothesis, eos: int):
+def _rows(hypothesis: Hypothesis, eos: int) -> Any:
     """Return the attention of each target word but the end of the sentence; nothing without attention."""
     if hypothesis.alignment_LT is None:
         return []

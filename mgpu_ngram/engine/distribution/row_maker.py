@@ -218,7 +218,7 @@ def row_kind_of(options: RowOptions) -> RowKind:
     return RowKind(options.scale == "prob", options.nothing, options.dtype == "bfloat16")
 
 
-def joined(pieces: list[tuple]) -> tuple:
+def joined(pieces: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return the concatenated arrays of `RowMaker._in_pieces`."""
     return pieces[0] if len(pieces) == 1 else tuple(map(np.concatenate, zip(*pieces, strict=True)))
 

@@ -263,7 +263,7 @@ class UnigramCodes:
         self._pieces = make_pieces(model.pieces, scores, kinds == NORMAL, code_P, unknown, float(least), move)
         self._words = WordLookup(*(move_to(array, device) for array in words.table))
 
-    def __call__(self, text_B: Any, ends_S: Any) -> tuple:
+    def __call__(self, text_B: Any, ends_S: Any) -> tuple[Any, ...]:
         """Return (codes_T, failed_S): as `SubwordCodes`, but for the sentences that failed, which have no codes.
 
         text_B  (B,) uint8, sentences with a newline after each, which ends at ends_S (S,) int64

@@ -15,11 +15,12 @@ from mgpu_ngram.core.bags.topic_model import TopicModel
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.lda.documents import to_bag
 from mgpu_ngram.engine.lda.held_out import hold_out
-from mgpu_ngram.engine.lda.metrics import UNITS, complete, document_ranges
+from mgpu_ngram.engine.lda.metrics import complete, document_ranges
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, entries, fold_in, lay_out_rows
 from mgpu_ngram.kernels.lda.layout import repeat
+from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
 
 TOKEN_TOPICS = 300e6  # tokens x topics that 2 CPU cores infer in a second, rounded down
 T = TypeVar("T")

@@ -13,6 +13,7 @@ import numpy as np
 
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import BlockChecksums, TextBlock, read_blocks
+from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.memory.device import pinned_buffer
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 
@@ -26,7 +27,7 @@ def device_blocks(
     halo: int,
     device: str,
     threads: int,
-    checksums: list | None,
+    checksums: list[PartCrc] | None,
     watch: Stopwatch,
 ) -> Iterator[tuple[TextBlock, Any]]:
     """Yield each block of a chunk and its bytes on the device. The bytes are valid until the next block.
@@ -81,8 +82,8 @@ class _Ring:
         """
         import cupy
 
-        filled: queue.Queue = queue.Queue()
-        free: queue.Queue = queue.Queue()
+        filled: queue.Queue[Any] = queue.Queue()
+        free: queue.Queue[Any] = queue.Queue()
         for slot in range(RING_SLOTS):
             free.put((slot, self.done))
         stop = threading.Event()

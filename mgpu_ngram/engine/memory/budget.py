@@ -243,7 +243,7 @@ def _pool() -> Any:
 
 _limits = _PoolLimits()
 _working_alone = threading.Lock()
-_held: weakref.WeakSet = weakref.WeakSet()
+_held: weakref.WeakSet[Any] = weakref.WeakSet()
 _holding = threading.Lock()  # tasks of a process are threads; a set must not grow while another thread reads it
 
 

@@ -90,7 +90,7 @@ def _pack(first_P, address_P, size_P, first, last, out):
             break
         a, b = max(first, first_P[p]), min(last, first_P[p] + size_P[p])
         if a < b:
-            copy_from(out, a - first, address_P[p] + a - first_P[p], b - a)  # type: ignore[call-arg]
+            copy_from(out, a - first, address_P[p] + a - first_P[p], b - a)
 
 
 def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int = 1) -> None:
@@ -127,10 +127,10 @@ def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int 
         list(pool.map(lambda part: use(part[0], flat[slice(*part)]), _slices(len(flat), COPY_SLICE_BYTES)))
 
 
-def _copy_in_slices(source: Any, target: np.ndarray, copy: Callable) -> None:
+def _copy_in_slices(source: Any, target: np.ndarray, copy: Callable[..., Any]) -> None:
     """Call copy(stream, pinned buffer, device slice, host slice) for all slices, in several threads."""
 
-    def copy_each(slices: Sequence[tuple], stream: Any, pinned: np.ndarray) -> None:
+    def copy_each(slices: Sequence[tuple[Any, ...]], stream: Any, pinned: np.ndarray) -> None:
         for a, b in slices:
             copy(stream, pinned.view(target.dtype)[: len(b)], a, b)
 
@@ -163,7 +163,9 @@ class _Way:
 _to_device, _to_host = _Way(), _Way()
 
 
-def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int = COPY_THREADS) -> None:
+def _in_threads(
+    way: _Way, fn: Callable[..., Any], slices: Sequence[tuple[Any, ...]], threads: int = COPY_THREADS
+) -> None:
     """Call fn(slices, stream, pinned buffer) in several threads, each with neighbouring slices.
 
     Neighbouring, because a file is locked for other threads while a thread writes to it.

@@ -42,7 +42,7 @@ def block_allocator() -> Callable[[int], Any]:
         if not ending():
             torch.cuda.caching_allocator_delete(address)
 
-    return cuda.PythonFunctionAllocator(allocate, free).malloc  # type: ignore[no-any-return]
+    return cuda.PythonFunctionAllocator(allocate, free).malloc
 
 
 def cached_bytes() -> int:

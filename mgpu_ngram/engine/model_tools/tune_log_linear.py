@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.models.arpa import ZERO_LOG10
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.memory.device import device_of, to_device
-from mgpu_ngram.engine.model_tools.backoff_nodes import ZERO_LOG10, BackoffNodes
+from mgpu_ngram.engine.model_tools.backoff_nodes import BackoffNodes
 from mgpu_ngram.engine.model_tools.mix import Tuned, open_mixture, spread
 from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.dispatch import array_module

@@ -343,5 +343,5 @@ def _pack(data, begin, stride, values):
     """Put values[i], of 57 bits at most, into the bits of data from bit begin + i * stride on, which are 0."""
     for i in range(len(values)):
         at = begin + i * stride
-        word = load_u64(data, at >> 3) | values[i] << uint64(at & 7)  # type: ignore[call-arg]
-        store_u64(data, at >> 3, word)  # type: ignore[call-arg]
+        word = load_u64(data, at >> 3) | values[i] << uint64(at & 7)
+        store_u64(data, at >> 3, word)

@@ -81,7 +81,7 @@ def sort_part(
         out, ends_N = np.empty(size, np.uint8), np.empty(len(order_N), np.int64)
         arrays = lines.data, lines.spans_N9, order_N, score_NM, total_N
         of_leads = read_only(leads.offsets_V), read_only(leads.data)
-        _write_lines(*map(read_only, arrays), of_leads, out, ends_N)  # type: ignore[call-arg]
+        _write_lines(*map(read_only, arrays), of_leads, out, ends_N)
         data = out[: ends_N[-1]]
     total_N = total_N[order_N]
 

@@ -42,7 +42,7 @@ def word_lines(text: TextScores, total_S: np.ndarray, oovs_S: np.ndarray) -> byt
     totals = read_only(total_S), read_only(oovs_S)
     most = len(text.text_B) + len(text.codes_T) * (_FIELD_BYTES + len(_END)) + len(total_S) * _TOTAL_BYTES
     out = np.empty(most, np.uint8)
-    end = _write_lines(*map(read_only, arrays), totals, text.end, out)  # type: ignore[call-arg]
+    end = _write_lines(*map(read_only, arrays), totals, text.end, out)
     return out[:end].tobytes()
 
 
@@ -58,8 +58,8 @@ def spell_words(text: TextScores) -> tuple[np.ndarray, np.ndarray]:
     end_T = np.empty(len(text.positions_T), np.int64)
     end = _END if text.end >= 0 else _END[:0]
     arrays = read_only(text.text_B), read_only(text.positions_T), read_only(end), end_T
-    data = np.empty(_spell(*arrays, np.empty(0, np.uint8)), np.uint8)  # type: ignore[call-arg]
-    _spell(*arrays, data)  # type: ignore[call-arg]
+    data = np.empty(_spell(*arrays, np.empty(0, np.uint8)), np.uint8)
+    _spell(*arrays, data)
     return end_T, data
 
 
