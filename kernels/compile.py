@@ -31,7 +31,7 @@ _sources: dict[int, frozenset[str]] = {}  # source files of each Numba object, b
 class Lazy:
     """A Python function that becomes an object of Numba when it is first used."""
 
-    def __init__(self, fn: Callable, build: Callable[[frozenset[str]], Any]):
+    def __init__(self, fn: Callable[..., Any], build: Callable[[frozenset[str]], Any]):
         """`build` makes the object of Numba, given the source files that its machine code depends on."""
         functools.update_wrapper(self, fn)
         self._fn, self._build = fn, build
@@ -65,10 +65,10 @@ class Lazy:
         return getattr(self.built(), name)
 
 
-def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
+def njit(cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator like `numba.njit` with these options, which imports Numba and compiles at the first call."""
 
-    def decorate(fn: Callable) -> Any:
+    def decorate(fn: Callable[..., Any]) -> Any:
         return Lazy(fn, lambda sources: _dispatcher(fn, sources, cache, options))
 
     return decorate
@@ -95,7 +95,7 @@ def import_early() -> None:
     threading.Thread(target=load, daemon=True).start()
 
 
-def intrinsic(fn: Callable) -> Any:
+def intrinsic(fn: Callable[..., Any]) -> Any:
     """As `numba.extending.intrinsic`, which is imported when a compiled function first needs the intrinsic."""
 
     def build(_: frozenset[str]) -> Any:
@@ -106,7 +106,7 @@ def intrinsic(fn: Callable) -> Any:
     return Lazy(fn, build)
 
 
-def _dispatcher(fn: Callable, sources: frozenset[str], cache: bool, options: dict[str, Any]) -> Any:
+def _dispatcher(fn: Callable[..., Any], sources: frozenset[str], cache: bool, options: dict[str, Any]) -> Any:
     import numba
 
     from .numba_private import cached_njit
@@ -146,7 +146,7 @@ def _follow_compilations() -> None:
     """Let Numba announce the first compilation of a function of this package, and look for an interrupt in each."""
     from .numba_private import on_compilation
 
-    def react(fn: Callable) -> None:
+    def react(fn: Callable[..., Any]) -> None:
         if str(fn.__module__).startswith(f"{PACKAGE}."):
             announce(COMPILING_CPU)
 

@@ -18,7 +18,7 @@ def on_gpu(array: Any) -> bool:
     return hasattr(array, "__cuda_array_interface__")
 
 
-def pick(cpu: Callable, cuda: Callable, **arrays: Any) -> Callable:
+def pick(cpu: Callable[..., Any], cuda: Callable[..., Any], **arrays: Any) -> Callable[..., Any]:
     """Return `cpu` or `cuda`, depending on the place of `arrays` (None is skipped).
 
     Raises TypeError, which names the place of each array, unless all arrays are in one place.

@@ -29,7 +29,7 @@ def configured_folder() -> str:
     return _settings.get("CACHE_DIR") or ""
 
 
-def cached_njit(fn: Callable, folder: Path, options: dict[str, Any]) -> Any:
+def cached_njit(fn: Callable[..., Any], folder: Path, options: dict[str, Any]) -> Any:
     """Return `numba.njit(**options)(fn)` with its machine code kept in `folder`.
 
     Replaces numba.njit(cache=True), which has one folder for all functions. That also imports modules that only
@@ -102,7 +102,7 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def on_compilation(react: Callable[[Callable], None], step: Callable[[], None]) -> None:
+def on_compilation(react: Callable[[Callable[..., Any]], None], step: Callable[[], None]) -> None:
     """Call `react` with each Python function that Numba starts to compile, and `step` before each step of compilations.
     An exception of `step` ends the compilation. If Numba lacks these events, neither is called.
 

@@ -12,7 +12,7 @@ from ..intrinsics import load_u64
 def load_8(text, i):
     """Return the bytes from i on as a little-endian uint64: 8 bytes, or fewer at the end of the text."""
     if i + 8 <= len(text):
-        return load_u64(text, i)  # type: ignore[call-arg]
+        return load_u64(text, i)
     chunk = uint64(0)
     for k in range(len(text) - i):
         chunk |= uint64(text[i + k]) << uint64(8 * k)

@@ -42,11 +42,11 @@ def _cpu(text_B, positions_T, tokens_T, offsets_V, data):
             continue
         v = np.int64(tokens_T[t]) - 1
         at, start, end = np.int64(positions_T[t]), offsets_V[v], offsets_V[v + 1]
-        while end - start > 8 and at + 8 <= B and load_u64(text_B, at) == load_u64(data, start):  # type: ignore[call-arg]
+        while end - start > 8 and at + 8 <= B and load_u64(text_B, at) == load_u64(data, start):
             at, start = at + 8, start + 8
         if end - start <= 8 and at + 8 <= B and start + 8 <= len(data):  # most words: no loop
             unused = uint64(8 * (8 - end + start))
-            differing = load_u64(text_B, at) ^ load_u64(data, start)  # type: ignore[call-arg]
+            differing = load_u64(text_B, at) ^ load_u64(data, start)
             if end > start and differing << unused == 0:
                 at, start = at + end - start, end
         while start < end and at < B and text_B[at] == data[start]:

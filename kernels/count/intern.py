@@ -75,8 +75,8 @@ def _insert(hash_T, begin, keys_C, ids_C, V, tokens_T):
     for t in range(begin, len(hash_T)):
         h = hash_T[t]
         ahead = hash_T[min(t + PREFETCHED_TOKENS, len(hash_T) - 1)] & mask
-        prefetch(keys_C, np.int64(ahead))  # type: ignore[call-arg]
-        prefetch(ids_C, np.int64(ahead))  # type: ignore[call-arg]
+        prefetch(keys_C, np.int64(ahead))
+        prefetch(ids_C, np.int64(ahead))
         if h == 0:
             continue
         slot = h & mask

@@ -145,7 +145,7 @@ def pack_page(high_R, low_R, shift, mask, less, page_B):
             some = uint64(0)
             for i in range(part * PART, (part + 1) * PART):
                 some |= difference_P[i]
-            width = uint64(64) - uint64(leading_zeros(some)) if some else uint64(0)  # type: ignore[call-arg]
+            width = uint64(64) - uint64(leading_zeros(some)) if some else uint64(0)
             page_B[widths + part] = uint8(width)
             at = _pack_part(difference_P, part * PART, width, page_B, at)
     return at, least, most
@@ -173,12 +173,12 @@ def _pack_part(difference_P, first, width, page_B, at):
             held |= difference_P[i] << bits
             bits += width
             if bits >= uint64(64):
-                store_u64(page_B, at, held)  # type: ignore[call-arg]
+                store_u64(page_B, at, held)
                 at += 8
                 bits -= uint64(64)
                 held = difference_P[i] >> (width - bits) if bits else uint64(0)
     if bits:  # 32
-        store_u64(page_B, at, held)  # type: ignore[call-arg]
+        store_u64(page_B, at, held)
         at += 4
     return at
 

@@ -149,7 +149,7 @@ def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
     for r in range(first, R):
         if r + AHEAD < R:
             for n in range(max(N - FETCHED, 0), N):
-                prefetch(slots, min(SLOT * np.int64(ids_NR[n, r + AHEAD]), len(slots) - 1))  # type: ignore[call-arg]
+                prefetch(slots, min(SLOT * np.int64(ids_NR[n, r + AHEAD]), len(slots) - 1))
         begin, shared = at, 0
         while share and r and shared < N - 1 and ids_NR[shared, r] == ids_NR[shared, r - 1]:
             shared += 1
@@ -157,7 +157,7 @@ def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
             v = np.int64(ids_NR[n, r])
             last, length = uint64(0), np.int64(SLOT - 1)
             if SLOT * v < len(slots):
-                last = load_u64(slots, SLOT * v + 8)  # type: ignore[call-arg]
+                last = load_u64(slots, SLOT * v + 8)
                 length = np.int64(last >> uint64(56))
             held = length < SLOT - 1
             if not held:
@@ -171,8 +171,8 @@ def _join(ids_NR, words, limit_bytes, share, texts, done, ends_N1):
             if at + length + 2 * SLOT > len(data):
                 return False
             if held:  # the next word overwrites the bytes after the space
-                store_u64(data, at, load_u64(slots, SLOT * v))  # type: ignore[call-arg]
-                store_u64(data, at + 8, last)  # type: ignore[call-arg]
+                store_u64(data, at, load_u64(slots, SLOT * v))
+                store_u64(data, at + 8, last)
             else:
                 for i in range(length):
                     data[at + i] = data_V[offsets_V[v] + i]

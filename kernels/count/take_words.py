@@ -36,16 +36,16 @@ def _cpu(offsets_V, data, rows_R):
     R = len(rows_R)
     offsets_R, starts_R = np.zeros(R + 1, np.int64), np.empty(R, np.int64)
     for r in range(R):
-        prefetch(offsets_V, rows_R[min(r + AHEAD, R - 1)])  # type: ignore[call-arg]
+        prefetch(offsets_V, rows_R[min(r + AHEAD, R - 1)])
         starts_R[r] = offsets_V[rows_R[r]]
         offsets_R[r + 1] = offsets_R[r] + offsets_V[rows_R[r] + 1] - starts_R[r]
     data_R = np.empty(offsets_R[R], np.uint8)
     whole, room = len(data) - 8, len(data_R) - 8
     for r in range(R):
-        prefetch(data, starts_R[min(r + AHEAD, R - 1)])  # type: ignore[call-arg]
+        prefetch(data, starts_R[min(r + AHEAD, R - 1)])
         start, to, end = starts_R[r], offsets_R[r], offsets_R[r + 1]
         while to < end and start <= whole and to <= room:  # what is copied beyond the word is overwritten
-            store_u64(data_R, to, load_u64(data, start))  # type: ignore[call-arg]
+            store_u64(data_R, to, load_u64(data, start))
             start, to = start + 8, to + 8
         for i in range(end - to):
             data_R[to + i] = data[start + i]

@@ -52,7 +52,7 @@ def row_products(x_RX: np.ndarray, weight: Panels, bias_Y: np.ndarray | None = N
     return out_RY
 
 
-def _tile(rows: int) -> Callable:
+def _tile(rows: int) -> Callable[..., Any]:
     """Return a compiled function that sets tile_RC to the products of `rows` rows from r on, or fewer, and a panel.
 
     Its loop is written in LLVM's language, because Numba does not keep sums in registers.
@@ -66,7 +66,7 @@ def _tile(rows: int) -> Callable:
     return intrinsic(tile)
 
 
-def _code_of_tile(rows: int) -> Callable:
+def _code_of_tile(rows: int) -> Callable[..., Any]:
     """Return the function that writes the code of `_tile`."""
     from llvmlite import binding, ir
 

@@ -46,9 +46,9 @@ def _cpu(word_R, history_R, word_M, first_L1, suffix_M):
     for r in range(R):
         far, near = r + 2 * PREFETCHED_HISTORIES, r + PREFETCHED_HISTORIES
         if far < R:
-            prefetch(first_L1, int64(suffix_M[history_R[far]]))  # type: ignore[call-arg]
+            prefetch(first_L1, int64(suffix_M[history_R[far]]))
         if near < R:
-            prefetch(word_M, int64(first_L1[suffix_M[history_R[near]]]))  # type: ignore[call-arg]
+            prefetch(word_M, int64(first_L1[suffix_M[history_R[near]]]))
         word = word_R[r]
         if int64(history_R[r]) != history:
             history = int64(history_R[r])

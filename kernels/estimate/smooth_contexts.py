@@ -91,7 +91,7 @@ def _typed(rule: Rule) -> Rule:
     """Return a rule whose fields have the same types as those of all rules: Numba compiles for each combination."""
     numbers = {name: float(getattr(rule, name)) for name in ("shift", "per_word", "added", "lower")}
     masses_K: Any = np.array(rule.masses, np.float64)
-    return rule._replace(masses=masses_K, reserves=bool(rule.reserves), words=int(rule.words), **numbers)  # type: ignore[arg-type]
+    return rule._replace(masses=masses_K, reserves=bool(rule.reserves), words=int(rule.words), **numbers)
 
 
 @njit(nogil=True, cache=True)

@@ -62,7 +62,7 @@ class WordLookup(NamedTuple):
     slots_C: Any
 
 
-def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: WordLookup) -> tuple:
+def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: WordLookup) -> tuple[Any, ...]:
     """Return (codes_T, failed_S): the codes of the pieces of all sentences, with a 0 after each sentence.
 
     text_B    (B,) uint8, from `piece_text`

@@ -34,7 +34,7 @@ def _cpu(text_B, ends_S, ascii_S):
     i = 0
     for s in range(len(ends_S)):
         first, end = i, ends_S[s]
-        while i + 8 <= end and not load_u64(text_B, i) & HIGH_BITS:  # type: ignore[call-arg]
+        while i + 8 <= end and not load_u64(text_B, i) & HIGH_BITS:
             i += 8
         while i < end and text_B[i] < 0x80:
             i += 1

@@ -32,7 +32,7 @@ class CharacterMap(NamedTuple):
     data: Any
 
 
-def normalize_text(text_B: Any, ends_D: Any, characters: CharacterMap, by_line: bool, strip: bool) -> tuple:
+def normalize_text(text_B: Any, ends_D: Any, characters: CharacterMap, by_line: bool, strip: bool) -> tuple[Any, ...]:
     """Return (text_B, sentences_D, failed_D): the sentences of all texts with a newline after each.
 
     text_B   (B,) uint8, texts in UTF-8 one after the other, B < 2**32

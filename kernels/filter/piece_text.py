@@ -37,7 +37,7 @@ class PieceRules(NamedTuple):
     flags: int
 
 
-def piece_text(text_B: Any, ends_S: Any, rules: PieceRules) -> tuple:
+def piece_text(text_B: Any, ends_S: Any, rules: PieceRules) -> tuple[Any, ...]:
     """Return (text_B, ends_S, failed_S): the normalised sentences, one after the other.
 
     text_B  (B,) uint8, sentences in UTF-8, a newline after each, B < 2**32

@@ -68,7 +68,7 @@ def _cpu(text_B, positions_T, slots_C, offsets_V, data):
                     stop -= 1
                 held[k, 0], held[k, 1], held[k, 2], h = held_bytes(text_B, start, stop)
                 held[k, 3] = h
-                prefetch(slots_C, np.int64(home_slot(h, slots_C)))  # type: ignore[call-arg]
+                prefetch(slots_C, np.int64(home_slot(h, slots_C)))
             stops[k] = stop
         for k in range(words):
             start, stop = np.int64(positions_T[base + k]), stops[k]

@@ -83,7 +83,7 @@ def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
                     asked += np.int64(filters[a] >> bit & uint64(1)) & np.int64(word >= 0)
             for a in range(asked):
                 slots[a], tags[a] = edge_home(table, nodes[a], words[a])
-                prefetch(numbers, np.int64(slots[a] << uint64(1)))  # type: ignore[call-arg]
+                prefetch(numbers, np.int64(slots[a] << uint64(1)))
             for i in range(size):
                 met[k, ahead + i] = NOT_MET
             walks, fars = 0, 0
@@ -104,7 +104,7 @@ def _score(table, numbers, values, values_V4, order, begin, end, codes_T):
                 far[fars] = a
                 fars += np.int64((stored > tag) & (next_stored > tag + step))
             for b in range(fars):
-                prefetch(numbers, np.int64((slots[far[b]] + uint64(2)) << uint64(1)))  # type: ignore[call-arg]
+                prefetch(numbers, np.int64((slots[far[b]] + uint64(2)) << uint64(1)))
             for b in range(fars):
                 a = far[b]
                 slot = probe_edges(table, slots[a] + uint64(2), tags[a] + step + step)

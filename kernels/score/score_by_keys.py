@@ -80,7 +80,7 @@ def _score(tables_U, values_U, slots_N, rest, begin, end, codes_T):
         size, open = min(BATCH, T - base), 0
         for i in range(size):
             word = np.int64(codes_T[base + i]) - 1 if codes_T[base + i] else end
-            prefetch(tables_U, single * max(word, 0))  # type: ignore[call-arg]
+            prefetch(tables_U, single * max(word, 0))
         for i in range(size):
             word = np.int64(codes_T[base + i]) - 1 if codes_T[base + i] else end
             matched[i + 1] = 0
@@ -100,7 +100,7 @@ def _score(tables_U, values_U, slots_N, rest, begin, end, codes_T):
                     key = longer_key(keys[a], word)
                     tokens[asked], keys[asked], slots[asked] = tokens[a], key, np.int64(key % table)
                     goes_on[asked] = code != 0
-                    prefetch(tables_U, start + stride * slots[asked])  # type: ignore[call-arg]
+                    prefetch(tables_U, start + stride * slots[asked])
                     asked += 1
             open = 0
             for a in range(asked):

@@ -115,7 +115,7 @@ def _cpu(index, values, order, begin, end, codes_T):
             node = np.int64(code) - 1 if code else begin
             met[0, ahead + i], nodes[walks], starts[walks] = node, node, i
             goes_on = (node >= 0) & (node < M)
-            prefetch(first_child_M, node if goes_on else 0)  # type: ignore[call-arg]
+            prefetch(first_child_M, node if goes_on else 0)
             walks += np.int64(goes_on)
         for k in range(1, order):
             asked = 0
@@ -131,7 +131,7 @@ def _cpu(index, values, order, begin, end, codes_T):
                     first, last = np.uint64(firsts[a]), np.uint64(firsts[a] + sizes[a] - 1)
                     low, high = narrowed_range(samples, sample_starts, np.uint64(fanout), first, last, words[a])
                     firsts[a], sizes[a] = low, high - low + 1
-                prefetch(word_G, firsts[a] + (sizes[a] >> 1))  # type: ignore[call-arg]
+                prefetch(word_G, firsts[a] + (sizes[a] >> 1))
             longest = 1
             for a in range(asked):
                 longest = max(longest, sizes[a])
@@ -140,7 +140,7 @@ def _cpu(index, values, order, begin, end, codes_T):
                     half = sizes[a] >> 1
                     firsts[a] += half if word_G[firsts[a] + half] <= words[a] else 0
                     sizes[a] -= half
-                    prefetch(word_G, firsts[a] + (sizes[a] >> 1))  # type: ignore[call-arg]
+                    prefetch(word_G, firsts[a] + (sizes[a] >> 1))
                 longest -= longest >> 1
             for i in range(size):
                 met[k, ahead + i] = -1
@@ -151,7 +151,7 @@ def _cpu(index, values, order, begin, end, codes_T):
                 met[k, ahead + start] = child if found else -1
                 nodes[walks], starts[walks] = child, start
                 goes_on = found & (child < M) & (codes_T[base + start + k] != 0)
-                prefetch(first_child_M, child if goes_on else 0)  # type: ignore[call-arg]
+                prefetch(first_child_M, child if goes_on else 0)
                 walks += np.int64(goes_on)
         for is_sum in range(2):  # first prefetch the values
             for i in range(size):
@@ -163,7 +163,7 @@ def _cpu(index, values, order, begin, end, codes_T):
                     node = met[matched, column - matched]
                     matched += 1
                 if not is_sum:
-                    prefetch(prob_G, node)  # type: ignore[call-arg]
+                    prefetch(prob_G, node)
                 else:
                     prob_T[t], order_T[t] = _value(prob_G, words_V2, centers, node, matched, 0), matched
                 longest = ahead if t > 0 and codes_T[t - 1] else min(ahead, 1)  # words before t in its sentence
@@ -172,7 +172,7 @@ def _cpu(index, values, order, begin, end, codes_T):
                     if node < 0:
                         break
                     if not is_sum:
-                        prefetch(backoff_M, node)  # type: ignore[call-arg]
+                        prefetch(backoff_M, node)
                     else:
                         prob_T[t] += _value(backoff_M, words_V2, centers, node, m, 1)
         for k in range(order):

@@ -61,7 +61,7 @@ class EdgeTable(NamedTuple):
 def edge_home(table, node, word):
     """Return (the first slot that (node, word) may be in, its tag there); as in include/edges.cuh."""
     x = scramble(uint64(node) << uint64(table.word_bits) | uint64(word), table.key_bits) << uint64(64 - table.key_bits)
-    slot = multiply_high(x, uint64(table.buckets)) << uint64(1)  # type: ignore[call-arg]
+    slot = multiply_high(x, uint64(table.buckets)) << uint64(1)
     return slot, ~(x * uint64(table.buckets)) >> uint64(64 - table.check_bits)
 
 

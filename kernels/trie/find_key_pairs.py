@@ -164,7 +164,7 @@ def _find_pairs(begin, end, suffixes, histories, place):
                     for h in range(ends[tile], ends[tile + 1], 64):
                         hits = _hits(base, term_H, h, min(h + 64, ends[tile + 1]), tile_bits, bits, filter)
                         while hits:
-                            j = h + trailing_zeros(hits)  # type: ignore[call-arg]
+                            j = h + trailing_zeros(hits)
                             hits &= hits - uint64(1)
                             key = base ^ term_H[j]
                             slot = _slot_of(key, keys_C, tile_bits, bits, table)
