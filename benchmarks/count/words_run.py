@@ -7,7 +7,7 @@ import shutil
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -140,7 +140,7 @@ def _run_unwritten(path: Path) -> float:
         executor.close()
 
 
-def _check(path: Path, counters: list[Counter]) -> None:
+def _check(path: Path, counters: list[Counter[Any]]) -> None:
     """Distinct and total counts of every order, and rows from all over it, are Counter's."""
     counts = read_counts(path)
     for n, counter in enumerate(counters, 1):

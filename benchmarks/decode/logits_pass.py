@@ -150,7 +150,14 @@ def _pass_row(suite: Suite, logits_RV: Any, k: int, sizes: str, target: float | 
 
 
 def _peer(
-    suite: Suite, name: str, sizes: str, call: Callable[[], Pair], score_of: Callable, k: int, halves: bool, how: dict
+    suite: Suite,
+    name: str,
+    sizes: str,
+    call: Callable[[], Pair],
+    score_of: Callable[..., Any],
+    k: int,
+    halves: bool,
+    how: dict[str, Any],
 ) -> Row:
     tolerance = PEER_TOLERANCE if halves else TOLERANCE
     return run_on_device(

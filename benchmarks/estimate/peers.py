@@ -25,7 +25,7 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.trie.build import build_trie
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate_job
-from mgpu_ngram.jobs.estimate.run import EstimateConfig
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
 
 TOKENS = 20_000_000  # at most: lmplz takes seconds for each million
 MEMORY = ("50%", "1G")  # lmplz's -S: with little text it is faster with less

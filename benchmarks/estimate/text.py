@@ -25,7 +25,8 @@ from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as job
 from mgpu_ngram.jobs.estimate.assemble import Estimate
-from mgpu_ngram.jobs.estimate.run import EstimateConfig, EstimateResult
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.estimate.run import EstimateResult
 from mgpu_ngram.stages.run_file import ClusterConfig
 
 TARGET = 750e6  # tokens/s on one H200

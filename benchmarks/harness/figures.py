@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -20,7 +21,9 @@ def save(rows: Sequence[Row], folder: Path, name: str) -> None:
     plt.close()
 
 
-def draw_each(rows: Sequence[Row], folder: Path, bench: str, figures: Mapping[str, tuple[str, Callable]]) -> None:
+def draw_each(
+    rows: Sequence[Row], folder: Path, bench: str, figures: Mapping[str, tuple[str, Callable[..., Any]]]
+) -> None:
     """Draw BENCH_NAME_DEVICE.png of each figure that has rows.
 
     figures  name -> (beginning of the rows' kernel, function that draws these rows)

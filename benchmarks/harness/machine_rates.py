@@ -16,7 +16,8 @@ from mgpu_ngram.benchmarks.harness.cuda_source import compiled
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.benchmarks.harness.timing import BUDGET_SECONDS, MAX_RUNS, MIN_RUNS, measure
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.models.distributions import CHUNK_BYTES, write_at
+from mgpu_ngram.core.models.distributions import CHUNK_BYTES
+from mgpu_ngram.core.storage.output import write_at
 from mgpu_ngram.kernels.launch import grid_for, launch
 
 

@@ -115,7 +115,7 @@ def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: in
     cores = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(cores) as pool, open(path, "wb") as file:
         spans = _spans(tokens)
-        waiting: deque = deque()
+        waiting: deque[Any] = deque()
         while True:
             waiting.extend(pool.submit(spell, *span) for span in itertools.islice(spans, 2 * cores - len(waiting)))
             if not waiting:

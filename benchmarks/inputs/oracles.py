@@ -31,9 +31,9 @@ def python_loop(text: bytes, n: int) -> dict[str, int]:
     return counts
 
 
-def count_lines(lines: Iterable[bytes], order: int) -> list[Counter]:
+def count_lines(lines: Iterable[bytes], order: int) -> list[Counter[Any]]:
     """Return a Counter of word n-grams for each order 1..order."""
-    counters: list[Counter] = [Counter() for _ in range(order)]
+    counters: list[Counter[Any]] = [Counter() for _ in range(order)]
     for line in lines:
         words = line.split()
         for n, counter in enumerate(counters, 1):
@@ -108,7 +108,7 @@ def kneser_ney(
 
     fallback  discounts of orders for which none can be computed
     """
-    raw: dict[int, Counter] = {n: Counter() for n in range(1, order + 1)}
+    raw: dict[int, Counter[Any]] = {n: Counter() for n in range(1, order + 1)}
     for words in sentences:
         marked = (b"<s>", *words, b"</s>")
         for n, counter in raw.items():
@@ -121,7 +121,7 @@ def kneser_ney(
             count = Counter(longer[1:] for longer in raw[n + 1])
             count.update({ngram: c for ngram, c in raw[n].items() if n > 1 and ngram[0] == b"<s>"})
         discounts = _discounts(Counter(count.values()), fallback)
-        total: Counter = Counter()
+        total: Counter[Any] = Counter()
         left: defaultdict[tuple[bytes, ...], float] = defaultdict(float)
         for ngram, c in count.items():
             total[ngram[:-1]] += c
@@ -138,7 +138,7 @@ def kneser_ney(
     return model
 
 
-def _discounts(counts_of_counts: Counter, fallback: Sequence[float]) -> list[float]:
+def _discounts(counts_of_counts: Counter[Any], fallback: Sequence[float]) -> list[float]:
     """Of counts 0, 1, 2, and 3 or more."""
     n1, n2, n3, n4 = (counts_of_counts[j] for j in range(1, 5))
     if not n1 or not n2 or not n3:

@@ -40,7 +40,7 @@ def quoted(text: str, results: str | Path) -> str:
     Raises InputError for a reference that names no row, several rows, or a field that the row lacks.
     """
 
-    def write(mark: re.Match) -> str:
+    def write(mark: re.Match[str]) -> str:
         begin, kind, reference, _, end = mark.groups()
         names = [name.strip() for name in reference.split(";")]
         between = {"row": _figure, "table": _table, "papers": _papers}[kind](names, Path(results))

@@ -37,7 +37,7 @@ def main(module: str, path: str, text: str) -> None:
         lines = file.read().splitlines()
     words = [word for line in lines for word in line.split()][:LOOKED_UP_WORDS]
 
-    def walk(score_word: Callable) -> None:
+    def walk(score_word: Callable[..., Any]) -> None:
         state, after = kenlm.State(), kenlm.State()
         model.BeginSentenceWrite(state)
         for word in words:

@@ -103,7 +103,7 @@ def parameters(subject: Subject) -> list[tuple[Any, Index, dict[str, int]]]:
     return [(score_by_edges, of_edges(table, trie.order), for_edges), (score_tokens, tree(trie), for_tree)]
 
 
-def compiler(values: dict[str, int]) -> Callable:
+def compiler(values: dict[str, int]) -> Callable[..., Any]:
     """Compile as `kernels.launch.kernel` does, with numbers in the source."""
 
     @cache

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib import pyplot as plt
 
@@ -39,7 +40,7 @@ def _curves(rows: Sequence[Row], letter: str) -> None:
         plt.plot(*zip(*found, strict=True), "o-", label=f"{kernel.split(' ', 1)[1]}, here")
 
 
-def _published(curves: dict[str, dict]) -> None:
+def _published(curves: Mapping[str, Mapping[Any, float]]) -> None:
     for (label, points), style in zip(curves.items(), ("s--", "^--", "v--"), strict=True):
         plt.plot(list(points), list(points.values()), style, color="grey", label=label)
 

@@ -21,7 +21,8 @@ from mgpu_ngram.engine.score.replica import Replica
 from mgpu_ngram.engine.trie.build import edges_of
 from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, ScoreResult, open_inputs, score
+from mgpu_ngram.jobs.score.config import ScoreConfig
+from mgpu_ngram.jobs.score.run import Printing, ScoreResult, open_inputs, score
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import to_host
 
