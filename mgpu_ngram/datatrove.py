@@ -39,7 +39,7 @@ class PerplexityFilter(BaseFilter):
 
     def __init__(
         self,
-        model: str | os.PathLike,
+        model: str | os.PathLike[str],
         exclusion_writer: DiskWriter | None = None,
         batch_size: int = BATCH_DOCUMENTS,
         device: str = "auto",

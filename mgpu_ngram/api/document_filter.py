@@ -55,7 +55,7 @@ class DocumentFilter:
     cannot be used.
     """
 
-    def __init__(self, model: str | os.PathLike, device: str = "auto", threads: int = 1, **options: Any):
+    def __init__(self, model: str | os.PathLike[str], device: str = "auto", threads: int = 1, **options: Any):
         for name in FILE_SETTINGS:
             if name in options:
                 raise InputError(f"{name} is for files; leave it out, or give paths and output=FOLDER")

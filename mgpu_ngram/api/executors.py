@@ -55,7 +55,7 @@ def describe_cluster(
 
 def client_executor(client: Any, device: str = "auto") -> Executor:
     """Return an executor around a user's `distributed.Client`; device "auto" is the device of its workers."""
-    from mgpu_ngram.cluster.dask import DaskExecutor
+    from mgpu_ngram.cluster.dask_executor import DaskExecutor
 
     if not hasattr(client, "submit"):
         raise InputError(f"client is {client!r} but must be a distributed.Client, such as Client({client!r})")

@@ -111,6 +111,7 @@ def estimate_arrays(
     from mgpu_ngram.core.counts.srilm_counts import SrilmCounts
     from mgpu_ngram.core.inputs.corpus import open_corpus
     from mgpu_ngram.jobs.estimate import run as estimate_job
+    from mgpu_ngram.jobs.estimate.config import EstimateConfig
 
     for name, why in {"name": "jobs of a YAML file", "format": "files", "verbose_header": "ARPA files"}.items():
         if name in options:
@@ -120,7 +121,7 @@ def estimate_arrays(
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     is_counted = isinstance(source, (Counts, SrilmCounts))
     which = {"counts": str(source.path)} if is_counted else {"corpus": ["given"]}
-    config = fill(estimate_job.EstimateConfig, {**which, "order": order, **given}, "estimate")
+    config = fill(EstimateConfig, {**which, "order": order, **given}, "estimate")
     limits = fill(MemoryConfig, memory or {}, "memory")
     executor = executor_of(device, client)
     folder = scratch_folder()
@@ -165,16 +166,18 @@ def score(
     RunError if the run fails.
     """
     from mgpu_ngram.core.inputs.corpus import open_corpus
+    from mgpu_ngram.core.models.model_file import identify
     from mgpu_ngram.jobs.score import run as score_job
+    from mgpu_ngram.jobs.score.config import ScoreConfig
 
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FILE")
     check_path(model, "model")
-    config = fill(score_job.ScoreConfig, {"model": str(model), "text": [], "verify": verify, **options}, "score")
+    config = fill(ScoreConfig, {"model": str(model), "text": [], "verify": verify, **options}, "score")
     if output is not None:
         check_path(output, "output")
         score_job.check_file(output, overwrite)
-    score_job.identify(config.model)
+    identify(config.model)
     executor = executor_of(device, client)
     try:
         inputs = open_corpus(text, text_column=config.text_column)

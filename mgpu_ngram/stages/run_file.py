@@ -66,11 +66,11 @@ class RunConfig:
 @dataclass(frozen=True)
 class _Document:
     output: str  # local folder; each job writes its own folder in it
-    jobs: list[dict]  # jobs in the order of the run; each has one key, its stage
-    cluster: dict = field(default_factory=dict)  # where tasks run
-    memory: dict = field(default_factory=dict)  # memory that the run may use
+    jobs: list[dict[str, Any]]  # jobs in the order of the run; each has one key, its stage
+    cluster: dict[str, Any] = field(default_factory=dict)  # where tasks run
+    memory: dict[str, Any] = field(default_factory=dict)  # memory that the run may use
     checkpoint_seconds: float = CHECKPOINT_SECONDS  # interval between saves of finished work; 0: after each chunk
-    dask: dict = field(default_factory=dict)  # settings of Dask, by keys with dots
+    dask: dict[str, Any] = field(default_factory=dict)  # settings of Dask, by keys with dots
 
     def __post_init__(self) -> None:
         check_checkpoint_seconds(self.checkpoint_seconds)
@@ -108,7 +108,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     return RunConfig(Path(filled.output), jobs, cluster, memory, filled.checkpoint_seconds, filled.dask)
 
 
-def _job(job: dict, where: str) -> tuple[str, Settings]:
+def _job(job: dict[str, Any], where: str) -> tuple[str, Settings]:
     if len(job) != 1:
         raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
     (key, settings), *_ = job.items()
@@ -145,7 +145,7 @@ def _linked(jobs: list[tuple[str, Settings]], output: str, path: str) -> list[tu
     return linked
 
 
-def _override(document: dict, override: str) -> None:
+def _override(document: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     if not equals:
         raise InputError(f"override {override!r} must be key=value, such as cluster.workers=4")

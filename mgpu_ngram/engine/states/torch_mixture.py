@@ -13,6 +13,8 @@ from mgpu_ngram.kernels.mixture.mixture_rows import mixture_rows
 from mgpu_ngram.kernels.mixture.mixture_sums import COUNTS, WORDS, Mixture, mixture_sums
 from mgpu_ngram.kernels.mixture.mixture_top import mixture_top
 
+__all__ = ["DROPPED_BITS", "Mixture", "tensor_gradient", "tensor_rows", "tensor_sums", "tensor_top"]
+
 DROPPED_BITS = {"counts": COUNTS, "words": WORDS}
 
 
