@@ -88,3 +88,28 @@ def test_what_counts_as_a_positional_call_of_a_constructor():
     assert positional_calls_of_constructors(fine) == {}
     found = positional_calls_of_constructors(f"rows.Row({eight})\n_Row({seven}, *more)\nRow[int]({eight})\n")
     assert found == {"1: Row": 8, "2: _Row": 8, "3: Row": 8}
+
+
+def untyped_functions(source):
+    """Return the names of functions without annotations that are not decorated with `njit`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            is_typed = node.returns or any(argument.annotation for argument in arguments)
+            if not is_typed and not any(ast.unparse(d).startswith("njit(") for d in node.decorator_list):
+                found.append(node.name)
+    return found
+
+
+def test_only_compiled_functions_have_no_types():
+    allowed = {name: source for name, path in sources() if "\n# mypy: allow" in (source := path.read_text())}
+    assert allowed
+    assert not {name: found for name, source in allowed.items() if (found := untyped_functions(source))}
+
+
+def test_what_counts_as_an_untyped_function():
+    source = (
+        "@njit(cache=True)\ndef f(a, b): pass\ndef g(a): pass\ndef h() -> None:\n    def k(): pass\nasync def m(): pass"
+    )
+    assert untyped_functions(source) == ["g", "m", "k"]
