@@ -166,7 +166,7 @@ def score(
     RunError if the run fails.
     """
     from mgpu_ngram.core.inputs.corpus import open_corpus
-    from mgpu_ngram.core.models.model_file import identify
+    from mgpu_ngram.core.models.model_head import identify
     from mgpu_ngram.jobs.score import run as score_job
     from mgpu_ngram.jobs.score.config import ScoreConfig
 
