@@ -12,6 +12,7 @@ from mgpu_ngram.core.version import VERSION
 
 if TYPE_CHECKING:
     from mgpu_ngram import compact
+    from mgpu_ngram import torch as torch
     from mgpu_ngram.api.beam_search import BeamSearch
     from mgpu_ngram.api.functions import count, filter, open_distributions, score
     from mgpu_ngram.api.lda import LDA
@@ -59,16 +60,18 @@ _MODULES = {  # public names by the module that defines them
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name, or a module such as `mgpu_ngram.kenlm`, when it is first used (PEP 562)."""
-    if name in _MODULE_OF:
-        value = getattr(import_module(_MODULE_OF[name]), name)
-    elif name in ("compact", "torch"):
-        value = import_module(f"mgpu_ngram.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # so that type checkers report names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or a module such as `mgpu_ngram.kenlm`, when it is first used (PEP 562)."""
+        if name in _MODULE_OF:
+            value = getattr(import_module(_MODULE_OF[name]), name)
+        elif name in ("compact", "torch"):
+            value = import_module(f"mgpu_ngram.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -50,7 +50,7 @@ def test_the_wheel_holds_all_sources_and_nothing_else(wheel):
     wanted = {
         path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*") if path.suffix in SOURCES
     }
-    assert len(wanted) > 200 and packed == {*wanted, *COMPILED}
+    assert len(wanted) > 200 and packed == {*wanted, *COMPILED, "mgpu_ngram/py.typed"}
 
 
 @pytest.mark.timeout(900)  # compiles the CPU kernels of every stage
