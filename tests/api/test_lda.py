@@ -29,7 +29,7 @@ from mgpu_ngram.core.bags.bags import make_bags
 from mgpu_ngram.core.bags.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags.open_bags import open_bags
-from mgpu_ngram.engine.lda import train as lda_train
+from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.fold_in import row_sums, to_csr
 from mgpu_ngram.engine.lda.held_out import hold_out, keep_training
 from mgpu_ngram.engine.topics.rows import TopicRows
@@ -253,7 +253,7 @@ def test_a_cluster_trains_the_same_model(planted, monkeypatch):
     monkeypatch.setattr(module, "PART_TOKENS", 2000)
     first = ng.LDA(**FEW).partial_fit(planted[:90])
     streamed_here = clone(first).partial_fit(planted[:90]).partial_fit(planted[90:])
-    monkeypatch.setattr(lda_train, "sweep", None)  # in this process; those of the workers have it
+    monkeypatch.setattr(lda_rank, "sweep", None)  # in this process; those of the workers have it
     with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         by_files = ng.LDA(**FEW, held_out=0.2).fit(planted, client=client)
         monkeypatch.setattr(module, "shared_folder", lambda executor: None)

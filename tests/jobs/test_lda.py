@@ -20,7 +20,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine.bags.bags_of import bags_of
 from mgpu_ngram.engine.bags.open_bags import open_bags
-from mgpu_ngram.engine.lda import train as lda_train
+from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.held_out import keep_training
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda import run as lda_run
@@ -337,8 +337,8 @@ def test_training_stops_when_the_perplexity_stays(documents, tmp_path):
 def test_a_perplexity_stays_when_it_falls_by_less_than_the_tolerance(perplexities, held_out, stays):
     history = [{"perplexity": p} | ({"held_out_perplexity": held_out[i]} if held_out else {})
                for i, p in enumerate(perplexities)]  # fmt: skip
-    assert lda_train._stays(history, 0.015) is stays
-    assert not lda_train._stays(history, 0), "0: never"
+    assert lda_rank._stays(history, 0.015) is stays
+    assert not lda_rank._stays(history, 0), "0: never"
 
 
 def test_parts_are_split_into_consecutive_parts():
@@ -399,17 +399,17 @@ def test_an_empty_corpus_is_refused(tmp_path):
 
 def test_counts_that_do_not_fit_memory_are_refused(documents, tmp_path, monkeypatch):
     """80 words and 8 topics, two tables of 4 bytes."""
-    monkeypatch.setattr(lda_train, "free_bytes", lambda device: 2 * 4 * 80 * 8 - 1)
+    monkeypatch.setattr(lda_rank, "free_bytes", lambda device: 2 * 4 * 80 * 8 - 1)
     with pytest.raises(InputError, match="80 words and 8 topics take 5,120 bytes but 5,119 are free; lower topics"):
         trained(LocalExecutor(workers=1), documents, tmp_path / "out")
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(lda_train, "free_bytes", lambda device: 2 * 4 * 80 * 8)
+    monkeypatch.setattr(lda_rank, "free_bytes", lambda device: 2 * 4 * 80 * 8)
     assert trained(LocalExecutor(workers=1), documents, tmp_path / "out", 1)[0].sweeps == 1
 
 
 def test_documents_that_do_not_fit_memory_are_read_from_files(documents, tmp_path, here_model, monkeypatch):
     memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
-    for module in (lda_train, lda_run):
+    for module in (lda_rank, lda_run):
         monkeypatch.setattr(module, "free_host_bytes", lambda: 100_000)
     (tmp_path / "spill").mkdir()
     seen = set()

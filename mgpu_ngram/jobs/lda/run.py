@@ -29,9 +29,9 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags.local_bags import LocalBags
 from mgpu_ngram.engine.bags.open_bags import columns_of, open_bags, states_of_inputs
+from mgpu_ngram.engine.lda.rank import SNAPSHOT, TABLES_BYTES
 from mgpu_ngram.engine.lda.seed_words import seed_priors
 from mgpu_ngram.engine.lda.sweep_figure import draw_sweeps
-from mgpu_ngram.engine.lda.train import SNAPSHOT, TABLES_BYTES
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.lda.config import LdaConfig

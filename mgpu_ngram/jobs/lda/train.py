@@ -23,10 +23,10 @@ from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.checkpoint_entries import Entry
 from mgpu_ngram.core.storage.scratch import scratch_folder
-from mgpu_ngram.engine.lda import train as lda_train
+from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.documents import CorpusPart
 from mgpu_ngram.engine.lda.held_out import held_out_tokens
-from mgpu_ngram.engine.lda.train import AS_CONFIGURED, Snapshot, Training
+from mgpu_ngram.engine.lda.rank import AS_CONFIGURED, Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS
@@ -194,7 +194,7 @@ class _Run:
                             self.started = state.sweep if self.started is None else self.started
                         while state.sweep < config.sweeps and not state.stopped:
                             state = self._segment(callback)
-                        [model] = self._ask(lda_train.model_of, self.ranks[:1])
+                        [model] = self._ask(lda_rank.model_of, self.ranks[:1])
                         break
                     except GangError as error:
                         if not error.lost:
@@ -210,7 +210,7 @@ class _Run:
                         warn(f"the training lost worker {', '.join(error.lost)}; it {goes_on}")
         finally:
             self.progress.finish()
-            self.executor.everywhere(lda_train.forget, self.name)
+            self.executor.everywhere(lda_rank.close_rank, self.name)
         seconds = time.perf_counter() - begin
         tokens = self.corpus.tokens - self.corpus.held_out
         return Trained(replace(model, words=words), tokens, seconds, state.sweep - (self.started or 0))
@@ -235,7 +235,7 @@ class _Run:
             )
             for rank, of_rank in enumerate(split_parts(self.corpus.parts, size))
         ]
-        self.ranks = self.executor.gang(lda_train.train_rank, arguments, label="the start of the training")
+        self.ranks = self.executor.gang(lda_rank.open_rank, arguments, label="the start of the training")
         self.state = state
         return state
 
@@ -245,10 +245,9 @@ class _Run:
         if callback and self.config.evaluate_every:
             last = min(last, (self.state.sweep // self.config.evaluate_every + 1) * self.config.evaluate_every)
         training = self._training(last)
-        self.ranks = self.executor.gang(
-            lda_train.train_rank, [(rank, training) for rank in self.ranks], label="the sweeps"
-        )
-        [self.state] = self._ask(lda_train.state_of, self.ranks[:1])
+        arguments = [(rank, training) for rank in self.ranks]
+        self.ranks = self.executor.gang(lda_rank.sweep_rank, arguments, label="the sweeps")
+        [self.state] = self._ask(lda_rank.state_of, self.ranks[:1])
         history = self.state.history
         if callback and history and history[-1]["sweep"] == self.state.sweep:
             metrics = {name: value for name, value in history[-1].items() if name != "sweep"}
@@ -295,7 +294,7 @@ class _ProgressWatch:
     def _watch(self) -> None:
         while not self._end.wait(POLL_SECONDS):
             try:
-                found = self.run.executor.everywhere(lda_train.progress_of, self.run.name)
+                found = self.run.executor.everywhere(lda_rank.progress_of, self.run.name)
             except Exception:  # a worker is being lost: the training itself will tell
                 continue
             self._show(*max(found, key=lambda each: each[0]))

@@ -20,16 +20,16 @@ from mgpu_ngram.core.storage.checkpoint_entries import read_entry
 from mgpu_ngram.engine.lda import blocks as lda_blocks
 from mgpu_ngram.engine.lda import documents as lda_documents
 from mgpu_ngram.engine.lda import metrics as lda_metrics
+from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda import sweep as lda
-from mgpu_ngram.engine.lda import train as lda_train
 from mgpu_ngram.engine.lda.blocks import Room, StreamedBlocks, make_blocks
 from mgpu_ngram.engine.lda.coherence import coherence
 from mgpu_ngram.engine.lda.documents import CorpusPart, make_block
 from mgpu_ngram.engine.lda.held_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda.metrics import coherences, completion, joint, most_frequent_words, plugin
 from mgpu_ngram.engine.lda.priors import _bin_values, _bins, _digamma, optimised
+from mgpu_ngram.engine.lda.rank import Rank, Snapshot, save_snapshot
 from mgpu_ngram.engine.lda.sweep import document_counts, make_sampler, numbers_of_counts, start_topics, sweep
-from mgpu_ngram.engine.lda.train import Rank, Snapshot, save_snapshot
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
 
@@ -442,10 +442,10 @@ def test_snapshots_are_written_every_so_many_seconds(monkeypatch):
     bags, _ = bars(np.random.default_rng(3), 9)
     sampler, nothing = trained(bags, 4, 0)[0], HeldOut(bags.slice(0, 0), bags.slice(0, 0))
     rank, saved = Rank(sampler, nothing, Snapshot(0, Priors(np.ones(4), 0.1)), snapshot_time=100.0), []
-    monkeypatch.setattr(lda_train, "save_snapshot", lambda *_: saved.append(lda_train.time.monotonic()))
+    monkeypatch.setattr(lda_rank, "save_snapshot", lambda *_: saved.append(lda_rank.time.monotonic()))
     for now in (104.9, 105.0, 105.1, 109.9, 110.5, 115.4, 116.0):
-        monkeypatch.setattr(lda_train, "time", SimpleNamespace(monotonic=lambda now=now: now))
-        lda_train._save_in_time(rank, ALONE, SimpleNamespace(snapshot_seconds=5.0, folder="entries"))
+        monkeypatch.setattr(lda_rank, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        lda_rank._save_in_time(rank, ALONE, SimpleNamespace(snapshot_seconds=5.0, folder="entries"))
     assert saved == [105.0, 110.5, 116.0]
 
 

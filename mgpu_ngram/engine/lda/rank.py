@@ -1,16 +1,18 @@
-"""Train a topic model: the sweeps of one device of a group, with metrics, estimated priors and snapshots."""
+"""One device of a training: its sweeps, with metrics, estimated priors and snapshots."""
 
 from __future__ import annotations
 
 import math
 import os
+import secrets
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,8 +39,6 @@ SNAPSHOT = "topics"  # kind of the entries of a checkpoint
 AS_CONFIGURED = (  # fields of Training that have the name and the value of an `LdaConfig`'s
     "seed", "exclude_self", "held_out", "evaluate_every", "optimise_every", "tolerance", "coherence",
 )  # fmt: skip
-_folders: dict[str, list[Path]] = {}  # of documents that do not fit, by run
-_done: dict[str, tuple[int, dict[str, float]]] = {}  # sweeps and last metrics of each run in this process
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,30 @@ class Snapshot:
         return cls(values["sweep"], known, tuple(values["history"]), values["stopped"])
 
 
-@dataclass
+@dataclass(eq=False)
 class Rank:
-    """The state of one device of a run between calls of `train_rank`.
+    """One device of a run: `open_rank` makes it, `sweep_rank` sweeps.
 
-    before  the held-out halves of its documents
+    held_out  the two halves of its held-out documents
+    tokens    number of tokens that a sweep draws, over all devices
+    folder    folder for documents that do not fit memory, deleted with the rank; None: all fit
+    progress  sweeps done here, and their last metrics
     """
+
+    in_process: ClassVar[weakref.WeakValueDictionary[str, Rank]] = weakref.WeakValueDictionary()  # by the run's name
 
     sampler: Sampler
     held_out: HeldOut
     state: Snapshot
+    tokens: int = 0
+    folder: Path | None = None
+    progress: tuple[int, dict[str, float]] = (0, {})
     snapshot_time: float = field(default_factory=time.monotonic)
+
+    def close(self) -> None:
+        """Delete the files of its documents."""
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def open_rank(
@@ -115,7 +128,7 @@ def open_rank(
     parts: Sequence[CorpusPart],
     training: Training,
     state: Snapshot,
-    topics: dict[int, str] | None,
+    topics: dict[int, str] | None = None,
     earlier: TopicModel | None = None,
 ) -> Rank:
     """Return the rank that holds these parts of the corpus.
@@ -123,7 +136,7 @@ def open_rank(
     topics   the file of each part's topics, by its number, when a run is resumed; None: topics are drawn
     earlier  the model of earlier documents, whose counts stay; one rank of the run has it
 
-    Raises InputError if the counts of words are larger than the free memory.
+    Raises InputError if the counts of words are larger than the free memory, and if no tokens are left to train on.
     """
     _check_counts(training)
     how = training.held_out, training.seed
@@ -131,13 +144,26 @@ def open_rank(
     held = [hold_out(part.load_all(), part.first, *how) for part in parts] if training.held_out else []
     size = training.num_words, training.num_topics
     threads = min(training.threads, max(1, sum(part.tokens for part in parts) // MIN_THREAD_TOKENS))
-    sampler = make_sampler(parts, *size, training.device, threads, _room(training))
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
-    start_topics(sampler, group, training.seed, loaded, earlier)
-    sampler.sweep = state.sweep
-    return Rank(sampler, halves, state)
+    folder = Path(
+        training.memory.spill_dir or tempfile.gettempdir(), f"{SCRATCH_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    )
+    try:
+        sampler = make_sampler(parts, *size, training.device, threads, _room(training, folder))
+        start_topics(sampler, group, training.seed, loaded, earlier)
+        sampler.sweep = state.sweep
+        tokens = total(sampler, group, sampler.tokens)
+        if not tokens:
+            raise InputError(f"held_out is {training.held_out:g}, which leaves no tokens to train on; lower it")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    rank = Rank(sampler, halves, state, tokens, folder)
+    weakref.finalize(rank, shutil.rmtree, folder, ignore_errors=True)  # if nobody closes it
+    Rank.in_process[training.run] = rank
+    return rank
 
 
 def _check_counts(training: Training) -> None:
@@ -150,60 +176,38 @@ def _check_counts(training: Training) -> None:
         )
 
 
-def _room(training: Training) -> Room:
+def _room(training: Training, folder: Path) -> Room:
     """Return the memory for blocks: the limits, or the free memory, less the memory of counts and metrics."""
     counts_bytes = COUNTS_BYTES * training.num_words * training.num_topics
     host_bytes = training.memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
     device_bytes = training.memory.device_bytes
     if device_bytes is None and training.device == "gpu":
         device_bytes = int(AUTO_DEVICE_SHARE * free_bytes("gpu"))
-    folder = Path(training.memory.spill_dir or tempfile.gettempdir(), f"{SCRATCH_PREFIX}{os.getpid()}-{training.run}")
-    _folders.setdefault(training.run, []).append(folder)
     if training.device == "cpu":
         return Room(None, max(0, host_bytes - counts_bytes), folder)
     return Room(max(0, (device_bytes or 0) - counts_bytes - WORK_BYTES), host_bytes, folder)
 
 
-def train_rank(
-    group: Group,
-    rank: Rank | Sequence[CorpusPart],
-    training: Training,
-    state: Snapshot | None = None,
-    topics: dict[int, str] | None = None,
-    earlier: TopicModel | None = None,
-) -> Rank:
-    """Sweep until `training.last`, or until the perplexity stops improving; return the rank.
-
-    rank                    the result of the previous call; or the parts of this device, with the other arguments
-    state, topics, earlier  as in `open_rank`
-    """
-    if not isinstance(rank, Rank):
-        if state is None:
-            raise ValueError("a new rank needs the state to start from")
-        rank = open_rank(group, rank, training, state, topics, earlier)
+def sweep_rank(group: Group, rank: Rank, training: Training) -> Rank:
+    """Sweep until `training.last`, or until the perplexity stops improving; return the rank."""
     sampler = rank.sampler
-    tokens = total(sampler, group, sampler.tokens)
-    if not tokens:
-        raise InputError(f"held_out is {training.held_out:g}, which leaves no tokens to train on; lower it")
     while sampler.sweep < training.last and not rank.state.stopped:
         changed = sweep(sampler, group, rank.state.priors, training.seed, training.exclude_self)
         state = replace(rank.state, sweep=sampler.sweep)
         if training.optimise_every and sampler.sweep % training.optimise_every == 0:
             state = replace(state, priors=optimised(sampler, group, state.priors))
         if sampler.sweep == training.last or (training.evaluate_every and sampler.sweep % training.evaluate_every == 0):
-            metrics = _metrics(rank, group, training, state.priors, changed, tokens)
+            metrics = _metrics(rank, group, training, state.priors, changed)
             history = (*state.history, metrics)
             state = replace(state, history=history, stopped=_stays(history, training.tolerance))
         rank.state = state
-        _done[training.run] = (sampler.sweep, dict(state.history[-1]) if state.history else {})
+        rank.progress = sampler.sweep, dict(state.history[-1]) if state.history else {}
         if training.folder:
             _save_in_time(rank, group, training)
     return rank
 
 
-def _metrics(
-    rank: Rank, group: Group, training: Training, priors: Priors, changed: int, tokens: int
-) -> dict[str, float]:
+def _metrics(rank: Rank, group: Group, training: Training, priors: Priors, changed: int) -> dict[str, float]:
     """Return the metrics after a sweep.
 
     joint, plugin        log-likelihoods of the training tokens: see `lda_metrics`; natural, for each token
@@ -212,7 +216,7 @@ def _metrics(
     held_out_perplexity  by document completion, if documents are held out
     u_mass, c_npmi, c_uci, c_v  mean coherence over topics, if `coherence` is set
     """
-    sampler = rank.sampler
+    sampler, tokens = rank.sampler, rank.tokens
     plugged = plugin(sampler, group, priors) / tokens
     metrics = {
         "sweep": sampler.sweep,
@@ -236,14 +240,14 @@ def _stays(history: Sequence[dict[str, float]], tolerance: float) -> bool:
 
 def progress_of(run: str) -> tuple[int, dict[str, float]]:
     """Return (sweeps done, last metrics) of a run in this process; (0, {}) if no such run is known."""
-    return _done.get(run, (0, {}))
+    rank = Rank.in_process.get(run)
+    return rank.progress if rank else (0, {})
 
 
-def forget(run: str) -> None:
-    """Forget the progress of a run in this process, and delete the files of its documents."""
-    _done.pop(run, None)
-    for folder in _folders.pop(run, ()):
-        shutil.rmtree(folder, ignore_errors=True)
+def close_rank(run: str) -> None:
+    """Delete the files of a run in this process, and forget its progress."""
+    if rank := Rank.in_process.pop(run, None):
+        rank.close()
 
 
 def _save_in_time(rank: Rank, group: Group, training: Training) -> None:
