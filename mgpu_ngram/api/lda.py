@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.api.lda_fitted import FittedModel
-from mgpu_ngram.api.lda_inputs import CONFIG_NAMES, config_of, documents_of, seed_of, updates_of
-from mgpu_ngram.api.lda_training import trained
+from mgpu_ngram.api.lda_model import FittedModel, documents_of, fit_model
+from mgpu_ngram.api.lda_settings import CONFIG_NAMES, config_of, seed_of, updates_of
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags.sklearn_base import (
     BaseEstimator,
@@ -153,13 +152,13 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Raises InputError for documents and settings that cannot be used, and RunError if too many workers are lost.
         """
-        config = self._config(seed_of(self.random_state))
-        self._train(config, self._documents(X, fitting=True), client)
+        config = config_of(self, seed_of(self.random_state))
+        self._train(config, documents_of(self, X, fitting=True), client)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, client: Any = None) -> Any:
         """Return `fit(X).transform(X)`; reads X once, so it may be an iterator."""
-        config, documents = self._config(seed_of(self.random_state)), self._documents(X, fitting=True)
+        config, documents = config_of(self, seed_of(self.random_state)), documents_of(self, X, fitting=True)
         self._train(config, documents, client)
         return self._shares(documents, X)
 
@@ -173,12 +172,12 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         if not hasattr(self, "model_"):
             return self.fit(X, y, client)
-        documents, earlier, batches = self._documents(X), self.model_, self.n_batch_iter_
+        documents, earlier, batches = documents_of(self, X), self.model_, self.n_batch_iter_
         if self.n_components != earlier.num_topics:
             raise InputError(
                 f"n_components is {self.n_components} but the model has {earlier.num_topics} topics; call fit instead"
             )
-        config = self._config((earlier.settings.get("seed", 0) + batches) % 2**64)
+        config = config_of(self, (earlier.settings.get("seed", 0) + batches) % 2**64)
         self._train(config, documents, client, earlier)
         return self
 
@@ -194,7 +193,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Raises InputError for wrong counts or another number of columns, NotFittedError before `fit`.
         """
-        return self._shares(self._documents(X), X, threshold)
+        return self._shares(documents_of(self, X), X, threshold)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the natural log-likelihood of half of the tokens of each document, given the other half.
@@ -240,7 +239,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         best = most_probable(self._rows, n_words, cpu_cores())
         pairs = WordPairs.of(best.words_Zn, self.n_features_in_)
         counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
-        for bags in self._documents(X).blocks():
+        for bags in documents_of(self, X).blocks():
             counts += count_pairs(bags, pairs, cpu_cores())
         return COHERENCE_MEASURES[measure](counts, pairs)
 
@@ -340,15 +339,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def _config(self, seed: int) -> LdaConfig:
-        return config_of(self, seed)
-
-    def _documents(self, X: Any, fitting: bool = False) -> BagCorpus:
-        return documents_of(self, X, fitting)
-
     def _train(self, config: LdaConfig, documents: BagCorpus, client: Any, earlier: TopicModel | None = None) -> None:
         """Set the model to that of the documents, in addition to those of the earlier model."""
-        if model := trained(self, config, documents, client, earlier):
+        if model := fit_model(self, config, documents, client, earlier):
             self._keep(model, model.settings.get("batches", 1))
 
     def _keep(self, model: TopicModel, batches: int) -> None:
@@ -368,4 +361,4 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _completion(self, X: Any) -> tuple[float, int]:
         """Return (log-likelihood of the target tokens, their number)."""
-        return self._fitted.completion(self._documents(X), self.device, updates_of(self))
+        return self._fitted.completion(documents_of(self, X), self.device, updates_of(self))

@@ -21,9 +21,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import mgpu_ngram as ng
-from mgpu_ngram.api import lda_fitted
-from mgpu_ngram.api import lda_training as module
-from mgpu_ngram.api.lda_inputs import seed_of
+from mgpu_ngram.api import lda as lda_class
+from mgpu_ngram.api import lda_model as module
+from mgpu_ngram.api.lda_settings import config_of, seed_of
 from mgpu_ngram.benchmarks.lda.quality import perplexity_of_phi
 from mgpu_ngram.core.bags.bags import make_bags
 from mgpu_ngram.core.bags.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
@@ -33,6 +33,7 @@ from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.fold_in import row_sums, to_csr
 from mgpu_ngram.engine.lda.held_out import hold_out, keep_training
 from mgpu_ngram.engine.topics.rows import TopicRows
+from mgpu_ngram.jobs.lda import config
 from mgpu_ngram.kernels.dispatch import to_host
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -73,14 +74,6 @@ EXPECTED = {
 }
 
 
-class AtLeastTwo(ng.LDA):
-    """Takes n_components=1 for 2."""
-
-    def _config(self, seed):
-        two = clone(self).set_params(n_components=max(2, self.n_components))
-        return super(AtLeastTwo, two)._config(seed)
-
-
 def checks(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -104,9 +97,13 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("estimator", "check"),
-    [p for p in checks(AtLeastTwo(n_components=2, max_iter=3)) if EXPECTED.get(p.id) == ONE_TOPIC],
+    [p for p in checks(ng.LDA(n_components=2, max_iter=3)) if EXPECTED.get(p.id) == ONE_TOPIC],
 )
-def test_checks_of_one_topic_pass_with_two(estimator, check):
+def test_checks_of_one_topic_pass_with_two(estimator, check, monkeypatch):
+    def at_least_two(lda, seed):
+        return config_of(clone(lda).set_params(n_components=max(2, lda.n_components)), seed)
+
+    monkeypatch.setattr(lda_class, "config_of", at_least_two)
     check(estimator)
 
 
@@ -250,7 +247,7 @@ def test_a_cluster_trains_the_same_model(planted, monkeypatch):
     from distributed import Client, LocalCluster
 
     expected = ng.LDA(**FEW, held_out=0.2).fit(planted)
-    monkeypatch.setattr(module, "PART_TOKENS", 2000)
+    monkeypatch.setattr(config, "PART_TOKENS", 2000)
     first = ng.LDA(**FEW).partial_fit(planted[:90])
     streamed_here = clone(first).partial_fit(planted[:90]).partial_fit(planted[90:])
     monkeypatch.setattr(lda_rank, "sweep", None)  # in this process; those of the workers have it
@@ -374,14 +371,14 @@ def test_small_data_leave_a_gpu_closed(planted, texts, monkeypatch):
         asked.extend(a for a in arguments if isinstance(a, str))
         raise RuntimeError("opened")
 
-    monkeypatch.setattr(lda_fitted, "resolve_device", opened)
+    monkeypatch.setattr(module, "resolve_device", opened)
     for X in (texts, planted):
         lda = ng.LDA(**FEW).fit(X)
         assert lda.transform(X).shape == (len(X), 4) and lda.score(X) < 0
-    monkeypatch.setattr(lda_fitted, "resolve_device", {"auto": "gpu"}.get)
+    monkeypatch.setattr(module, "resolve_device", {"auto": "gpu"}.get)
     monkeypatch.setattr(module, "executor_of", opened)
-    monkeypatch.setattr(lda_fitted, "TopicFinder", opened)
-    monkeypatch.setattr(lda_fitted, "GPU_START_SECONDS", 1e-6)
+    monkeypatch.setattr(module, "TopicFinder", opened)
+    monkeypatch.setattr(module, "GPU_START_SECONDS", 1e-6)
     for call in (ng.LDA(**FEW).fit, pickle.loads(pickle.dumps(lda)).transform):
         with pytest.raises(RuntimeError, match="opened"):
             call(planted)
@@ -415,7 +412,7 @@ def test_score_and_perplexity(fitted, planted, monkeypatch):
     tokens = -score / np.log(perplexity)
     assert abs(tokens - round(tokens)) < 1e-6 and 7000 < tokens < 8000, "half of 15,000 tokens are targets"
     for threads in (1, 3):
-        parts = [lda_fitted.TopicFinder(fitted.model_, "cpu", threads).completion(bags_of(planted), 1)]
+        parts = [module.TopicFinder(fitted.model_, "cpu", threads).completion(bags_of(planted), 1)]
         assert parts == [(score, round(tokens))], "any division of the documents gives the same"
     monkeypatch.setattr(BagCorpus.blocks, "__defaults__", (2000,))
     assert fitted.score(planted) == score

@@ -18,6 +18,7 @@ from mgpu_ngram.core.bags.bags import make_bags
 from mgpu_ngram.core.bags.topic_model import Priors, TopicModel, load_topic_model
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags.bags_of import bags_of
 from mgpu_ngram.engine.bags.open_bags import open_bags
 from mgpu_ngram.engine.lda import rank as lda_rank
@@ -129,10 +130,9 @@ def starts(monkeypatch):
     """Return the sweeps from which trainings of this test start, or go on."""
     found, opened = [], job._Run._open
 
-    def recorded(*arguments):
-        state = opened(*arguments)
-        found.append(state.sweep)
-        return state
+    def recorded(run, *arguments):
+        opened(run, *arguments)
+        found.append(run.state.sweep)
 
     monkeypatch.setattr(job._Run, "_open", recorded)
     return found
@@ -181,7 +181,7 @@ def test_a_killed_worker_changes_nothing(start, documents, tmp_path, monkeypatch
 def test_a_run_ends_at_the_fourth_loss_of_workers(monkeypatch):
     monkeypatch.setattr(job, "WAIT_SECONDS", 0)
     config, bags = LdaConfig(["given"], topics=2, sweeps=3), bags_of([["a", "b"], ["b", "c"]] * 9)
-    corpus = corpus_of(bags.blocks(), bags.num_words)
+    corpus = corpus_of(config, bags, {})
 
     def run_with(losses):
         executor, left = LocalExecutor(workers=1), list(range(losses))
@@ -215,9 +215,9 @@ def test_a_gang_that_ends_without_a_lost_worker_ends_the_run(monkeypatch):
         raise GangError("the gang could not start")
 
     monkeypatch.setattr(executor, "gang", failing)
-    corpus = corpus_of(bags.blocks(), bags.num_words)
+    config = LdaConfig(["given"], topics=2, sweeps=3)
     with pytest.raises(GangError, match="^the gang could not start$"):
-        train(LdaConfig(["given"], topics=2, sweeps=3), corpus, executor)
+        train(config, corpus_of(config, bags, {}), executor)
     assert len(starts) == 1
     executor.close()
 
@@ -310,7 +310,7 @@ def test_a_callback_stops_the_training(documents):
     seen = []
     executor = LocalExecutor(workers=2)
     config = LdaConfig(["given"], topics=2, sweeps=50, evaluate_every=5)
-    corpus = corpus_of(bags.blocks(), bags.num_words)
+    corpus = corpus_of(config, bags, {})
     done = train(config, corpus, executor, callback=lambda sweep, metrics: seen.append((sweep, metrics)) or sweep == 15)
     executor.close()
     assert [sweep for sweep, _ in seen] == [5, 10, 15] and done.model.sweeps == 15
@@ -377,16 +377,19 @@ def test_counts_that_would_overflow_are_refused():
     def bags(count):
         return make_bags([0, 0, 2], [0, 1], [1, count], 2)
 
-    corpus = corpus_of([bags(2), bags(2**23 - 1)], 2)
-    assert corpus.tokens == 2**23 + 3
+    def corpus(*parts, earlier=None):
+        documents = BagCorpus("given", parts.__iter__, 2, None)
+        return corpus_of(LdaConfig(["given"], topics=2), documents, {}, earlier=earlier)
+
+    assert corpus(bags(2), bags(2**23 - 1)).tokens == 2**23 + 3
     with pytest.raises(InputError, match="document 3 has 8,388,609 tokens but a document may have at most 8,388,608"):
-        corpus_of([bags(2), bags(2**23)], 2)
+        corpus(bags(2), bags(2**23))
     earlier = TopicModel.of_counts(np.array([[0, 0], [2**31, 2**31 - 3]], np.uint32), Priors(np.ones(2), 0.1))
-    assert corpus_of([bags(2)], 2, earlier=earlier).earlier is earlier
+    assert corpus(bags(2), earlier=earlier).earlier is earlier
     with pytest.raises(InputError, match="word 1 of the vocabulary occurs 4,294,967,296 times but may"):
-        corpus_of([bags(3)], 2, earlier=earlier)
+        corpus(bags(3), earlier=earlier)
     halves = make_bags([0, 2], [0, 1], [2**22, 2**22], 2)
-    assert corpus_of([halves] * 600, 2).tokens == 600 * 2**23, "more than 2^32"
+    assert corpus(*[halves] * 600).tokens == 600 * 2**23, "more than 2^32"
 
 
 def test_an_empty_corpus_is_refused(tmp_path):

@@ -178,20 +178,6 @@ def join_bags(blocks: Iterable[Bags]) -> Bags:
     return Bags(np.concatenate([*starts, ends[-1:]]), words, counts, sizes[0])
 
 
-def regroup(blocks: Iterable[Bags], tokens: int) -> Iterator[Bags]:
-    """Yield the same documents in other blocks, cut as `Bags.blocks` would cut all of them at once."""
-    waiting, size = list[Bags](), 0
-    for block in blocks:
-        waiting.append(block)
-        size += block.tokens
-        if size > tokens:
-            *full, last = join_bags(waiting).blocks(tokens)
-            yield from full
-            waiting, size = [last], last.tokens
-    if waiting:
-        yield from join_bags(waiting).blocks(tokens)
-
-
 def document_at(starts_D1: np.ndarray, p: int) -> int:
     """Return the document that has the pair p."""
     return int(np.searchsorted(starts_D1, p, "right")) - 1

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.counts.vocabulary import words_to_arrow
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.read_text import whole_text
@@ -64,15 +63,3 @@ def make_words(words: list[Any]) -> Words:
     """Return the words of a list, str or bytes; word 0 need not be <unk>."""
     encoded = [word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word for word in words]
     return Words(np.cumsum([0, *map(len, encoded)], dtype=np.int64), np.frombuffer(b"".join(encoded), np.uint8))
-
-
-def refuse_duplicates(words: Words, name: str) -> None:
-    """Raise InputError if a word occurs twice, because its id would be ambiguous."""
-    if len(words_to_arrow(words.offsets_V, words.data).unique()) == len(words):
-        return
-    first: dict[bytes, int] = {}
-    for v in range(len(words)):
-        before = first.setdefault(words.symbol(v), v)
-        if before != v:
-            where = f"words {before:,} and {v:,}"
-            raise InputError(f"{where} of {name} are both {words.word(v)!r}; give each word once")

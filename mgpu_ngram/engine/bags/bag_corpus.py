@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.bags.bags import Bags, check_vocabulary, join_bags, regroup
+from mgpu_ngram.core.bags.bags import Bags, check_vocabulary, join_bags
 from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.ngrams.words import Words
@@ -117,3 +117,17 @@ def _add_terms(levels: list[list[Terms]], terms: Terms) -> None:
         terms = merge_terms(level)
         level.clear()
     levels.append([terms])
+
+
+def regroup(blocks: Iterable[Bags], tokens: int) -> Iterator[Bags]:
+    """Yield the same documents in other blocks, cut as `Bags.blocks` would cut all of them at once."""
+    waiting, size = list[Bags](), 0
+    for block in blocks:
+        waiting.append(block)
+        size += block.tokens
+        if size > tokens:
+            *full, last = join_bags(waiting).blocks(tokens)
+            yield from full
+            waiting, size = [last], last.tokens
+    if waiting:
+        yield from join_bags(waiting).blocks(tokens)

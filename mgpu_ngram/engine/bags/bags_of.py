@@ -40,17 +40,22 @@ def bags_of(
         raise InputError(f"{name} is one text; give an iterable of documents, such as [text]")
     if hasattr(X, "to_delayed"):
         return _of_dask(X, words, options, device, name)
-    if isinstance(X, Bags) or is_matrix(X):
-        bags = bags_of_matrix(X, name)
+    if is_counts(X):
+        bags = bags_of_matrix(as_matrix(X, name) if isinstance(X, (list, tuple)) else X, name)
         return BagCorpus(name, lambda: iter([bags]), bags.num_words, column_words(X) if words is None else words)
     if hasattr(X, "to_pylist"):  # an Arrow array
         X = X.to_pylist()
     if not isinstance(X, Iterable):
         raise InputError(f"{name} is a {type(X).__name__} but must be a matrix of counts, texts, or lists of tokens")
-    if isinstance(X, (list, tuple)) and _is_number(next(chain.from_iterable(_rows(X)), None)):
-        return bags_of(as_matrix(X, name), words, options, device, name)
     repeatable = iter(X) is not X
     return corpus_of_documents(name, lambda: _of_documents(X, options, device, name), words, options, repeatable)
+
+
+def is_counts(X: Any) -> bool:
+    """Return whether X holds counts, not documents: a matrix, `Bags`, or lists of numbers."""
+    if isinstance(X, (list, tuple)):
+        return isinstance(next(chain.from_iterable(_rows(X)), None), (int, float, np.number))
+    return isinstance(X, Bags) or is_matrix(X)
 
 
 def _rows(X: Iterable[Any]) -> Iterator[Iterable[Any]]:
@@ -59,10 +64,6 @@ def _rows(X: Iterable[Any]) -> Iterator[Iterable[Any]]:
         if not isinstance(row, (list, tuple, np.ndarray)):
             return
         yield row
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number))
 
 
 def _of_documents(documents: Iterable[Any], options: TextOptions, device: str, name: str) -> Iterator[LocalBags]:

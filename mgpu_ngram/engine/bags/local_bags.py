@@ -6,7 +6,7 @@ worker renumbers its bags.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from mgpu_ngram.core.bags.bags import Bags, empty_corpus, join_bags, make_bags
 from mgpu_ngram.core.bags.text_options import TextOptions
-from mgpu_ngram.core.bags.word_list import make_words, refuse_duplicates
+from mgpu_ngram.core.bags.word_list import make_words
 from mgpu_ngram.core.counts.arrow_numbers import numbers_from_arrow, numbers_to_arrow
 from mgpu_ngram.core.counts.vocabulary import words_from_arrow, words_to_arrow
 from mgpu_ngram.core.errors import InputError
@@ -77,17 +77,30 @@ class LocalBags:
 class WordIndex:
     """Finds the ids of words in a vocabulary. Raises InputError if a word occurs twice."""
 
-    def __init__(self, words: Words, ignored: Iterable[str] = (), name: str = "the vocabulary"):
+    def __init__(self, words: Words, ignored: Collection[str] = (), name: str = "the vocabulary"):
         """`ignored` words are not found."""
         refuse_duplicates(words, name)
         self.words = words
         self._shifted = Words(np.concatenate([[0], words.offsets_V]), words.data)  # `Words` finds no word 0
         self._ids_V = np.arange(-1, len(words))  # -1 for words that are not found
-        self._ids_V[self._shifted.ids(*_arrays(make_words(sorted(ignored))))] = -1
+        if ignored:
+            self._ids_V[self._shifted.ids(*_arrays(make_words(sorted(ignored))))] = -1
 
     def ids(self, words: Words) -> np.ndarray:
         """Return (V,) int64, the id of each word, -1 for words that are not found."""
         return self._ids_V[self._shifted.ids(*_arrays(words))]
+
+
+def refuse_duplicates(words: Words, name: str) -> None:
+    """Raise InputError if a word occurs twice, because its id would be ambiguous."""
+    if len(words_to_arrow(words.offsets_V, words.data).unique()) == len(words):
+        return
+    first: dict[bytes, int] = {}
+    for v in range(len(words)):
+        before = first.setdefault(words.symbol(v), v)
+        if before != v:
+            where = f"words {before:,} and {v:,}"
+            raise InputError(f"{where} of {name} are both {words.word(v)!r}; give each word once")
 
 
 def _arrays(words: Words) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from mgpu_ngram.core.bags.bags import Bags
 from mgpu_ngram.core.bags.csr_npz import csr_npz_words, is_csr_npz, read_csr_npz
 from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.uci import PARSE_THREADS, is_uci, read_uci, read_uci_header
-from mgpu_ngram.core.bags.word_list import as_words, refuse_duplicates
+from mgpu_ngram.core.bags.word_list import as_words
 from mgpu_ngram.core.documents.documents import head_text, open_documents, stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
@@ -22,7 +22,7 @@ from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.bags.bag_corpus import BagCorpus, corpus_of_documents
-from mgpu_ngram.engine.bags.local_bags import LocalBags
+from mgpu_ngram.engine.bags.local_bags import LocalBags, refuse_duplicates
 from mgpu_ngram.engine.bags.text_bags import read_local_bags
 
 CHUNK_BYTES = 32 << 20  # text that one thread or worker turns into bags of words

@@ -42,13 +42,16 @@ class CorpusPart:
     held_out: tuple[float, int] = (0.0, 0)
 
     @classmethod
-    def of(cls, number: int, first: int, bags: Bags, path: str | None = None) -> CorpusPart:
+    def of(
+        cls, number: int, first: int, bags: Bags, path: str | None = None, held_out: tuple[float, int] = (0.0, 0)
+    ) -> CorpusPart:
         """Return the part of these documents; `path` is a file that holds them, if any."""
-        return cls(number, first, path or bags, bags.documents, bags.tokens, bags.pairs)
+        return cls(number, first, path or bags, bags.documents, bags.tokens, bags.pairs, held_out)
 
     def load(self) -> Bags:
         """Return the documents; held-out documents are empty."""
-        return keep_training(self.load_all(), self.first, *self.held_out)
+        share, seed = self.held_out
+        return keep_training(self.load_all(), self.first, share, seed) if share else self.load_all()
 
     def load_all(self) -> Bags:
         """Return all documents."""

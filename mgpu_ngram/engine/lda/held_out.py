@@ -24,8 +24,6 @@ class HeldOut:
 
 def keep_training(bags: Bags, first: int, share: float, seed: int) -> Bags:
     """Return the bags without the words of the documents that `hold_out` returns for the same arguments."""
-    if not share:
-        return bags
     held_P = np.repeat(_held(bags, first, share, seed), np.diff(bags.starts_D1))
     return _with_counts(bags, np.where(held_P, 0, bags.counts_P).astype(np.uint32))
 
@@ -50,7 +48,7 @@ def hold_out(bags: Bags, first: int, share: float, seed: int) -> HeldOut:
 
 def held_out_tokens(bags: Bags, first: int, share: float, seed: int) -> int:
     """Return the number of tokens of the documents that `hold_out` returns for the same arguments."""
-    return int(bags.lengths_D()[_held(bags, first, share, seed)].sum()) if share else 0
+    return int(bags.lengths_D()[_held(bags, first, share, seed)].sum())
 
 
 def _held(bags: Bags, first: int, share: float, seed: int) -> np.ndarray:

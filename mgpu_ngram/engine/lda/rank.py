@@ -139,9 +139,7 @@ def open_rank(
     Raises InputError if the counts of words are larger than the free memory, and if no tokens are left to train on.
     """
     _check_counts(training)
-    how = training.held_out, training.seed
-    parts = [replace(part, held_out=how) for part in parts]
-    held = [hold_out(part.load_all(), part.first, *how) for part in parts] if training.held_out else []
+    held = [hold_out(part.load_all(), part.first, *part.held_out) for part in parts] if training.held_out else []
     size = training.num_words, training.num_topics
     threads = min(training.threads, max(1, sum(part.tokens for part in parts) // MIN_THREAD_TOKENS))
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mgpu_ngram.core.bags.seeds import seeds_of_topics
@@ -12,6 +12,7 @@ from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 SAMPLED_PER_SECOND = 20e6  # tokens a second that 2 CPU cores sample with few topics, rounded down
+PART_TOKENS = 1 << 20  # tokens of a part of the corpus: few, because workers divide whole parts
 HALF_RATE_TOPICS = 256  # topics with which 2 CPU cores sample half as many tokens; KOS, 16 to 4,096 topics
 
 
@@ -81,6 +82,16 @@ class LdaConfig:
     def cpu_seconds(self, tokens: float) -> float:
         """Return the approximate seconds that 2 CPU cores take to train on this number of tokens."""
         return tokens * self.sweeps * (1 + self.topics / HALF_RATE_TOPICS) / SAMPLED_PER_SECOND
+
+    @property
+    def part_tokens(self) -> int:
+        """Return the tokens of a part of the corpus, at most."""
+        return self.block_tokens or PART_TOKENS
+
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """Return the settings that a model keeps. Its priors hold the seed words."""
+        return {name: value for name, value in asdict(self).items() if name not in ("corpus", "name", "seeds")}
 
     @property
     def alphas(self) -> list[float]:

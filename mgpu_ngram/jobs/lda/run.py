@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mgpu_ngram.cluster.executor import Executor, in_order
-from mgpu_ngram.core.bags.bags import empty_corpus
 from mgpu_ngram.core.bags.seeds import seeds_of_topics
 from mgpu_ngram.core.bags.text_options import DEFAULT_PATTERN, TextOptions
-from mgpu_ngram.core.bags.topic_model import MODEL_FILE, Priors, TopicModel, save_topic_model
+from mgpu_ngram.core.bags.topic_model import MODEL_FILE, TopicModel, save_topic_model
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.memory_config import free_host_bytes
@@ -30,7 +27,6 @@ from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags.local_bags import LocalBags
 from mgpu_ngram.engine.bags.open_bags import columns_of, open_bags, states_of_inputs
 from mgpu_ngram.engine.lda.rank import SNAPSHOT, TABLES_BYTES
-from mgpu_ngram.engine.lda.seed_words import seed_priors
 from mgpu_ngram.engine.lda.sweep_figure import draw_sweeps
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -39,7 +35,6 @@ from mgpu_ngram.jobs.lda.train import Storage, Trained, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
 PERPLEXITY_FILE = "perplexity.png"
-PART_TOKENS = 1 << 20  # tokens of a part of the corpus: few, because workers divide whole parts
 KEPT_BAGS_SHARE = 0.25  # share of the host memory for documents that need no files
 AHEAD = 2  # chunks of text per worker that wait to be put in order
 
@@ -139,8 +134,8 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
     begin = time.perf_counter()
     executor = limited_to(context.executor, context.memory)
     made_of = _made_of(config, states_of_inputs(config.corpus))
-    part_tokens = config.block_tokens or PART_TOKENS
-    of_checkpoint = made_of | {"options": made_of["options"] | {"block_tokens": part_tokens}}  # snapshots are of parts
+    parts = {"block_tokens": config.part_tokens}  # snapshots are of parts
+    of_checkpoint = made_of | {"options": made_of["options"] | parts}
     with ExitStack() as stack:
         out = stack.enter_context(Output.create(context.target, context.overwrite))
         spill = context.memory.spill_dir
@@ -149,17 +144,12 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         )
         executor.check_folder(str(out.folder))
         opened = _open(config, executor)
-        seeds = seeds_of_topics(config.seeds or {}, config.topics)
-        priors = priors_of(config, seeds, opened)
         keep_bytes = 0  # workers of other processes read files
         if executor.transport == "memory":
             keep_bytes = int(KEPT_BAGS_SHARE * (context.memory.host_bytes or free_host_bytes()))
         folder = out.folder / "parts"
-        blocks = opened.blocks(part_tokens)
-        held_out = config.held_out, config.seed
-        corpus = corpus_of(blocks, opened.num_words, folder, keep_bytes, held_out=held_out)
-        if not corpus.tokens:
-            raise empty_corpus(opened.name, corpus.documents)
+        seeds = seeds_of_topics(config.seeds or {}, config.topics)
+        corpus = corpus_of(config, opened, seeds, folder, keep_bytes)
         read = time.perf_counter()
         storage = Storage(
             str(checkpoint.entries_folder),
@@ -167,7 +157,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
             partial(checkpoint.newest_generation, SNAPSHOT, range(len(corpus.parts))),
             context.memory,
         )
-        trained = train(config, corpus, executor, opened.words, context.progress, storage=storage, priors=priors)
+        trained = train(config, corpus, executor, context.progress, storage=storage)
         shutil.rmtree(folder, ignore_errors=True)
         write_topic_model(out.folder, trained.model, config)
         metrics = trained.model.history[-1] if trained.model.history else {}
@@ -207,20 +197,9 @@ def _speed(trained: Trained) -> float:
     return trained.tokens * trained.swept / trained.seconds if trained.seconds else 0.0
 
 
-def settings_of(config: LdaConfig) -> dict[str, Any]:
-    """Return the settings that a model keeps. Its priors hold the seed words."""
-    return {name: value for name, value in asdict(config).items() if name not in ("corpus", "name", "seeds")}
-
-
-def priors_of(config: LdaConfig, seeds: Mapping[Any, Any], documents: BagCorpus) -> Priors:
-    """Return the initial priors of a training; `seeds` as in `seed_priors`, which raises InputError."""
-    own = seed_priors(seeds, documents.words, documents.num_words, config.topics, config.beta)
-    return Priors(np.array(config.alphas), config.beta, own)
-
-
 def write_topic_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
     """Write the model, and a figure of its metrics if Matplotlib is installed."""
-    save_topic_model(folder / MODEL_FILE, replace(model, settings=settings_of(config)))
+    save_topic_model(folder / MODEL_FILE, model)
     if find_spec("matplotlib"):
         draw_sweeps(model.history, folder / PERPLEXITY_FILE, config.name)
 

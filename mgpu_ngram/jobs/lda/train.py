@@ -1,4 +1,4 @@
-"""Train a topic model from blocks of documents on all workers of an executor, and restart when workers are lost."""
+"""Train a topic model from a corpus on all workers of an executor, and restart when workers are lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,19 @@ import numpy as np
 from mgpu_ngram.cluster.executor import MAX_DEATHS, Executor, Handle
 from mgpu_ngram.cluster.gang import GangError
 from mgpu_ngram.core.bags.bag_files import save_bags
-from mgpu_ngram.core.bags.bags import Bags
+from mgpu_ngram.core.bags.bags import Bags, empty_corpus
 from mgpu_ngram.core.bags.topic_model import Priors, TopicModel
 from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.checkpoint_entries import Entry
 from mgpu_ngram.core.storage.scratch import scratch_folder
+from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.documents import CorpusPart
 from mgpu_ngram.engine.lda.held_out import held_out_tokens
 from mgpu_ngram.engine.lda.rank import AS_CONFIGURED, Snapshot, Training
+from mgpu_ngram.engine.lda.seed_words import seed_priors
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS
@@ -43,6 +45,8 @@ class TrainingCorpus:
 
     parts      parts of the corpus, in order
     num_words  V
+    words      the V words; None if only ids are known
+    priors     initial priors
     tokens     number of tokens of all documents
     held_out   number of these tokens that are held out
     earlier    model of earlier documents, whose counts are added to the new model
@@ -50,6 +54,8 @@ class TrainingCorpus:
 
     parts: Sequence[CorpusPart]
     num_words: int
+    words: Words | None
+    priors: Priors
     documents: int
     tokens: int
     held_out: int = 0
@@ -57,36 +63,43 @@ class TrainingCorpus:
 
 
 def corpus_of(
-    blocks: Iterable[Bags], num_words: int, folder: Path | None = None, keep_bytes: int = 0,
-    earlier: TopicModel | None = None, held_out: tuple[float, int] = (0.0, 0),
-) -> TrainingCorpus:  # fmt: skip
-    """Return the corpus of consecutive blocks of documents.
+    config: LdaConfig,
+    bags: BagCorpus,
+    seeds: Mapping[Any, Any],
+    folder: Path | None = None,
+    keep_bytes: int = 0,
+    earlier: TopicModel | None = None,
+) -> TrainingCorpus:
+    """Return the corpus of bags of words, in parts of `config.part_tokens` tokens.
 
+    seeds       special priors of words, as in `seed_priors`; the earlier model has its own
     folder      folder for documents that do not stay in memory; None: all stay
     keep_bytes  bytes of documents that stay in memory; 0 if workers are other processes
     earlier     model of earlier documents, whose counts are added to the new model
-    held_out    share of the documents that are held out, and the seed that selects them
 
-    Raises InputError for a document with over MAX_DOCUMENT_TOKENS tokens, a word with over MAX_WORD_TOKENS tokens, and
-    more words than fit memory.
+    Raises InputError for seed words that `seed_priors` refuses, a document with over MAX_DOCUMENT_TOKENS tokens, a word
+    with over MAX_WORD_TOKENS tokens, more words than fit memory, and, without an earlier model, no tokens.
     """
+    num_words, how = bags.num_words, (config.held_out, config.seed)
+    own = seed_priors(seeds, bags.words, num_words, config.topics, config.beta) if seeds and not earlier else {}
+    priors = earlier.priors if earlier else Priors(np.array(config.alphas), config.beta, own)
     _refuse_many_words(num_words)
     parts, documents, tokens, held, kept = list[CorpusPart](), 0, 0, 0, 0
     totals_V = np.zeros(num_words, np.int64) if earlier is None else earlier.word_totals_V()
-    for number, bags in enumerate(blocks):
-        _refuse_long(bags, documents)
-        totals_V += np.bincount(bags.words_P, bags.counts_P, minlength=num_words).astype(np.int64)
+    for number, block in enumerate(bags.blocks(config.part_tokens)):
+        _refuse_long(block, documents)
+        totals_V += np.bincount(block.words_P, block.counts_P, minlength=num_words).astype(np.int64)
         path = None
-        if folder and kept + bags.nbytes > keep_bytes:
+        if folder and kept + block.nbytes > keep_bytes:
             folder.mkdir(exist_ok=True)
             path = str(folder / f"part-{number:06}.safetensors")
-            save_bags(path, bags, durable=False)
+            save_bags(path, block, durable=False)
         else:
-            kept += bags.nbytes
-        parts.append(CorpusPart.of(number, documents, bags, path))
-        held += held_out_tokens(bags, documents, *held_out)
-        documents += bags.documents
-        tokens += bags.tokens
+            kept += block.nbytes
+        parts.append(CorpusPart.of(number, documents, block, path, how))
+        held += held_out_tokens(block, documents, *how) if config.held_out else 0
+        documents += block.documents
+        tokens += block.tokens
     if totals_V.max(initial=0) > MAX_WORD_TOKENS:
         word = int(totals_V.argmax())
         raise InputError(
@@ -94,7 +107,9 @@ def corpus_of(
             f"{MAX_WORD_TOKENS:,} times; "
             "leave it out"
         )
-    return TrainingCorpus(parts, num_words, documents, tokens, held, earlier)
+    if not tokens and not earlier:
+        raise empty_corpus(bags.name, documents)
+    return TrainingCorpus(parts, num_words, bags.words, priors, documents, tokens, held, earlier)
 
 
 def _refuse_many_words(num_words: int) -> None:
@@ -138,20 +153,15 @@ def train(
     config: LdaConfig,
     corpus: TrainingCorpus,
     executor: Executor,
-    words: Words | None = None,
     progress: Progress | None = None,
     callback: Callback | None = None,
     storage: Storage | None = None,
-    priors: Priors | None = None,
 ) -> Trained:
     """Return the trained model. Raises RunError if too many workers are lost.
 
     callback  called with the sweep and its metrics every `evaluate_every` sweeps; training stops when it returns True
-    priors    initial priors; None: the priors of the config, without seed words
     """
-    run = _Run(config, corpus, executor, progress or Progress(), storage or Storage())
-    state = Snapshot(0, priors or Priors(np.array(config.alphas), config.beta))
-    return run.train(state, callback, words)
+    return _Run(config, corpus, executor, progress or Progress(), storage or Storage()).train(callback)
 
 
 @dataclass(frozen=True)
@@ -178,22 +188,21 @@ class _Run:
         self.progress, self.storage = progress, storage
         self.name = secrets.token_hex(8)
         self.ranks: list[Handle] = []
-        self.state = Snapshot(0, Priors(np.zeros(0), 0.0))
+        self.state = Snapshot(0, corpus.priors)
         self.started: int | None = None  # sweeps before those of this run
 
-    def train(self, state: Snapshot, callback: Callback | None, words: Words | None) -> Trained:
-        config, begin, first = self.config, time.perf_counter(), state
-        deaths = 0
+    def train(self, callback: Callback | None) -> Trained:
+        config, begin, deaths = self.config, time.perf_counter(), 0
         self.progress.start("sweep", config.sweeps, rate="tokens")
         try:
             with _ProgressWatch(self):
                 while True:
                     try:
                         if not self.ranks:
-                            state = self._open(first, WAIT_SECONDS if deaths else 0)
-                            self.started = state.sweep if self.started is None else self.started
-                        while state.sweep < config.sweeps and not state.stopped:
-                            state = self._segment(callback)
+                            self._open(WAIT_SECONDS if deaths else 0)
+                            self.started = self.state.sweep if self.started is None else self.started
+                        while self.state.sweep < config.sweeps and not self.state.stopped:
+                            self._segment(callback)
                         [model] = self._ask(lda_rank.model_of, self.ranks[:1])
                         break
                     except GangError as error:
@@ -213,15 +222,16 @@ class _Run:
             self.executor.everywhere(lda_rank.close_rank, self.name)
         seconds = time.perf_counter() - begin
         tokens = self.corpus.tokens - self.corpus.held_out
-        return Trained(replace(model, words=words), tokens, seconds, state.sweep - (self.started or 0))
+        model = replace(model, words=self.corpus.words, settings=config.model_settings)
+        return Trained(model, tokens, seconds, self.state.sweep - (self.started or 0))
 
-    def _open(self, first: Snapshot, wait_seconds: float) -> Snapshot:
-        """Start the ranks, from the newest snapshot or from `first`; return the state that they have.
+    def _open(self, wait_seconds: float) -> None:
+        """Start the ranks, from the newest snapshot if there is one.
 
         wait_seconds  for workers that are missing
         """
         entries = self.storage.entries()
-        state = Snapshot.of_json(entries[0].metadata) if entries else first
+        state = Snapshot.of_json(entries[0].metadata) if entries else Snapshot(0, self.corpus.priors)
         files = {item: entry.path for entry in entries for item in entry.items} if entries else None
         size = max(1, self.executor.gang_size(wait_seconds) // self.executor.tasks_per_process)
         training = self._training(state.sweep)
@@ -237,10 +247,9 @@ class _Run:
         ]
         self.ranks = self.executor.gang(lda_rank.open_rank, arguments, label="the start of the training")
         self.state = state
-        return state
 
-    def _segment(self, callback: Callback | None) -> Snapshot:
-        """Sweep to the end, or to the next metrics if somebody waits for them; return the new state."""
+    def _segment(self, callback: Callback | None) -> None:
+        """Sweep to the end, or to the next metrics if somebody waits for them."""
         last = self.config.sweeps
         if callback and self.config.evaluate_every:
             last = min(last, (self.state.sweep // self.config.evaluate_every + 1) * self.config.evaluate_every)
@@ -253,7 +262,6 @@ class _Run:
             metrics = {name: value for name, value in history[-1].items() if name != "sweep"}
             if callback(self.state.sweep, metrics):
                 self.state = replace(self.state, stopped=True)
-        return self.state
 
     def _ask(self, fn: Callable[..., Any], ranks: Sequence[Handle]) -> list[Any]:
         tasks = [self.executor.call(fn, rank, colocate_with=rank) for rank in ranks]

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.bags.word_list import as_words, make_words, read_word_list, refuse_duplicates
+from mgpu_ngram.core.bags.word_list import as_words, read_word_list
 from mgpu_ngram.core.errors import InputError
 
 
@@ -33,6 +33,3 @@ def test_refusals(tmp_path):
         as_words(["a", 7])
     with pytest.raises(InputError, match="v is 7 but must be words, a dict from word to id, or the path of a file"):
         as_words(7, "v")
-    with pytest.raises(InputError, match="words 1 and 3 of v are both 'b'; give each word once"):
-        refuse_duplicates(make_words(["a", "b", "", "b"]), "v")
-    refuse_duplicates(make_words(["a", "b"]), "v")

@@ -145,8 +145,8 @@ def test_merging_in_any_order():
 def test_an_index_finds_all_words_and_no_others():
     index = WordIndex(make_words(["b", "", "a", "<unk>"]), ignored={"a", "q"})
     assert index.ids(make_words(["a", "b", "c", "", "<unk>"])).tolist() == [-1, 0, -1, 1, 3]
-    with pytest.raises(InputError, match="both 'b'; give each word once"):
-        WordIndex(make_words(["b", "b"]))
+    with pytest.raises(InputError, match="words 1 and 3 of v are both 'b'; give each word once"):
+        WordIndex(make_words(["a", "b", "", "b"]), name="v")
 
 
 def test_refusals():

@@ -1,25 +1,16 @@
-"""Convert parameters of the estimator `LDA` to settings of the training, and documents to bags of words."""
+"""Convert parameters of the estimator `LDA` to settings of the training."""
 
 from __future__ import annotations
 
-import math
 import re
 import reprlib
-from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.api.lda_fitted import device_for
-from mgpu_ngram.core.bags.bags import Bags
-from mgpu_ngram.core.bags.matrix_bags import is_matrix
-from mgpu_ngram.core.bags.sklearn_base import check_columns
-from mgpu_ngram.core.bags.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import fill
-from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
-from mgpu_ngram.engine.bags.bags_of import bags_of
 from mgpu_ngram.jobs.lda.config import LdaConfig
 
 CONFIG_NAMES = {  # names of the settings of LdaConfig, by the names here
@@ -34,8 +25,6 @@ CONFIG_NAMES = {  # names of the settings of LdaConfig, by the names here
     "held_out": "held_out",
     "tol": "tolerance",
 }
-TEXT_PARAMETERS = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
-BAG_BYTES_PER_SECOND = 8e6  # bytes of text that 2 CPU cores turn into bags of words in a second, rounded down
 
 
 def config_of(lda: Any, seed: int) -> LdaConfig:
@@ -74,24 +63,6 @@ def updates_of(lda: Any) -> tuple[int, float]:
     return int(most), float(tol)
 
 
-def text_bytes(X: Any) -> float:
-    """Return the approximate size of texts in memory; inf if it is unknown without reading them."""
-    if not isinstance(X, (list, tuple, np.ndarray)) or getattr(X, "shape", None) == ():
-        return math.inf
-    return sum(len(text) for text in X if isinstance(text, (str, bytes)))
-
-
-def is_counts(X: Any) -> bool:
-    """Return whether X is a matrix, `Bags`, or a list of rows of numbers."""
-    if isinstance(X, (list, tuple)):
-        return (
-            bool(X)
-            and isinstance(X[0], (list, tuple, np.ndarray))
-            and not any(isinstance(v, (str, bytes)) for v in X[0])
-        )
-    return isinstance(X, Bags) or is_matrix(X)
-
-
 def seed_of(random_state: Any) -> Any:
     """Return the seed of a training; an int is its own seed."""
     if random_state is None:
@@ -101,29 +72,3 @@ def seed_of(random_state: Any) -> Any:
     if hasattr(random_state, "integers"):
         return int(random_state.integers(0, 2**63 - 1))
     return random_state
-
-
-def documents_of(lda: Any, X: Any, fitting: bool = False) -> BagCorpus:
-    """Return documents as bags of words, of the model's vocabulary unless `fitting` chooses one.
-
-    Sets the estimator's attributes of the columns.
-    """
-    words = lda.vocabulary if fitting else lda._model.words
-    if hasattr(X, "__array__") and not hasattr(X, "shape"):
-        X = np.asarray(X)
-    if len(getattr(X, "shape", ())) == 2:
-        check_columns(lda, X, reset=fitting)
-    token_pattern = lda.token_pattern or DEFAULT_PATTERN
-    options = TextOptions(lda.lowercase, token_pattern, *(getattr(lda, name) for name in TEXT_PARAMETERS[2:]))
-    if fitting and is_counts(X):
-        options.refuse_for("X")
-    if words is None and not fitting and not is_counts(X):
-        raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
-    documents = bags_of(X, words, options, device_for(lda.device, text_bytes(X) / BAG_BYTES_PER_SECOND))
-    if fitting and len(getattr(X, "shape", ())) != 2:
-        lda.n_features_in_ = documents.num_words
-        with suppress(AttributeError):
-            del lda.feature_names_in_
-    elif documents.num_words != lda.n_features_in_:
-        raise InputError(f"X has {documents.num_words} features, but the model has {lda.n_features_in_}")
-    return documents
