@@ -63,7 +63,7 @@ class TopicFinder:
     def completion(
         self, bags: Bags, seed: int, first: int = 0, max_iter: int = 100, tol: float = 1e-3
     ) -> tuple[float, int]:
-        """Return (sum of ln p of the target tokens, their number) by document completion: see `lda_metrics`.
+        """Return (sum of ln p of the target tokens, their number) by document completion: see `engine.lda.metrics`.
 
         seed   of the random numbers that make each token observed or a target
         first  number of document 0

@@ -45,7 +45,7 @@ AS_CONFIGURED = (  # fields of Training that have the name and the value of an `
 class Training:
     """Options of the training; the same on every device.
 
-    run               name of the run, for `progress_of`
+    run               name of the run, for `progress_of` and `close_rank`
     seed ... coherence  the settings in AS_CONFIGURED
     last              the sweep to stop after
     folder            folder of the snapshots; "" for no snapshots
@@ -103,11 +103,11 @@ class Rank:
 
     held_out  the two halves of its held-out documents
     tokens    number of tokens that a sweep draws, over all devices
-    folder    folder for documents that do not fit memory, deleted with the rank; None: all fit
+    folder    folder for documents that do not fit memory, deleted with the rank
     progress  sweeps done here, and their last metrics
     """
 
-    in_process: ClassVar[weakref.WeakValueDictionary[str, Rank]] = weakref.WeakValueDictionary()  # by the run's name
+    in_process: ClassVar[weakref.WeakValueDictionary[str, Rank]] = weakref.WeakValueDictionary()  # last one of each run
 
     sampler: Sampler
     held_out: HeldOut
@@ -160,7 +160,6 @@ def open_rank(
         raise
     rank = Rank(sampler, halves, state, tokens, folder)
     weakref.finalize(rank, shutil.rmtree, folder, ignore_errors=True)  # if nobody closes it
-    Rank.in_process[training.run] = rank
     return rank
 
 
@@ -188,6 +187,7 @@ def _room(training: Training, folder: Path) -> Room:
 
 def sweep_rank(group: Group, rank: Rank, training: Training) -> Rank:
     """Sweep until `training.last`, or until the perplexity stops improving; return the rank."""
+    Rank.in_process[training.run] = rank
     sampler = rank.sampler
     while sampler.sweep < training.last and not rank.state.stopped:
         changed = sweep(sampler, group, rank.state.priors, training.seed, training.exclude_self)
@@ -208,7 +208,7 @@ def sweep_rank(group: Group, rank: Rank, training: Training) -> Rank:
 def _metrics(rank: Rank, group: Group, training: Training, priors: Priors, changed: int) -> dict[str, float]:
     """Return the metrics after a sweep.
 
-    joint, plugin        log-likelihoods of the training tokens: see `lda_metrics`; natural, for each token
+    joint, plugin        log-likelihoods of the training tokens: see `engine.lda.metrics`; natural, for each token
     perplexity           exp(-plugin)
     changed              share of the tokens whose topic changed
     held_out_perplexity  by document completion, if documents are held out

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mgpu_ngram.core.bags.seeds import seeds_of_topics
+from mgpu_ngram.core.bags.seed_words import seeds_of_topics
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS

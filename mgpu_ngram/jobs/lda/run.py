@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, in_order
-from mgpu_ngram.core.bags.seeds import seeds_of_topics
+from mgpu_ngram.core.bags.seed_words import seeds_of_topics
 from mgpu_ngram.core.bags.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.bags.topic_model import MODEL_FILE, TopicModel, save_topic_model
 from mgpu_ngram.core.inputs.corpus import Chunk

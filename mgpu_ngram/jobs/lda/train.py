@@ -28,7 +28,7 @@ from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.documents import CorpusPart
 from mgpu_ngram.engine.lda.held_out import held_out_tokens
 from mgpu_ngram.engine.lda.rank import AS_CONFIGURED, Snapshot, Training
-from mgpu_ngram.engine.lda.seed_words import seed_priors
+from mgpu_ngram.engine.lda.seed_priors import seed_priors
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.bags.seeds import SEED_WEIGHT, check_seed
+from mgpu_ngram.core.bags.seed_words import SEED_WEIGHT, check_seed
 from mgpu_ngram.core.bags.word_list import as_words
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.ngrams.words import Words
