@@ -23,8 +23,8 @@ from mgpu_ngram.benchmarks.decode.whole import WholeDecode, decode_row
 from mgpu_ngram.benchmarks.harness.machine_rates import device_seconds
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.benchmarks.harness.units import ROWS_PER_SECOND
-from mgpu_ngram.benchmarks.inputs.generated_text import NUM_SPECIALS
-from mgpu_ngram.benchmarks.inputs.models import ngrams_of, trie_of, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.inputs.frequency_models import ngrams_of, trie_of, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.inputs.fusion_text import NUM_SPECIALS
 from mgpu_ngram.benchmarks.inputs.plain_beam_search import EOS, PlainNgrams, PlainSearch
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.models.model_file import BackoffModel, save_model

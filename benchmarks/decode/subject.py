@@ -14,7 +14,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.harness.machine_rates import device_seconds
 from mgpu_ngram.benchmarks.harness.rows import Row
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
-from mgpu_ngram.benchmarks.inputs.models import zipf_words
+from mgpu_ngram.benchmarks.inputs.frequency_models import zipf_words
 from mgpu_ngram.benchmarks.inputs.plain_beam_search import EOS, PlainSearch
 from mgpu_ngram.engine.decode.batch import Batching
 from mgpu_ngram.engine.decode.open_translation import Translation, TranslationFiles, open_translation

@@ -12,7 +12,7 @@ from mgpu_ngram.api.executors import open_executor
 from mgpu_ngram.benchmarks.harness.machine_rates import write_plainly
 from mgpu_ngram.benchmarks.inputs.distribution_cases import LARGE, SHAPES, Case, DistributionBench
 from mgpu_ngram.benchmarks.inputs.plain_distributions import check_rows
-from mgpu_ngram.benchmarks.inputs.text_models import head
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import head
 from mgpu_ngram.benchmarks.score.text import host_model, write_text
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.executor import Executor

@@ -26,7 +26,7 @@ from mgpu_ngram.benchmarks.inputs.distribution_cases import (
 from mgpu_ngram.benchmarks.inputs.plain_distributions import check_found
 from mgpu_ngram.engine.trie.build import edges_of
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.distribution import rows as shared
+from mgpu_ngram.kernels.distribution import row_launch as shared
 from mgpu_ngram.kernels.distribution import write_rows
 from mgpu_ngram.kernels.launch import OPTIONS, source
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges

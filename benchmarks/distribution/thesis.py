@@ -12,7 +12,7 @@ from mgpu_ngram.benchmarks.harness.units import DISTRIBUTIONS_PER_SECOND, QUERIE
 from mgpu_ngram.benchmarks.inputs.distribution_cases import LARGE, SHAPES, SMALL, Case, DistributionBench
 from mgpu_ngram.benchmarks.inputs.plain_distributions import check_rows
 from mgpu_ngram.benchmarks.inputs.plain_scoring import ScoreWork
-from mgpu_ngram.benchmarks.inputs.text_models import edge_table
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import edge_table
 from mgpu_ngram.core.models.model_file import BackoffModel, save_model
 from mgpu_ngram.engine.distribution.next_word import NextWordModel
 from mgpu_ngram.engine.memory.copies import to_host_fast

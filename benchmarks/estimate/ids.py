@@ -12,9 +12,9 @@ from mgpu_ngram.benchmarks.count.traffic import sort_bytes
 from mgpu_ngram.benchmarks.estimate.checks import check_entries, check_sizes, check_sums, entries_of, sentences_of
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
-from mgpu_ngram.benchmarks.inputs.models import VOCABULARY, seen_words, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.inputs.frequency_models import VOCABULARY, seen_words, zipf_codes, zipf_words
 from mgpu_ngram.benchmarks.inputs.oracles import kneser_ney
-from mgpu_ngram.benchmarks.inputs.text_models import head
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import head
 from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words

@@ -21,7 +21,7 @@ from mgpu_ngram.api.model import Model
 from mgpu_ngram.benchmarks.decode.peers import as_torch, has_torch
 from mgpu_ngram.benchmarks.harness.rows import Row
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
-from mgpu_ngram.benchmarks.inputs.generated_text import GeneratedText
+from mgpu_ngram.benchmarks.inputs.fusion_text import GeneratedText
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.models.model_file import save_model
 from mgpu_ngram.core.ngrams.words import Words

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode.subject import SEED
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
-from mgpu_ngram.benchmarks.inputs.generated_text import NUM_SPECIALS, GeneratedText
+from mgpu_ngram.benchmarks.inputs.fusion_text import NUM_SPECIALS, GeneratedText
 from mgpu_ngram.benchmarks.inputs.plain_beam_search import PlainNgrams
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.models.model_file import BackoffModel, save_model

@@ -13,7 +13,7 @@ from mgpu_ngram.benchmarks.harness.machine_rates import device_seconds
 from mgpu_ngram.benchmarks.harness.rows import Row
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.units import ROWS_PER_SECOND
-from mgpu_ngram.benchmarks.inputs.generated_text import GeneratedText
+from mgpu_ngram.benchmarks.inputs.fusion_text import GeneratedText
 from mgpu_ngram.engine.states.torch_mixture import tensor_rows, tensor_top
 
 ROWS, WORDS = {"gpu": 512, "cpu": 8}, {"gpu": 131_072, "cpu": 1_000}

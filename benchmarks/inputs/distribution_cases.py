@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.harness.suite import Suite
-from mgpu_ngram.benchmarks.inputs.models import trie_of, zipf_codes, zipf_words
-from mgpu_ngram.benchmarks.inputs.text_models import ORDER, Subject
+from mgpu_ngram.benchmarks.inputs.frequency_models import trie_of, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import ORDER, Subject
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.models.model_file import BackoffModel

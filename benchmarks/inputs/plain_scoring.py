@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.harness.suite import WrongResult
-from mgpu_ngram.benchmarks.inputs.text_models import Scores
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import Scores
 from mgpu_ngram.core.counts.vocabulary import END_ID, START_ID
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.kernels.dispatch import array_module

@@ -6,7 +6,7 @@ import math
 import re
 
 from mgpu_ngram.benchmarks.harness.units import QUERIES_PER_SECOND
-from mgpu_ngram.benchmarks.inputs.text_models import EDGES, TREE
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import EDGES, TREE
 from mgpu_ngram.benchmarks.reproduce.paper import (
     FAILS,
     HOLDS,

@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import Suite, open_suite
-from mgpu_ngram.benchmarks.inputs.text_models import TEXT_WORDS, Subject
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import TEXT_WORDS, Subject
 from mgpu_ngram.benchmarks.score.ceilings import ceilings
 from mgpu_ngram.benchmarks.score.drop_in import drop_in
 from mgpu_ngram.benchmarks.score.effects import constants, figure9, figure10, stumps

@@ -9,7 +9,7 @@ from mgpu_ngram.benchmarks.harness.machine_rates import LINES, READ_BYTES, SECTO
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.benchmarks.harness.units import QUERIES_PER_SECOND
 from mgpu_ngram.benchmarks.inputs.plain_scoring import ScoreWork, lookups
-from mgpu_ngram.benchmarks.inputs.text_models import Subject, of_edges, queries, tree
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import Subject, of_edges, queries, tree
 from mgpu_ngram.engine.trie.build import edges_of
 
 CACHED_BYTES = 32 << 20  # bytes of a table that stays in the L2 cache

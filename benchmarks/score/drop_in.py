@@ -13,8 +13,8 @@ from typing import Any
 
 from mgpu_ngram.benchmarks.harness.origin import PACKAGE_PARENT
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
-from mgpu_ngram.benchmarks.inputs.models import write_model
-from mgpu_ngram.benchmarks.inputs.text_models import Subject, head
+from mgpu_ngram.benchmarks.inputs.frequency_models import write_model
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import Subject, head
 from mgpu_ngram.benchmarks.score import drop_in_process
 from mgpu_ngram.benchmarks.score.peers import sentences
 from mgpu_ngram.core.errors import RunError

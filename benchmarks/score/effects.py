@@ -13,7 +13,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.benchmarks.harness.units import QUERIES_PER_SECOND
 from mgpu_ngram.benchmarks.inputs.plain_scoring import ScoreWork, stump_shares
-from mgpu_ngram.benchmarks.inputs.text_models import Index, Subject, edge_table, head, of_edges, queries, tree
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import Index, Subject, edge_table, head, of_edges, queries, tree
 from mgpu_ngram.benchmarks.score.rates import rate
 from mgpu_ngram.engine.trie.build import edges_of, with_fanout
 from mgpu_ngram.kernels.launch import OPTIONS, source

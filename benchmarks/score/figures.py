@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 
 from mgpu_ngram.benchmarks.harness.figures import draw_each, size_of
 from mgpu_ngram.benchmarks.harness.rows import Row
-from mgpu_ngram.benchmarks.inputs.text_models import EDGES
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import EDGES
 from mgpu_ngram.benchmarks.score.published import (
     GLM,
     GLM_BEST_FANOUT,

@@ -15,8 +15,8 @@ import numpy as np
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.timing import measure
 from mgpu_ngram.benchmarks.harness.units import QUERIES_PER_SECOND
-from mgpu_ngram.benchmarks.inputs.models import write_model
-from mgpu_ngram.benchmarks.inputs.text_models import Subject, edge_table
+from mgpu_ngram.benchmarks.inputs.frequency_models import write_model
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import Subject, edge_table
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.kernels.dispatch import to_host

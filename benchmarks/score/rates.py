@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.harness.rows import Row
 from mgpu_ngram.benchmarks.harness.suite import DOES_NOT_FIT, Suite
 from mgpu_ngram.benchmarks.harness.units import QUERIES_PER_SECOND
 from mgpu_ngram.benchmarks.inputs.plain_scoring import ScoreWork
-from mgpu_ngram.benchmarks.inputs.text_models import (
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import (
     EDGES,
     QUANTISED,
     TEXT_WORDS,

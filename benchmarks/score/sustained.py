@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.harness.rows import Row, with_unit
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.units import QUERIES_PER_SECOND
 from mgpu_ngram.benchmarks.inputs.plain_scoring import ScoreWork
-from mgpu_ngram.benchmarks.inputs.text_models import EDGES, Subject, edge_table, queries
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import EDGES, Subject, edge_table, queries
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.engine.memory.device import synchronize
 from mgpu_ngram.kernels.dispatch import array_module, to_host

@@ -9,8 +9,8 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
-from mgpu_ngram.benchmarks.inputs.models import write_model, zipf_codes, zipf_words
-from mgpu_ngram.benchmarks.inputs.text_models import TEXT_WORDS, Subject, queries
+from mgpu_ngram.benchmarks.inputs.frequency_models import write_model, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import TEXT_WORDS, Subject, queries
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.models.model_file import BackoffModel, save_model

@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.harness.side_by_side import Done, Measurement, side_by_side, timed
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.benchmarks.harness.units import QUERIES_PER_SECOND
-from mgpu_ngram.benchmarks.inputs.text_models import EDGES, QUERIES, Index, Subject, edge_table, queries
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import EDGES, QUERIES, Index, Subject, edge_table, queries
 
 PASSES = {"gpu": 200, "cpu": 20}  # over a worker's text in one round
 KERNEL = f"score/workers {EDGES}"

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #if ID_BYTES == 4
 typedef u32 id_t;
 #else

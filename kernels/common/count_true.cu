@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #define VECTOR 16  // bytes that a lane reads at once
 
 // mask_N (N,) bool, bytes of 0 or 1  ->  counted (1,) u64, added to: the number of bytes of 1.

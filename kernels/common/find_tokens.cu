@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "text.cuh"
+#include "grid.cuh"
+#include "delimiters.cuh"
 // Positions of word starts and newlines, in text order. No word starts with a newline, so the byte at
 // a position tells words from newlines. Each warp scans SEGMENT bytes, 16 per lane.
 // ISSPACE 1: words end at the white space of isspace; 0: at the delimiters of lmplz.

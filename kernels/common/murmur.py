@@ -6,7 +6,7 @@ import numpy as np
 from numpy import int64, uint64
 
 from ..compile import njit
-from .chunks import word_chunk
+from .load_bytes import word_chunk
 
 M = 0xC6A4A7935BD1E995
 

@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "tiles.cuh"
+#include "grid.cuh"
+#include "radix_tiles.cuh"
 // Stable least-significant-digit radix sort of rows stored as columns (C, R) uint64, one pass over memory per 8-bit digit.
 
 #define COPIES 4

@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "text.cuh"
+#include "grid.cuh"
+#include "delimiters.cuh"
 extern "C" __global__ void count_mismatches(const u8* text_B, i64 B, const u32* positions_T, const u32* tokens_T, i64 T,
                                             const i64* offsets_V, const u8* data, u64* mismatches) {
   u64 bad = 0;

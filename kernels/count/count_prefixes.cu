@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "keys.cuh"
+#include "grid.cuh"
+#include "ngram_keys.cuh"
 // Distinct prefixes of sorted keys. Row r starts a group of order n if it has at least n words and shares
 // fewer than n leading words with the row before it. It ends a group by the same rule with the row after
 // it. Lane i of a warp handles order first_order + i, so one call serves up to 32 orders.

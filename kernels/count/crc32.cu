@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 // A number stands for a polynomial over GF(2) modulo zlib's; bit 31 is x**0.
 #define POLYNOMIAL 0xEDB88320u
 #define ROW 512       // bytes that a warp reads at once: 16 a lane

@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "tiles.cuh"
+#include "grid.cuh"
+#include "radix_tiles.cuh"
 // Stable distribution of the rows of a table (keys (C, R) u64, counts (R,) i64) to shards, 8 bits of the shard a pass.
 
 #define MAX_SHARDS 1024

@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "text.cuh"
+#include "grid.cuh"
+#include "delimiters.cuh"
 extern "C" __global__ void word_lengths(const u8* text_B, i64 B, const u32* positions_V, i64 V, i64* length_V) {
   GRID_STRIDE_LOOP(v, V) {
     i64 start = positions_V[v], end = start;

@@ -1,5 +1,6 @@
-#include "common.cuh"
-#include "codes.cuh"
+#include "grid.cuh"
+#include "integer_hash.cuh"
+#include "token_codes.cuh"
 // Open-addressing table of n-grams with atomic counts. An entry identifies its n-gram by a position
 // where it occurs: high half a 32-bit fingerprint, low half position + 1. Equal fingerprints are
 // compared word by word, so counts are exact, and a key takes 8 bytes for any order.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
-from ..common.mix import mix64
+from ..common.integer_hash import mix64
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch

@@ -1,5 +1,6 @@
-#include "common.cuh"
-#include "text.cuh"
+#include "grid.cuh"
+#include "integer_hash.cuh"
+#include "delimiters.cuh"
 // One 64-bit hash per token; 0 for a newline. Words of up to 8 bytes never collide, because mix64 is a
 // bijection and no word holds a NUL.
 extern "C" __global__ void hash_words(const u8* text_B, i64 B, const u32* positions_T, i64 T, u64 seed, u64* hash_T) {

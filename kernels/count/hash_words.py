@@ -10,7 +10,7 @@ from numpy import uint64
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
 
 from .. import check
-from ..common.mix import mix64
+from ..common.integer_hash import mix64
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch

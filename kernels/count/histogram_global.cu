@@ -1,6 +1,6 @@
-#include "common.cuh"
-#include "codes.cuh"
-#include "bins.cuh"
+#include "grid.cuh"
+#include "token_codes.cuh"
+#include "histogram_bins.cuh"
 // V1 of Bianco's "Ngrams with CUDA": one atomic add per n-gram to one histogram in device memory.
 // histogram_private.cu repeats this loop with bins of another type in shared memory; the compiler must see both.
 extern "C" __global__ void histogram_global(const token_t* tokens_T, i64 T, const u16* lut_table, u64 symbols, u32* bins) {

@@ -1,6 +1,6 @@
-#include "common.cuh"
-#include "codes.cuh"
-#include "bins.cuh"
+#include "grid.cuh"
+#include "token_codes.cuh"
+#include "histogram_bins.cuh"
 // V2 of Bianco's "Ngrams with CUDA": private histograms, then a reduction. A block keeps its own
 // histogram in shared memory: all bins if they fit, else the bins that the block meets first.
 

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 // Open addressing, linear probing. keys_C 0 is an empty slot. first_C is the first token of the slot's
 // word in this call, or 0 for words known before the call, which therefore cost no atomics.
 

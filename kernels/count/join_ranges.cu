@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 // first (A,) u8 and second (B,) u8, whose bytes have the numbers 0 to A + B - 1; starts_N, ends_N (N,) i64: range n begins
 // at byte starts_N[n] and is copied to the bytes of data before ends_N[n]  ->  data (ends_N[N - 1],) u8. A block writes
 // tiles. Words of data are aligned: each is joined from two aligned words, both of which hold a byte of the range.

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 __device__ __forceinline__ bool same_word(const i64* offsets_V, const u8* data, i64 a, i64 b) {
   i64 at = offsets_V[a], other = offsets_V[b], length = offsets_V[a + 1] - at, i = 0;
   if (offsets_V[b + 1] - other != length) return false;

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 // Merge two sorted tables A and B segment by segment.
 //   keys_a (C, G_a), keys_b (C, G_b) u64, column c of row r at keys[c * stride + r]; counts_a, counts_b (G,) i64
 //   ->  keys (C, G), counts (G,) with G = G_a + G_b - keys that a segment has in both tables.

@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "codes.cuh"
+#include "grid.cuh"
+#include "token_codes.cuh"
 // Row r: the key of the window that starts at positions_R[r] (at r if null), cut at the first code 0 or at T.
 extern "C" __global__ void ngram_keys(const token_t* tokens_T, i64 T, const u16* lut_table, const i64* positions_R,
                                       i64 R, int order, int bits, int num_columns, u64* columns) {

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #define BLOCK 128        // values of a block, as in pack_deltas.py
 #define PARTS 4          // of a block, with a width each
 #define WARPS 8          // of a thread block

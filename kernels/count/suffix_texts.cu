@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "keys.cuh"
+#include "grid.cuh"
+#include "ngram_keys.cuh"
 
 // The id of word n of row r: its code less 1; 2^32 - 1 for code 0.
 __device__ __forceinline__ u32 id_at(const u64* keys, i64 stride, int bits, i64 r, int n) {

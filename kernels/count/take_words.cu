@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #define LANES 8  // threads per word: most words have fewer than 16 bytes
 
 // offsets_V (V + 1,) i64, data u8, rows_R (R,) i64, offsets_R (R + 1,) i64

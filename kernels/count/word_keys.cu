@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 // offsets_V (V + 1,) i64, data u8, rows_R (R,) i64  ->  keys_R (2, R) u64: bytes first_byte to
 // first_byte + 15 of each chosen word as two big-endian numbers; bytes past its end are 0.
 extern "C" __global__ void word_keys(const i64* offsets_V, const u8* data, const i64* rows_R, i64 R, i64 first_byte,

@@ -7,15 +7,15 @@ import math
 import numpy as np
 from numpy import float32, float64, int64, uint64
 
-from ..common.mix import mix64
+from ..common.integer_hash import mix64
 from ..common.powers import LN_10, LOG10_E, power10
 from ..compile import njit
-from ..decode.terms import log_of
+from ..decode.exponential_sums import log_of
 from ..score.step_states import _cpu as step_all
 from ..trie.edges import find_edge
-from .groups import BLANK, CLOSES, MAX_BEAMS, NAN, POSITIVE, SPACE, STARTS
+from .search_arrays import BLANK, CLOSES, MAX_BEAMS, NAN, POSITIVE, SPACE, STARTS
 
-CLOSED, SCORED, HOT = 1, 2, 4  # flags of a beam, as in beams.cuh
+CLOSED, SCORED, HOT = 1, 2, 4  # flags of a beam, as in ctc_beams.cuh
 ROOT, OFF = -1, -2  # nodes of tries: of the empty string, and of strings that a trie lacks
 MIN_LOG_PROB = float32(math.log(1e-15))
 MAX_LOG_PROB = float32(1e-3)

@@ -1,17 +1,18 @@
-#include "common.cuh"
+#include "grid.cuh"
+#include "integer_hash.cuh"
 #include "floats.cuh"
 #include "edges.cuh"
-#include "filters.cuh"
-#include "steps.cuh"
+#include "child_filters.cuh"
+#include "state_step.cuh"
 #include "ranks.cuh"
 #include "powers.cuh"
-#include "logs.cuh"
+#include "natural_log.cuh"
 #include "word_parts.cuh"
 // Shapes as in search_beams.py. A block searches for an utterance, frame by frame; any grid. A frame has `n` beams and
 // some tokens, and each pair of them is a candidate. Candidates of equal keys are one: a hash table in shared memory
 // adds their probabilities as integers, so their order does not matter. The best K are sorted; they are the next beams.
 // Floor: one read of the log-probabilities; T frames, each some 60 barriers and five loads that wait for each other.
-#include "beams.cuh"
+#include "ctc_beams.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) search_beams(
     const float* log_probs_BTV, i64 B, i64 T, i64 V, const int* lengths_B, const int* starts_B, const u8* kind_V,

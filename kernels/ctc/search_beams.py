@@ -8,14 +8,14 @@ import numpy as np
 from numpy import float64, int32
 
 from .. import check
-from ..common.mix import mix64
+from ..common.integer_hash import mix64
 from ..common.powers import LN_10, POWERS
 from ..dispatch import pick, to_host
 from ..launch import current_limits, kernel, launch
 from ..score.step_states import EMPTY, StateTable, states_of_a_text
 from ..trie.edges import EdgeTable, make_edges
 from .cpu_search import search_on_cpu
-from .groups import (
+from .search_arrays import (
     BLANK,
     CLOSES,
     MAX_BEAMS,

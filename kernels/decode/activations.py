@@ -10,12 +10,12 @@ import math
 import numpy as np
 from numpy import float32
 
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..compile import njit
 from ..dispatch import array_module
 from ..intrinsics import multiply_add, power_of_2
 from ..launch import LANES
-from .terms import LOG2_E
+from .exponential_sums import LOG2_E
 
 # tanh(x) = x P(x^2) / Q(x^2) with the least relative error on [0, 9.01], above which tanh rounds to 1.
 P0, P1, P2, P3, P4 = map(

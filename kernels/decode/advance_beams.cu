@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 // Shapes as in advance_beams.py. One block; each thread has a sentence, and the block adds up their rows.
 // Floor: it moves some 25 bytes for each hypothesis, so it is bound by the latency of a few loads after each other.

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
 // query_RA, slot_R, memory_STA, context_STC, length_S, energy_A  ->  weights_RT (R, T) f32, context_RC (R, C). Rows are

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import float32
 
 from .. import check
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add

@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "ranks.cuh"
-#include "best.cuh"
+#include "best_keys.cuh"
 // words_RK and scores_RK (R, K), starts_S1 (S + 1,), sizes_S (S,)  ->  rows_SK, words_SK, scores_SK (S, K).
 // One sentence per warp. A key is a score and the candidate's number in its sentence, so equal scores stay in order.
 // Floor: 8 bytes for each candidate / 4.3 TB/s, 0.02 us for 1,280 rows of 8 and 0.2 us of 64, less than a launch.

@@ -1,9 +1,9 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "ranks.cuh"
-#include "best.cuh"
-#include "logs.cuh"
-#include "terms.cuh"
+#include "best_keys.cuh"
+#include "natural_log.cuh"
+#include "exponential_sums.cuh"
 #include "logit_rows.cuh"
 // Shapes as in best_words.py, chunks_MRC and tops_RP as in sum_chunks.py, P = 16 C. Sentence s has rows starts_S1[s] to
 // starts_S1[s + 1] - 1, at most k; without starts_S1, row s alone. A warp chooses the words of a row. Then all warps of a

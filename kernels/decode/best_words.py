@@ -13,6 +13,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import LANES, current_limits, kernel, launch
 from . import sum_chunks as sums
+from .exponential_sums import LOADS, log_of_chunks
 from .logit_rows import (
     VARIANTS,  # noqa: F401 (CI compiles VARIANTS)
     CudaRows,
@@ -26,7 +27,6 @@ from .logit_rows import (
     or_null,
 )
 from .sum_chunks import sums_of_cuda, sums_of_host
-from .terms import LOADS, log_of_chunks
 
 MAX_K = 64
 # As in best_of_row.cuh:
@@ -68,8 +68,8 @@ def best_words(
     are -1, its scores NaN and the model's log_sum NaN.
 
     Each logit is read once, even for an ensemble, because the sums of exponentials are the same for all words of a row
-    and do not change the order of words. All devices return the same bits, for any number of rows. See terms.py for the
-    exponentials (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+    and do not change the order of words (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+    All devices return the same bits, for any number of rows; see exponential_sums.py.
     """
     arrays = checked(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)

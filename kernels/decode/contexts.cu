@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
 // forward_TBH, backward_TBH (T, B, H), length_B  ->  context_BTC (B, T, C), mean_BC (B, C). C is 2H, or H if backward_TBH

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
 // inputs_NG rows of 3H (row r is row_R[r] if row_R, else at r * stride), states_RG (R, 3H), h_RH (R, H), live_R (R,) u8 or

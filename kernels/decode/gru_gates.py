@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add

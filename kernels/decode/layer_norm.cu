@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
 // x_RY (R, Y), scale_Y (Y,), shift_Y (Y,) or null  ->  columns first to end - 1 of new_RY (R, Y). A warp takes a row.

@@ -11,14 +11,14 @@ import numpy as np
 from numpy import float32
 
 from .. import check
-from ..common.formats import BFLOAT16, FLOAT16, FLOAT32, FORMATS
+from ..common.float_formats import BFLOAT16, FLOAT16, FLOAT32, FORMATS
 from ..compile import njit
 from ..distribution.find_histories import Children
-from ..distribution.rows import WordValues
+from ..distribution.row_launch import WordValues
 from ..distribution.top_words import check_children
 from ..intrinsics import multiply_add
 from ..launch import LANES
-from .terms import CHUNKS, EXP_COEFFICIENTS, RUN, load_group
+from .exponential_sums import CHUNKS, EXP_COEFFICIENTS, RUN, load_group
 
 MAX_ROWS, MAX_ROW_WORDS = 2**30, 2**31 - max(CHUNKS) - 1
 NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "trie.cuh"
 
 // nodes_RK (R, K) i64 and words_R (R,) i64  ->  new_RK i64, first_RK and end_RK CHILD, backoff_RK float, (R, K) each: see

@@ -1,7 +1,7 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
-#include "logs.cuh"
-#include "terms.cuh"
+#include "natural_log.cuh"
+#include "exponential_sums.cuh"
 #include "logit_rows.cuh"
 // Shapes as in sum_chunks.py. Reads the logits once.
 // Floor: bytes of the logits / 4.3 TB/s, 60 us for 1,280 rows of 50,000 float32, 30 us for float16; tops add 2 %.

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy import float32
 
-from ..common.formats import FLOAT16, FORMATS
+from ..common.float_formats import FLOAT16, FORMATS
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import LANES, current_limits, kernel, launch
 from . import logit_rows
+from .exponential_sums import CHUNKS, FIRST_REFERENCE, LOADS, add_terms, greatest, load_group, sum_chunk
 from .logit_rows import (
     NONE,
     CudaRows,
@@ -29,7 +30,6 @@ from .logit_rows import (
     is_plain,
     kind_of,
 )
-from .terms import CHUNKS, FIRST_REFERENCE, LOADS, add_terms, greatest, load_group, sum_chunk
 
 THREADS, BLOCKS = 128, 4  # threads of a block, and blocks of a multiprocessor; as in sum_chunks.cu
 SLOT_BYTES = LANES * LOADS * 16  # bytes of shared memory for a group that a warp reads
@@ -51,7 +51,7 @@ def sum_chunks(
     All arguments as for `best_words`; C = ceil(V / CHUNKS[kind]).
 
     chunks_MRC  (M, R, C) uint64. Upper half: int32 n, the greatest logit times log2(e) of the chunk's groups, rounded.
-                Lower half: the bits of a float32, the sum of exponentials divided by 2^n. See terms.py
+                Lower half: the bits of a float32, the sum of exponentials divided by 2^n. See exponential_sums.py
     tops_RP     (R, C * PARTS) float32. Part 4 g + p of a chunk is the quarter p of each run of its group g. The mix is
                 that of `best_words`; parts without a number, and parts after the row, have -inf
 

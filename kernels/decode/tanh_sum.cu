@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
 // x_RY (R, Y), y_RY (R, Y) or null, z_NY null or rows of Y: row_R[r], or r if row_R is null  ->  new_RY (R, Y).

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 // x_RX (R, X)  ->  parts (R, 3X), as in tf32_parts.py. Floor: 16 bytes for each number.
 

@@ -1,11 +1,11 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
-#include "rows.cuh"
+#include "row_tiles.cuh"
 
 typedef int i32;
 
 #define BOUNDS (PART + 1)  // of a warp's tiles
-#define MAX_K 32           // as in rows.py
+#define MAX_K 32           // as in row_launch.py
 
 // states_H (H,) i32, nodes_M (M,) and state_G (G,) i32 of a StateTable, first_child_M (M + 1,) CHILD, backoff_M (M,) f32 or
 // null, word_G u32 and value_G f32 (G,), value_V (V,) f32  ->  rows and, if STATES, next: see advance_states.py.

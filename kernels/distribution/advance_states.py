@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import check
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..compile import njit
 from ..dispatch import on_gpu, pick
 from ..launch import current_limits, kernel, launch
 from ..score.step_states import StateTable, states_of_a_text
 from .find_histories import check_backoffs
-from .rows import MAX_BACKOFF_ORDERS, RowKind, WordValues, layers_of, rounding_of
+from .row_launch import MAX_BACKOFF_ORDERS, RowKind, WordValues, layers_of, rounding_of
 from .state_children import state_children
 from .write_rows import write_rows
 

@@ -1,9 +1,10 @@
-#include "common.cuh"
+#include "grid.cuh"
+#include "integer_hash.cuh"
 #include "draws.cuh"
 #include "floats.cuh"
 #include "powers.cuh"
-#include "ranges.cuh"
-#include "levels.cuh"
+#include "sorted_search.cuh"
+#include "backoff_levels.cuh"
 
 #define UNROLL 4
 

@@ -9,7 +9,7 @@ import numpy as np
 from .. import check
 from ..common.draws import stream_of
 from ..common.powers import MIN_LOG10, raised
-from ..common.search import first_from
+from ..common.sorted_search import first_from
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import LANES, grid_for, kernel, launch

@@ -1,9 +1,10 @@
-#include "common.cuh"
+#include "grid.cuh"
+#include "integer_hash.cuh"
 #include "draws.cuh"
 #include "floats.cuh"
 #include "powers.cuh"
-#include "ranges.cuh"
-#include "levels.cuh"
+#include "sorted_search.cuh"
+#include "backoff_levels.cuh"
 
 // Ranges and backoffs (H, K) of the histories of 1 to K words, sums_G (G,) f64 and the rest as in draw_words.py
 //   ->  id_H (H,). One thread per history. Shared memory: K + 1 masses for each thread.

@@ -1,8 +1,8 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "trie.cuh"
 #include "histories.cuh"
-#include "rows.cuh"
+#include "row_tiles.cuh"
 #define GROUP (32 / (WARPS + 1))  // lanes that search for the start of one tile of a block
 
 // FIND 1 takes the arguments of find_histories: codes_T (T,), positions_H (H,), a trie and its index, backoff_M (M,)

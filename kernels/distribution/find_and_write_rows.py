@@ -7,12 +7,21 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..dispatch import pick
 from ..trie.find_children import TrieIndex
 from .find_histories import Positions, check_backoffs, find_histories, fits_a_warp
 from .find_histories import example as some_histories
-from .rows import BLOCK_SHAPE, BLOCK_TILE, RowKind, WordValues, check_rows, is_little_work, launch_blocks, rounding_of
+from .row_launch import (
+    BLOCK_SHAPE,
+    BLOCK_TILE,
+    RowKind,
+    WordValues,
+    check_rows,
+    is_little_work,
+    launch_blocks,
+    rounding_of,
+)
 from .write_rows import write_rows
 
 VARIANTS = (

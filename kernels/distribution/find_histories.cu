@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "trie.cuh"
 #include "histories.cuh"
 

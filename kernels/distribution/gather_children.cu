@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // Return how many ranges are among the first d items of: range 0, its children, range 1, its children, ...
 __device__ __forceinline__ i64 runs_among(const i64* offsets, i64 R, i64 d) {

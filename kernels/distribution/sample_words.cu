@@ -1,4 +1,5 @@
-#include "common.cuh"
+#include "grid.cuh"
+#include "integer_hash.cuh"
 #include "draws.cuh"
 #include "floats.cuh"
 #include "ranks.cuh"

@@ -14,7 +14,7 @@ from ..dispatch import pick
 from ..intrinsics import multiply_high
 from ..launch import kernel, launch
 from .find_histories import Children
-from .rows import WordValues
+from .row_launch import WordValues
 from .top_words import MAX_BLOCKS, check_children, histories_and_children
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())

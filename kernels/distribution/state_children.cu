@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 typedef int i32;
 

@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
-#include "ranges.cuh"
+#include "sorted_search.cuh"
 #include "ranks.cuh"
 // One row (a history and an order n) per block. Candidates come source by source: the children of the history of n - 1
 // words, of n - 2, ..., of 1 word, then all unigrams (source 0), greatest first. The block keeps candidates as keys

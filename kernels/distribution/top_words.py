@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..common.search import first_from
+from ..common.sorted_search import first_from
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
 from .find_histories import Children
-from .rows import WordValues
+from .row_launch import WordValues
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 MAX_TOP_K = 1024  # shared memory holds twice as many keys and TILE new ones

@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
-#include "rows.cuh"
+#include "row_tiles.cuh"
 // Two kernels: tile_starts finds where the children of each tile of TILE words begin; write_rows writes the rows.
 // For few histories or short rows, find_and_write_rows.cu does the work of both, and of find_histories, in one kernel.
 

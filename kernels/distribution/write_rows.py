@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..common.formats import BFLOAT16, FLOAT32, FORMATS
+from ..common.float_formats import BFLOAT16, FLOAT32, FORMATS
 from ..compile import njit, read_only
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
 from .find_histories import Children
-from .rows import (
+from .row_launch import (
     MAX_GRID_Y,
     RowKind,
     WordValues,

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // found_J[j] += how many of count_R (R,) are first + j, for j below `numbers`, at most 32. Lane j of a warp counts
 // number first + j.

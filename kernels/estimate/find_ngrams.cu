@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // Return column c of the `used` bits of a query that follow its first `skipped` bits.
 __device__ __forceinline__ u64 part_of(const u64* queries, int D, i64 stride, i64 q, int skipped, int used, int c) {

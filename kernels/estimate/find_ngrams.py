@@ -8,7 +8,7 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
-from ..common.search import first_from
+from ..common.sorted_search import first_from
 from ..compile import njit
 from ..count.ngram_keys import ngram_keys
 from ..dispatch import pick

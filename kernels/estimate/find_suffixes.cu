@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "ranges.cuh"
+#include "grid.cuh"
+#include "sorted_search.cuh"
 
 // See find_suffixes.py. Adds to left_M, which is zero; *missing counts n-grams without a suffix.
 extern "C" __global__ void find_suffixes(const u32* word_R, const u32* history_R, i64 R, const u32* word_M,

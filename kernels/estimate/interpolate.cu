@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 
 // See interpolate.py. Each product and sum is rounded, as on a CPU.

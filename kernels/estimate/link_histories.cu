@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 // See link_histories.py. Histories and n-grams rise together, so all that a block handles lies between the places of
 // its first and its last one: two threads search these in the whole table, and all threads search between them.
 

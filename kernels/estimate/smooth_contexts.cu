@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
-#include "logs.cuh"
+#include "natural_log.cuh"
 #include "powers.cuh"
 #define MIN_MASS 3e-6  // as in smooth_contexts.py
 #define NO_MASS -37.92977945366162f

@@ -10,7 +10,7 @@ import numpy as np
 from .. import check
 from ..common.powers import LOG10_E, POWERS, power10
 from ..compile import njit
-from ..decode.terms import log_of
+from ..decode.exponential_sums import log_of
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

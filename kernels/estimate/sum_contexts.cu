@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // context_R rising, count_R, marked_R (R,) or null  ->  adds to total_C, kinds_C3, pruned_C: see sum_contexts.py.
 // A warp sums the n-grams of each context among its 32 rows before it adds to memory: most contexts have few n-grams,

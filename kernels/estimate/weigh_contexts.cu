@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 
 // See weigh_contexts.py; pruned_C may be null. Each product, sum and quotient is rounded, as on a CPU.

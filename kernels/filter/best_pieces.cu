@@ -1,7 +1,7 @@
-#include "common.cuh"
-#include "text.cuh"
+#include "grid.cuh"
+#include "delimiters.cuh"
 #include "utf8.cuh"
-#include "words.cuh"
+#include "word_table.cuh"
 #define ENDS 256u
 #define SPELT 0u
 #define MAX_SUM 100000.0f

@@ -13,7 +13,7 @@ import numpy as np
 from numpy import float32, uint32, uint64
 
 from mgpu_ngram.kernels.common.find_tokens import is_space
-from mgpu_ngram.kernels.common.words import find_word, index_words
+from mgpu_ngram.kernels.common.word_table import find_word, index_words
 
 from .. import check
 from ..compile import njit

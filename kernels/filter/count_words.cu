@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "utf8.cuh"
-#include "windows.cuh"
+#include "text_windows.cuh"
 // text_B (B,) u8, ends_S (S,) i64, ascii_S (S,) i32  ->  words_S (S,) i32: words between white space of Unicode; of a
 // sentence in ASCII ascii_S. A warp takes a sentence.
 extern "C" __global__ void count_words(const u8* text_B, const i64* ends_S, i64 S, const int* ascii_S, int* words_S) {

@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "utf8.cuh"
-#include "windows.cuh"
+#include "text_windows.cuh"
 #define SAME 0u
 #define FAILS 0xFFFFFFFFu
 

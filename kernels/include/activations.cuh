@@ -1,4 +1,4 @@
-// Activations with the arithmetic of decode/activations.py. Include after common.cuh and floats.cuh.
+// Activations with the arithmetic of decode/activations.py. Include after grid.cuh and floats.cuh.
 // HALF: "f16", "bf16" or not defined (float32), the format of stored numbers; arithmetic is float32.
 #ifdef HALF
 typedef u16 real;

@@ -1,4 +1,4 @@
-// Include after common.cuh and trie.cuh.
+// Include after grid.cuh and trie.cuh.
 // Walks down a trie along the words before a text position, first word first. LANES = 1: one thread per walk.
 // LANES = 32: one warp per walk, for at most 32 words and a fanout that is a power of 2 up to 32.
 struct Walker {

@@ -1,5 +1,5 @@
 // Words that grow letter by letter, in a lexicon and a trie of hot words, and their scores: see ctc/cpu_search.py.
-// Include after steps.cuh.
+// Include after state_step.cuh.
 #define ROOT (-1)
 #define OFF (-2)
 #define USUAL_LENGTH 6

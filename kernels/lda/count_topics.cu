@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #define ALIGN 16  // documents start at multiples of this
 
 // Shapes as in count_topics.py; one document per warp. The topics are counted in shared memory, `tile` of them at a time:

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // Pairs of a slot, their first tokens and numbers of tokens, topics_T (T,)  ->  counts_VZ (V, Z), added to.
 // One slot per block.

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "philox.cuh"
 #define ALIGN 16  // documents start at multiples of this
 

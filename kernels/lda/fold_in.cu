@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 
 #define THREADS 128             // of a block, as in fold_in.py

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 // text_B (B,) u8, page_of_U u16, steps_P i32  ->  kept_B (B,) u8, longer (1,) u64, added to.
 // Each byte finds its character, and the one on either side: a word has two characters or more.
 

@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
-#include "topics.cuh"
+#include "topic_weights.cuh"
 // One slot (a word and a range of its pairs) per block, one pair per LANES lanes.
 
 // Shapes as in plugin_likelihood.py  ->  total (1,), added to.

@@ -1,7 +1,7 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "philox.cuh"
-#include "topics.cuh"
+#include "topic_weights.cuh"
 // One slot (a word and a range of its pairs) per block, 32 pairs per warp at a time. First, LANES lanes read the row of each
 // pair's document, sum the weights of its topics, and store the sums up to the ends of PARTS parts of the row. Then each
 // lane draws the tokens of one pair. A token that moves to another topic of the document reads one part again.

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 #define LANES 32   // as in spread_entries.py
 #define IN_BANK 3  // of the first LANES entries, as in spread_entries.py

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // counts_VZ (V, Z)  ->  totals_Z (Z,), added to. A block takes blockDim.x topics and every gridDim.y-th word.
 extern "C" __global__ void topic_totals(const u32* counts_VZ, i64 V, i64 Z, u64* totals_Z) {

@@ -1,4 +1,4 @@
-"""Integer weights of topics, so that sums do not depend on their order; include/topics.cuh is the same on a GPU.
+"""Integer weights of topics, so that sums do not depend on their order; include/topic_weights.cuh is the same on a GPU.
 
 For a token, topic k weighs (n_dk + alpha_k) times (n_wk + beta_w) / (n_k + sum of word priors): Griffiths and Steyvers,
 "Finding scientific topics" (2004). The right factor is scaled by a power of 2 of the word to an integer below 2^31. The

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import float32, float64
 
 from .. import check
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..compile import njit
 from ..decode.activations import exponential, number_format, singles, stored
 from ..decode.logit_rows import or_null

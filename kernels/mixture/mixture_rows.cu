@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
 // Logits of R rows, rows (R, N, V) of count distributions, log_sum_R (R,) f64  ->  probs_RV (R, V) f32. Strides are in

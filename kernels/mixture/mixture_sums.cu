@@ -1,8 +1,8 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #define VECTOR 0  // the logits themselves are read by sum_chunks
-#include "logs.cuh"
-#include "terms.cuh"
+#include "natural_log.cuh"
+#include "exponential_sums.cuh"
 #include "activations.cuh"
 #include "mixture.cuh"
 // A mixture of R rows, chunks_RC (R, C) u64 of its words  ->  log_sum_R, log_gold_R (R,) f64. A warp takes a row.

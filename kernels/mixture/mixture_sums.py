@@ -8,12 +8,12 @@ import numpy as np
 from numpy import float32, float64
 
 from .. import check
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..compile import njit
 from ..decode.activations import exponential, number_format, singles, stored
+from ..decode.exponential_sums import log_of, log_of_chunks
 from ..decode.logit_rows import or_null
 from ..decode.sum_chunks import sum_chunks
-from ..decode.terms import log_of, log_of_chunks
 from ..dispatch import array_module, pick
 from ..launch import LANES, grid_for, kernel, launch
 

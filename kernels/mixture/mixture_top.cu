@@ -1,9 +1,9 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
-#include "ranges.cuh"
+#include "sorted_search.cuh"
 #include "ranks.cuh"
-#include "best.cuh"
+#include "best_keys.cuh"
 // The best words of R rows of a mixture, in three kernels: threads find the children of each tile of TILE words, then a
 // block finds the best words of a tile of a row, then a warp merges the tiles of a row. Arguments as in mixture_top.py;
 // VECTOR: rows of the logits start at multiples of 16 bytes.

@@ -9,14 +9,14 @@ import numpy as np
 from numpy import float32, float64
 
 from .. import check
-from ..common.formats import FORMATS
+from ..common.float_formats import FORMATS
 from ..compile import njit
 from ..decode.activations import exponential, number_format, singles, stored
 from ..decode.best_words import MAX_K
 from ..decode.logit_rows import NgramChildren
 from ..dispatch import pick
 from ..distribution.find_histories import Children
-from ..distribution.rows import WordValues, layers_of
+from ..distribution.row_launch import WordValues, layers_of
 from ..distribution.top_words import check_children, histories_and_children
 from ..intrinsics import multiply_add
 from ..launch import LANES, grid_for, kernel, launch

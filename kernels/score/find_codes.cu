@@ -1,6 +1,6 @@
-#include "common.cuh"
-#include "text.cuh"
-#include "words.cuh"
+#include "grid.cuh"
+#include "delimiters.cuh"
+#include "word_table.cuh"
 // Return where the word of token t ends: before the white space ahead of the next token. The byte at a position is not white
 // space, so the backward search ends.
 __device__ __forceinline__ i64 word_end(const u8* text_B, i64 B, const u32* positions_T, i64 T, i64 t) {

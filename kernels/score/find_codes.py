@@ -9,7 +9,7 @@ from numpy import uint32, uint64
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_space, random_text
 from mgpu_ngram.kernels.common.murmur import find_hash, murmur_hash
-from mgpu_ngram.kernels.common.words import find_slot, held_bytes, home_slot, index_words
+from mgpu_ngram.kernels.common.word_table import find_slot, held_bytes, home_slot, index_words
 
 from .. import check
 from ..compile import njit

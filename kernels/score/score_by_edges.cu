@@ -1,7 +1,7 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "edges.cuh"
-#include "filters.cuh"
+#include "child_filters.cuh"
 #define NONE 1.0f  // no log10 probability is positive
 
 // codes_T (T,) u32: word + 1, or 0 for `end`  ->  prob_T (T,) f32 log10, order_T (T,) u8: see score_by_edges.py.

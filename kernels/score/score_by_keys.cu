@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 
 // tables_U (U,) u32, slots_N (N,) i64: see score_by_keys.py. Returns the entry of a key in the table of `slots` slots of

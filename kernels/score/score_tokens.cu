@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "trie.cuh"
 

@@ -1,8 +1,8 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 #include "edges.cuh"
-#include "filters.cuh"
-#include "steps.cuh"
+#include "child_filters.cuh"
+#include "state_step.cuh"
 
 typedef int i32;
 

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "floats.cuh"
 // codes_T (T,) u32, prob_T (T,) f32, ends_S (S,) i64  ->  total_S (S,) f32, oovs_S (S,) i32, oov_total_S (S,) f64: see
 // sum_sentences.py. A warp takes 32 neighbouring sentences. All lanes read a tile of tokens together; then each lane

@@ -1,5 +1,5 @@
-#include "common.cuh"
-#include "filters.cuh"
+#include "grid.cuh"
+#include "child_filters.cuh"
 
 // word_G (G,) u32, first_child_M (M + 1,) CHILD  ->  filter_M (M,) u64: see child_filters.py. One warp per node.
 extern "C" __global__ void child_filters(const u32* word_G, const CHILD* first_child_M, i64 M, i64 symbols,

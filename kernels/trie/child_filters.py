@@ -34,7 +34,7 @@ def child_filters(word_G: Any, first_child_M: Any, symbols: int, filter_bits: in
 
 @njit(nogil=True, inline="always")
 def filter_bit(word, bits):
-    """Return the bit of a word in a filter of `bits` bits; as in include/filters.cuh."""
+    """Return the bit of a word in a filter of `bits` bits; as in include/child_filters.cuh."""
     return (uint64(word) * uint64(0x9E3779B1) & uint64(0xFFFFFFFF)) * uint64(bits) >> uint64(32)
 
 

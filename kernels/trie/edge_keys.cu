@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "edges.cuh"
 
 // word_G (G,) u32, first_child_M (M + 1,) CHILD  ->  keys_2E (2, E) u64: see edge_keys.py.

@@ -11,7 +11,7 @@ from numpy import uint64
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 
 from .. import check
-from ..common.products import wide_product
+from ..common.wide_products import wide_product
 from ..compile import njit
 from ..dispatch import array_module
 from ..intrinsics import multiply_high

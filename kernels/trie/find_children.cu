@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "trie.cuh"
 
 // nodes_Q (Q,) i64, words_Q (Q,) u32  ->  children_Q (Q,) i64: the child of each node by a word, or -1.

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // keys_C (C,) u64  ->  filter u32, zeros before: bit key >> shift of every key but 0 is set.
 extern "C" __global__ void fill_filter(const u64* keys_C, i64 C, i64 shift, u32* filter) {

@@ -1,6 +1,6 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "spellings.cuh"
-#include "text.cuh"
+#include "delimiters.cuh"
 
 // byte_M (M,) u8, first_child_M (M + 1,) i32, offsets_P (P + 1,) i64, data u8, begins_S (S,) i64, tokens_BT (B, T) i64,
 // lengths_B (B,) i64  ->  nodes_BK (B, K) i32: the node of the K-th word from the end of each text, ..., of the last

@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 
 // Values and first children as in sum_siblings.py  ->  sums_M (M,) f64.
 // One warp for each node: lanes read 32 values at once, and add them one after the other.

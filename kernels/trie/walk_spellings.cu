@@ -1,4 +1,4 @@
-#include "common.cuh"
+#include "grid.cuh"
 #include "spellings.cuh"
 
 // byte_M (M,) u8, first_child_M (M + 1,) i32, nodes_R (R,) i32, offsets_T (T + 1,) i64, data u8

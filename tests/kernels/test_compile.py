@@ -122,7 +122,7 @@ def test_headers_are_pasted(stem):
     text = source(stem)
     assert "#include" not in text
     headers = INCLUDE.findall(plain)
-    assert "common.cuh" in headers
+    assert "grid.cuh" in headers
     for header in headers:
         assert text.count((FOLDER / "include" / header).read_text()) == 1
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from numpy import uint64
 
 from mgpu_ngram.kernels.common.ascii import BACKSLASH, COLON, COMMA, HIGH_BITS, ONES, QUOTE
-from mgpu_ngram.kernels.common.chunks import load_8
+from mgpu_ngram.kernels.common.load_bytes import load_8
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
 

@@ -10,7 +10,7 @@ from typing import overload
 
 import numpy as np
 
-from mgpu_ngram.kernels.common.chunks import load_8
+from mgpu_ngram.kernels.common.load_bytes import load_8
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 

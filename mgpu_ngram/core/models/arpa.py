@@ -17,7 +17,7 @@ from mgpu_ngram.core.models.arpa_text import NEW_COPY, ArpaText, Section, open_t
 from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.core.ngrams.words import UNKNOWN, Words
 from mgpu_ngram.core.storage.output import new_file
-from mgpu_ngram.kernels.common.words import index_words
+from mgpu_ngram.kernels.common.word_table import index_words
 from mgpu_ngram.kernels.compile import read_only
 
 UNK_LOG10 = -100.0  # KenLM's value for <unk> if a model lacks it

@@ -12,8 +12,8 @@ from numpy import int64, uint32, uint64
 
 from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, read_float32, short_text, write_float32
 from mgpu_ngram.kernels.common.ascii import BACKSLASH, ONES
-from mgpu_ngram.kernels.common.chunks import load_8
-from mgpu_ngram.kernels.common.words import equal_words, find_word
+from mgpu_ngram.kernels.common.load_bytes import load_8
+from mgpu_ngram.kernels.common.word_table import equal_words, find_word
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 

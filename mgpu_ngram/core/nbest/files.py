@@ -30,7 +30,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
 from mgpu_ngram.core.nbest.nbest import shown_line
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, what_begins
-from mgpu_ngram.kernels.common.words import equal_words
+from mgpu_ngram.kernels.common.word_table import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
 # Error codes of `_join`

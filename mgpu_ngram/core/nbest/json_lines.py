@@ -29,7 +29,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
     read_number,
 )
 from mgpu_ngram.kernels.common.find_tokens import is_space
-from mgpu_ngram.kernels.common.words import equal_words
+from mgpu_ngram.kernels.common.word_table import equal_words
 from mgpu_ngram.kernels.compile import njit
 
 _QUOTE, _COMMA, _COLON, _BACKSLASH, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = b'",:\\{}[]'

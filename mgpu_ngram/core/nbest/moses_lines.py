@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_ngram.core.decimals import read_float32
 from mgpu_ngram.core.models.arpa_lines import newline
 from mgpu_ngram.kernels.common.find_tokens import is_space
-from mgpu_ngram.kernels.common.words import find_word
+from mgpu_ngram.kernels.common.word_table import find_word
 from mgpu_ngram.kernels.compile import njit
 
 # Columns of spans_N9

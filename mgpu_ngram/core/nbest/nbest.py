@@ -31,7 +31,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
     parse_moses,
 )
 from mgpu_ngram.core.ngrams.words import Words
-from mgpu_ngram.kernels.common.words import equal_words
+from mgpu_ngram.kernels.common.word_table import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
 EXACT_FLOATS = 2.0**53  # smaller whole numbers are exact

@@ -15,7 +15,7 @@ from numpy import uint32
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.common.ascii import SPACE
 from mgpu_ngram.kernels.common.murmur import index_hashes
-from mgpu_ngram.kernels.common.words import find_word, index_words
+from mgpu_ngram.kernels.common.word_table import find_word, index_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
 UNKNOWN = b"<unk>"  # id 0 of every model

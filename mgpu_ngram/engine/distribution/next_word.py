@@ -24,7 +24,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
 from mgpu_ngram.kernels.distribution.find_histories import Children, Positions, find_histories
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
-from mgpu_ngram.kernels.distribution.rows import MAX_BACKOFF_ORDERS
+from mgpu_ngram.kernels.distribution.row_launch import MAX_BACKOFF_ORDERS
 
 
 def replica_bytes(trie: Trie) -> int:

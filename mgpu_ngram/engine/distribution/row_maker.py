@@ -15,7 +15,7 @@ from mgpu_ngram.engine.memory.device import refuse_capture, synchronize
 from mgpu_ngram.engine.memory.threads import in_pieces
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.distribution.find_histories import Children
-from mgpu_ngram.kernels.distribution.rows import RowKind, WordValues
+from mgpu_ngram.kernels.distribution.row_launch import RowKind, WordValues
 from mgpu_ngram.kernels.distribution.scale_values import scale_values
 from mgpu_ngram.kernels.distribution.top_words import top_words
 from mgpu_ngram.kernels.distribution.write_rows import write_rows

@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.states.ctc_tokens import Alphabet
 from mgpu_ngram.engine.states.string_trie import StringTrie, make_string_trie
-from mgpu_ngram.kernels.ctc.groups import HotWords, LexiconTrie
+from mgpu_ngram.kernels.ctc.search_arrays import HotWords, LexiconTrie
 from mgpu_ngram.kernels.ctc.search_beams import edges_of_trie
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 

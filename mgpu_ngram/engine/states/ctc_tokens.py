@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.ctc.groups import BLANK, CLOSES, SPACE, STARTS, Tokens
+from mgpu_ngram.kernels.ctc.search_arrays import BLANK, CLOSES, SPACE, STARTS, Tokens
 from mgpu_ngram.kernels.ctc.search_beams import hashes
 
 WORD_MARK = "▁"  # SentencePiece writes it where a word begins

@@ -35,15 +35,15 @@ from mgpu_ngram.benchmarks.inputs.distribution_cases import (
     DistributionBench,
     ModelSize,
 )
-from mgpu_ngram.benchmarks.inputs.models import trie_of
+from mgpu_ngram.benchmarks.inputs.frequency_models import trie_of
 from mgpu_ngram.benchmarks.inputs.plain_distributions import check_children, check_found, check_rows, check_top, row_of
-from mgpu_ngram.benchmarks.inputs.text_models import Subject
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import Subject
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.models.row_options import RowOptions
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.distribution.row_maker import FoundHistories
-from mgpu_ngram.kernels.distribution.rows import BLOCK_SHAPE
+from mgpu_ngram.kernels.distribution.row_launch import BLOCK_SHAPE
 from mgpu_ngram.kernels.launch import source
 from tests.support.ngrams import ngrams_in
 

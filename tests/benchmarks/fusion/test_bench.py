@@ -12,7 +12,7 @@ from mgpu_ngram.benchmarks.fusion import mixture as fusion_mixture
 from mgpu_ngram.benchmarks.fusion import rescore as fusion_rescore
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import WrongResult
-from mgpu_ngram.benchmarks.inputs import generated_text
+from mgpu_ngram.benchmarks.inputs import fusion_text
 from mgpu_ngram.benchmarks.inputs.plain_beam_search import PlainNgrams
 from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.core.ngrams.words import Words
@@ -28,7 +28,7 @@ def bench_run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fusion_mixture.SHAPES, "cpu", ((10, 100),))
         patch.setitem(fusion_rescore.LISTS, "cpu", (5, 7))
-        patch.setitem(generated_text.TOKENS, "cpu", 2_000)
+        patch.setitem(fusion_text.TOKENS, "cpu", 2_000)
         patch.setattr(fusion_rescore, "VOCABULARY", 1_000)  # as of the words, so that tables are made once
         patch.setattr(fusion_ctc, "VOCABULARY", 1_000)
         patch.setattr(fusion_ctc, "PIECES", 70)

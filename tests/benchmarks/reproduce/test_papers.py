@@ -24,7 +24,7 @@ from mgpu_ngram.benchmarks.harness import machine_rates, suite
 from mgpu_ngram.benchmarks.harness.bench_modules import open_bench
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.rows import Row, read_rows, write_rows
-from mgpu_ngram.benchmarks.inputs import distribution_cases, text_models
+from mgpu_ngram.benchmarks.inputs import distribution_cases, scoring_subjects
 from mgpu_ngram.benchmarks.inputs.distribution_cases import ModelSize
 from mgpu_ngram.benchmarks.lda import peers as lda_peers
 from mgpu_ngram.benchmarks.lda import tables as lda_paper
@@ -81,7 +81,7 @@ def small():
     shapes = {distribution_cases.SMALL: ModelSize(150, 1_000), distribution_cases.LARGE: ModelSize(301)}
     with pytest.MonkeyPatch.context() as patch:
         for numbers, value in (
-            (text_models.QUERIES, 300), (text_models.TEXT_WORDS, 1_500), (score_sustained.SECONDS, 0.01),
+            (scoring_subjects.QUERIES, 300), (scoring_subjects.TEXT_WORDS, 1_500), (score_sustained.SECONDS, 0.01),
             (score_sustained.PASSES, 1), (score_rates.LARGER, 4), (distribution_cases.TEXT_WORDS, 1_200),
             (distribution_cases.FOUND_HISTORIES, 500), (lda_paper.SWEEPS, 3), (lda_paper.TOPICS, 8),
             (decode_work.SHAPES, decode_work.GRUShape(60, 6, 8)), (decode_work.SENTENCES_AT_ONCE, 4),
@@ -95,7 +95,7 @@ def small():
         patch.setitem(lda_paper.TOPICS, "gpu", 64)
         for name, shape in shapes.items():
             patch.setitem(distribution_cases.SHAPES, name, shape)
-        patch.setattr(text_models.Subject, "make", staticmethod(cache(text_models.Subject.make)))
+        patch.setattr(scoring_subjects.Subject, "make", staticmethod(cache(scoring_subjects.Subject.make)))
         patch.setattr(score_effects, "FANOUTS", (4, 33, 64))
         patch.setattr(machine_rates, "READS", 1 << 20)
         patch.setattr(distribution_thesis, "SENTENCES", (1, 5, 20))
@@ -375,8 +375,8 @@ def test_amun_is_measured_on_a_cpu(tmp_path, monkeypatch):
 
 
 def test_a_larger_model_by_hand():
-    rows = of_size(f"score/table4 {text_models.TREE}", "G", {1: 8e9, 5: 6e9})
-    rows += of_size(f"score/table4 {text_models.EDGES}", "G", {1: 8e9, 5: 10e9})
+    rows = of_size(f"score/table4 {scoring_subjects.TREE}", "G", {1: 8e9, 5: 6e9})
+    rows += of_size(f"score/table4 {scoring_subjects.EDGES}", "G", {1: 8e9, 5: 10e9})
     verdict = paper_glm._model_size(JudgedRows(rows))
     assert verdict.result == IN_PART and "falls from 8 G to 6 G queries a second with 5 times" in verdict.why
     assert "rises from 8 G to 10 G queries a second with 5 times the n-grams, 25 % for each fivefold" in verdict.why

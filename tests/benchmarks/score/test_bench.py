@@ -14,10 +14,10 @@ from mgpu_ngram.benchmarks.harness import machine_rates, side_by_side
 from mgpu_ngram.benchmarks.harness.cuda_source import with_common
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
-from mgpu_ngram.benchmarks.inputs import plain_scoring, text_models
-from mgpu_ngram.benchmarks.inputs.models import trie_of
+from mgpu_ngram.benchmarks.inputs import plain_scoring, scoring_subjects
+from mgpu_ngram.benchmarks.inputs.frequency_models import trie_of
 from mgpu_ngram.benchmarks.inputs.plain_scoring import ScoreWork, lookups, stump_shares, walk
-from mgpu_ngram.benchmarks.inputs.text_models import EDGES, TREE, Subject
+from mgpu_ngram.benchmarks.inputs.scoring_subjects import EDGES, TREE, Subject
 from mgpu_ngram.benchmarks.score import bench as score
 from mgpu_ngram.benchmarks.score import drop_in as score_drop_in
 from mgpu_ngram.benchmarks.score import effects as score_effects
@@ -43,7 +43,7 @@ def small():
     """Run with little text and few rounds: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         for numbers, value in (
-            (text_models.QUERIES, 300), (text_models.REPEATS, 3), (text_models.TEXT_WORDS, 1_500),
+            (scoring_subjects.QUERIES, 300), (scoring_subjects.REPEATS, 3), (scoring_subjects.TEXT_WORDS, 1_500),
             (score_workers.PASSES, 1), (score_sustained.SECONDS, 0.01), (score_sustained.PASSES, 2),
         ):  # fmt: skip
             patch.setitem(numbers, "cpu", value)
@@ -246,7 +246,7 @@ def test_a_wrong_score_gives_no_row(subject, monkeypatch, tmp_path, number, what
         scores[number][7] += 1
         return scores
 
-    monkeypatch.setattr(text_models, "score_by_edges", wrong)
+    monkeypatch.setattr(scoring_subjects, "score_by_edges", wrong)
     suite = Suite("cpu")
     with pytest.raises(WrongResult, match=f"1 of [0-9]+ {what} are not those of array code"):
         score_rates.table3(suite, subject, tmp_path)
@@ -301,7 +301,7 @@ def test_kenlm_is_compared(subject, monkeypatch, tmp_path):
     score_rates.table3(suite, subject, tmp_path)
     rows = {row.kernel: row for row in suite.rows}
     peer, ours = rows["score/table3 kenlm module, 1 thread"], rows["score/table3 edge table"]
-    tokens = len(text_models.head(subject.text_T, 300))
+    tokens = len(scoring_subjects.head(subject.text_T, 300))
     assert peer.rate == pytest.approx(tokens / peer.median_seconds)
     assert ours.baseline == "kenlm module, 1 thread" and ours.speedup == pytest.approx(ours.rate / peer.rate)
 
@@ -322,14 +322,14 @@ else:
 
 def test_kenlm_on_word_ids(subject, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    codes_T = text_models.head(subject.text_T, 300)
+    codes_T = scoring_subjects.head(subject.text_T, 300)
     suite = Suite("cpu")
     score_peers.kenlm_on_ids(suite, subject, codes_T, tmp_path)
     assert suite.rows[0].notes == "not measured: build_binary and kenlm_benchmark not on the PATH"
     for name in score_peers.PROGRAMS:
         (tmp_path / name).write_text(FAKE_KENLM.format(python=sys.executable, sum=tmp_path / "sum"))
         (tmp_path / name).chmod(0o755)
-    total = 16 * float(text_models.edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
+    total = 16 * float(scoring_subjects.edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
     (tmp_path / "sum").write_text(str(1.01 * total))
     with pytest.raises(WrongResult, match="kenlm_benchmark gives log10"):
         score_peers.kenlm_on_ids(suite, subject, codes_T, tmp_path)
@@ -355,14 +355,14 @@ else:
 
 def test_glm_is_compared(subject, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    codes_T = np.tile(text_models.head(subject.text_T, 300), 3)
+    codes_T = np.tile(scoring_subjects.head(subject.text_T, 300), 3)
     suite = Suite("cpu")
     score_peers.glm_on_text(suite, subject, codes_T, 3, tmp_path)
     assert suite.rows[0].notes == "not measured: binarize_v2 and batch_query_v2 not on the PATH"
     for name in score_peers.GLM_PROGRAMS:
         (tmp_path / name).write_text(FAKE_GLM.format(python=sys.executable, sum=tmp_path / "sum"))
         (tmp_path / name).chmod(0o755)
-    total = float(text_models.edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
+    total = float(scoring_subjects.edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
     (tmp_path / "sum").write_text(str(1.01 * total))
     score_peers.glm_on_text(suite, subject, codes_T, 3, tmp_path)
     assert suite.rows[-1].rate is None and suite.rows[-1].notes.startswith("not timed: gLM gives log10")
@@ -392,12 +392,20 @@ def test_text_by_hand(tmp_path, monkeypatch):
 
 def test_text_is_cut_between_sentences():
     codes_T = codes_of([[A, B], [A], [], [A, B, C], [F]])
-    assert text_models._cut(codes_T, 1)[0].tolist() == codes_T.tolist()
+    assert scoring_subjects._cut(codes_T, 1)[0].tolist() == codes_T.tolist()
     for parts in (2, 3, 7):
-        cut = text_models._cut(codes_T, parts)
+        cut = scoring_subjects._cut(codes_T, parts)
         assert len(cut) == parts and np.concatenate(cut).tolist() == codes_T.tolist()
         assert all(part[-1] == 0 for part in cut if len(part))
-    assert [len(text_models.head(codes_T, tokens)) for tokens in (1, 3, 4, 5, 9, 10, 99)] == [3, 3, 3, 5, 6, 10, 12]
+    assert [len(scoring_subjects.head(codes_T, tokens)) for tokens in (1, 3, 4, 5, 9, 10, 99)] == [
+        3,
+        3,
+        3,
+        5,
+        6,
+        10,
+        12,
+    ]
 
 
 def test_the_ceilings_compile(compile_cuda):
@@ -461,7 +469,7 @@ def test_flags_of_other_benches_are_refused(words, message, capsys):
 
 @pytest.mark.gpu
 def test_whole_suite_on_a_gpu(tmp_path, monkeypatch):
-    for numbers, value in ((text_models.QUERIES, 10_000), (text_models.TEXT_WORDS, 50_000)):
+    for numbers, value in ((scoring_subjects.QUERIES, 10_000), (scoring_subjects.TEXT_WORDS, 50_000)):
         monkeypatch.setitem(numbers, "gpu", value)
     monkeypatch.setitem(score_rates.LARGER, "gpu", 2)
     monkeypatch.setattr(machine_rates, "READS", 1 << 20)

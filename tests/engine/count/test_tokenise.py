@@ -24,7 +24,7 @@ from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.count.vocabulary import merge_vocabularies, move_vocabulary
 from mgpu_ngram.engine.memory import budget as memory_module
 from mgpu_ngram.engine.memory.budget import Budget
-from mgpu_ngram.kernels.common.mix import mix64
+from mgpu_ngram.kernels.common.integer_hash import mix64
 from mgpu_ngram.kernels.count.hash_words import hash_ids
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 

@@ -88,7 +88,7 @@ def test_growth():
 def test_inverses_are_correctly_rounded_on_a_gpu(power):
     """Of all numbers from one power of 2 to the next."""
     cupy = pytest.importorskip("cupy")
-    headers = "".join((FOLDER / "include" / f"{name}.cuh").read_text() for name in ("common", "floats", "activations"))
+    headers = "".join((FOLDER / "include" / f"{name}.cuh").read_text() for name in ("grid", "floats", "activations"))
     code = (
         headers
         + """

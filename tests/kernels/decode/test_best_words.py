@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.decode.best_words import best_words
+from mgpu_ngram.kernels.decode.exponential_sums import CHUNKS
 from mgpu_ngram.kernels.decode.logit_rows import NgramChildren
-from mgpu_ngram.kernels.decode.terms import CHUNKS
 from mgpu_ngram.kernels.dispatch import to_host
 
 SIZES = [1, 2, 3, 63, 64, 65, 511, 513, *(chunk + i for chunk in CHUNKS[:2] for i in (-1, 0, 1, chunk + 5))]

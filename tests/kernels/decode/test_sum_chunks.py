@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from mgpu_ngram.kernels.decode.exponential_sums import CHUNKS, LOADS, RUN
 from mgpu_ngram.kernels.decode.sum_chunks import PARTS, sum_chunks
-from mgpu_ngram.kernels.decode.terms import CHUNKS, LOADS, RUN
 from mgpu_ngram.kernels.dispatch import to_host
 
 DTYPES = {"float32": 0, "float16": 1}

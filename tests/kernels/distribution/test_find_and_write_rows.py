@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.engine.trie.build import index_of
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.distribution import rows as module
+from mgpu_ngram.kernels.distribution import row_launch as module
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
 from mgpu_ngram.kernels.distribution.find_histories import Positions
-from mgpu_ngram.kernels.distribution.rows import RowKind, WordValues
+from mgpu_ngram.kernels.distribution.row_launch import RowKind, WordValues
 from mgpu_ngram.kernels.trie.find_children import TrieIndex
 
 STORED_AS = {"float32": np.float32, "float16": np.float16}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.find_histories import Children
-from mgpu_ngram.kernels.distribution.rows import WordValues
+from mgpu_ngram.kernels.distribution.row_launch import WordValues
 from mgpu_ngram.kernels.distribution.sample_words import sample_words
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.find_histories import Children
-from mgpu_ngram.kernels.distribution.rows import WordValues
+from mgpu_ngram.kernels.distribution.row_launch import WordValues
 from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K, top_words
 
 LOG, PROB = False, True

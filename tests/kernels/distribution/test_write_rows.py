@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.distribution import rows as shared
+from mgpu_ngram.kernels.distribution import row_launch as shared
 from mgpu_ngram.kernels.distribution import write_rows as module
 from mgpu_ngram.kernels.distribution.find_histories import Children
-from mgpu_ngram.kernels.distribution.rows import RowKind, WordValues
+from mgpu_ngram.kernels.distribution.row_launch import RowKind, WordValues
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
 
 STORED_AS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}

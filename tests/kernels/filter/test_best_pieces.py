@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.common.words import index_words
+from mgpu_ngram.kernels.common.word_table import index_words
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.filter.best_pieces import MAX_SUM, WordLookup, best_pieces, make_pieces
 from mgpu_ngram.kernels.filter.piece_text import PieceRules, piece_text, plain_characters

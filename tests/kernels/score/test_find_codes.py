@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.common.murmur import index_hashes, murmur_hashes
-from mgpu_ngram.kernels.common.words import HELD, held_bytes, index_words
+from mgpu_ngram.kernels.common.word_table import HELD, held_bytes, index_words
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.find_codes import BATCH, find_codes
@@ -144,7 +144,7 @@ def test_other_dtypes_are_refused(wrong):
 
 @pytest.mark.parametrize("word", [b"a", b"eight888", b"nine99999", b"x" * 16 + b"yz", b"0123456789" * 4])
 def test_the_hash_by_its_rule(word):
-    """Every 8 bytes of a word count, in turn, as in include/words.cuh; otherwise a GPU would search other slots."""
+    """Every 8 bytes of a word count, in turn, as in word_table.cuh; otherwise a GPU would search other slots."""
     most = 2**64 - 1
     h = len(word)
     for i in range(0, len(word), 8):

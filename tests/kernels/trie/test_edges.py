@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from mgpu_ngram.kernels.common.products import wide_product
+from mgpu_ngram.kernels.common.wide_products import wide_product
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.trie.edges import EdgeTable, edge_home, find_edge, key_layout, make_edges
 from tests.support.edge_numbers import scrambled

@@ -1,4 +1,4 @@
-"""Mix the bits of a number; include/common.cuh has the same function for a GPU."""
+"""Hash a 64-bit integer; include/integer_hash.cuh has the same function for a GPU. Strings: `count.hash_words`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // The 64 best keys of a warp, which are distinct and not 0. Lane l has the keys l and 32 + l, greatest first; 0: none.
-// Include after common.cuh. `wide`: more than 32 keys are wanted.
+// Include after grid.cuh. `wide`: more than 32 keys are wanted.
 struct Best {
   u64 key[2];
 };

@@ -1,4 +1,5 @@
-// Types and loops shared by all kernels. Indexes are 64-bit.
+// Integer types by size, the grid-stride loop, and the lanes of a warp: every kernel includes this header first. Indexes
+// are 64-bit, so a kernel takes any number of items, and the loop lets any grid serve them.
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -11,10 +12,3 @@ typedef long long i64;
 
 __device__ __forceinline__ u32 lane_id() { return threadIdx.x & 31; }
 __device__ __forceinline__ u32 lanes_below() { return (1u << lane_id()) - 1; }
-
-// The finaliser of MurmurHash3 (Appleby, public domain constants), a bijection of 64-bit numbers.
-__device__ __forceinline__ u64 mix64(u64 x) {
-  x ^= x >> 33; x *= 0xff51afd7ed558ccdULL;
-  x ^= x >> 33; x *= 0xc4ceb9fe1a85ec53ULL;
-  return x ^ (x >> 33);
-}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.harness.suite import Suite
-from mgpu_ngram.benchmarks.inputs.models import ngrams_of, trie_of, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.inputs.frequency_models import ngrams_of, trie_of, zipf_codes, zipf_words
 from mgpu_ngram.core.counts.vocabulary import SPECIALS
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.core.ngrams.trie import Ngrams

@@ -1,4 +1,4 @@
-// Logarithms with the bits of decode/terms.py. Include after common.cuh.
+// Logarithms with the bits of decode/exponential_sums.py. Include after grid.cuh.
 // Return the natural logarithm of total * 2^reference; total is a normal number above 0.
 __device__ __forceinline__ double log_of(double total, int reference) {
   i64 bits = __double_as_longlong(total), exponent = (bits >> 52) - 1023;

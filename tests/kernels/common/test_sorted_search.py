@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.common.search import first_from
+from mgpu_ngram.kernels.common.sorted_search import first_from
 
 
 def test_by_hand():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.inputs.models import seen_words, trie_of, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.inputs.frequency_models import seen_words, trie_of, zipf_codes, zipf_words
 from mgpu_ngram.core.counts.vocabulary import END_ID, START_ID
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
@@ -42,7 +42,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model on a device, what it was made from, and other text of the same language; codes are `models.zipf_codes`.
+    """A model on a device, its training text, and other text of the same language; codes are those of `zipf_codes`.
 
     training_T  codes of the text that it was made from
     text_T      codes to be scored

@@ -1,4 +1,4 @@
-// A model's word table; kernels/common/words.py documents the layout.
+// A model's word table; kernels/common/word_table.py documents the layout.
 // slots_C and data are 16-byte aligned.
 struct Words {
   const u64* slots_C;

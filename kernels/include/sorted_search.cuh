@@ -1,4 +1,4 @@
-// Words of nodes first to end - 1, which rise. Include after common.cuh.
+// Words of nodes first to end - 1, which rise. Include after grid.cuh.
 // Return the first node whose word is not below `word`, or `end`.
 __device__ __forceinline__ i64 first_from(const u32* word_G, i64 first, i64 end, u32 word) {
   i64 low = first, high = end;

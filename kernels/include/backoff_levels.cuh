@@ -1,5 +1,5 @@
 // A row as a mixture of levels: level m has the children of the last m words, level 0 all words. See draw_words.py.
-// Include after common.cuh, draws.cuh, floats.cuh, powers.cuh and ranges.cuh.
+// Include after grid.cuh, draws.cuh, floats.cuh, powers.cuh and sorted_search.cuh.
 struct Levels {
   const CHILD *first_K, *end_K;  // of the histories of 1 to K words
   const float* backoff_K;        // log10

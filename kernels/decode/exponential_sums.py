@@ -1,4 +1,4 @@
-"""Sums of exponentials on the CPU; include/terms.cuh has the same arithmetic for a GPU.
+"""Sums of exponentials on the CPU; include/exponential_sums.cuh has the same arithmetic for a GPU.
 
 A row is cut into chunks, a chunk into four groups, a group into LOADS runs. Logit i of a run is added to sum number i
 of the chunk. exp(x) is 2^n times 2^f with n = x * log2(e), rounded to an integer. The sums of a chunk are in units of
@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy import float32, float64, int64
 
-from ..common.formats import FLOAT16
+from ..common.float_formats import FLOAT16
 from ..compile import njit
 from ..intrinsics import from_bfloat16, from_float16, from_float32, multiply_add, power_of_2
 from ..launch import LANES

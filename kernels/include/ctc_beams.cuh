@@ -1,5 +1,5 @@
 // The beams of a search over the outputs of CTC, keys that sort their scores, and the steps that lead to them. Include
-// after common.cuh.
+// after grid.cuh.
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define BEAM_BITS 10  // MAX_BEAMS = 2^10; a step is token << BEAM_BITS | beam

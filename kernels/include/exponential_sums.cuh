@@ -1,5 +1,5 @@
-// Sums of exponentials of logits, with the arithmetic of decode/terms.py. Include after common.cuh,
-// floats.cuh and logs.cuh.
+// Sums of exponentials of logits, with the arithmetic of decode/exponential_sums.py. Include after grid.cuh,
+// floats.cuh and natural_log.cuh.
 // HALF: "f16", "bf16" or not defined (float32). VECTOR: rows start at multiples of 16 bytes.
 #ifdef HALF
 typedef u16 in_t;

@@ -1,5 +1,5 @@
-// A word after a state of a model: see kernels/score/step_states.py. Include after common.cuh, floats.cuh, edges.cuh and
-// filters.cuh.
+// A word after a state of a model: see kernels/score/step_states.py. Include after grid.cuh, floats.cuh, edges.cuh and
+// child_filters.cuh.
 #define MAX_ORDER 96  // as in score_tokens.py
 
 struct States {

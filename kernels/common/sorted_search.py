@@ -1,4 +1,4 @@
-"""Search in sorted numbers; include/ranges.cuh has the same function for a GPU."""
+"""Search in sorted numbers; include/sorted_search.cuh has the same function for a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Rows of distributions in tiles of TILE words, held in a warp's registers. Include after common.cuh and floats.cuh.
+// Rows of distributions in tiles of TILE words, held in a warp's registers. Include after grid.cuh and floats.cuh.
 #ifndef AT_ONCE
 #define AT_ONCE 4  // a warp reads 32 * AT_ONCE children before it writes the first row
 #endif

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy import uint64
 
-from mgpu_ngram.kernels.common.products import wide_product
+from mgpu_ngram.kernels.common.wide_products import wide_product
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import multiply_high
 

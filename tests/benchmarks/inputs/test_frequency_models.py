@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.benchmarks.inputs import models
-from mgpu_ngram.benchmarks.inputs.models import (
+from mgpu_ngram.benchmarks.inputs import frequency_models
+from mgpu_ngram.benchmarks.inputs.frequency_models import (
     VOCABULARY,
     ngrams_of,
     seen_words,
@@ -190,7 +190,7 @@ def test_the_language_is_fixed_and_texts_differ(stream):
 
 
 def test_blocks_do_not_change_the_text(monkeypatch, stream):
-    monkeypatch.setattr(models, "BLOCK_SENTENCES", 700)
+    monkeypatch.setattr(frequency_models, "BLOCK_SENTENCES", 700)
     assert np.array_equal(zipf_codes(TOKENS), stream)
     assert np.array_equal(zipf_codes(1_000), stream[: len(zipf_codes(1_000))])
 

@@ -1,4 +1,4 @@
-"""Look words up in a model's word table; include/words.cuh reads the same layout on a GPU."""
+"""Look words up in a model's word table; include/word_table.cuh reads the same layout on a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy import uint64
 
 from ..compile import njit
-from .chunks import word_chunk
+from .load_bytes import word_chunk
 from .murmur import find_hash, murmur_hash
 
 HELD = 24  # bytes of a word that its slot holds

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import check
-from ..common.formats import BFLOAT16, FLOAT16, FLOAT32, FORMATS
+from ..common.float_formats import BFLOAT16, FLOAT16, FLOAT32, FORMATS
 from ..launch import current_limits, kernel, launch
 
 MAX_BACKOFF_ORDERS = 32  # one lane of a warp each
