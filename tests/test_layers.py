@@ -290,7 +290,7 @@ def test_everything_imports_without_a_gpu():
 
 
 def test_the_engine_does_not_load_dask():
-    modules = ("count_chunk", "tokenise", "vocabulary")
+    modules = ("count_chunk", "tokenise", "merge_vocabularies")
     script = f"import sys, {', '.join(f'mgpu_ngram.engine.count.{module}' for module in modules)}\n"
     check = "print([m for m in ('dask', 'distributed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script + check], capture_output=True, text=True)

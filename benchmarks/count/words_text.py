@@ -16,11 +16,11 @@ from mgpu_ngram.core.counts.tables import ShardedTable, Table
 from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.engine.count.count_chunk import CountOptions, count_chunk, unigram_tables
+from mgpu_ngram.engine.count.merge_vocabularies import merge_vocabularies
 from mgpu_ngram.engine.count.number_symbols import number_symbols
 from mgpu_ngram.engine.count.sorted_runs import SortedRun
 from mgpu_ngram.engine.count.token_streams import TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise
-from mgpu_ngram.engine.count.vocabulary import merge_vocabularies
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.kernels.dispatch import array_module, to_host

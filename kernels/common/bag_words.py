@@ -1,4 +1,4 @@
-"""Count the words of each document."""
+"""Count the words of each document: from word numbers to bags of words."""
 
 from __future__ import annotations
 

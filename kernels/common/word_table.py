@@ -1,4 +1,4 @@
-"""Look words up in a model's word table; include/word_table.cuh reads the same layout on a GPU."""
+"""The hash table from the words of a model to their ids; include/word_table.cuh reads the same layout on a GPU."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count import token_streams
-from mgpu_ngram.engine.count.vocabulary import LmplzText
+from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import count_budget, num_streams

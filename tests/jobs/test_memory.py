@@ -23,15 +23,15 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.safetensors import load_arrays
-from mgpu_ngram.engine.count import vocabulary
+from mgpu_ngram.engine.count import merge_vocabularies
 from mgpu_ngram.engine.memory import spill
 from mgpu_ngram.engine.memory.budget import Budget, give_back_freed_memory
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import make_budget
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.count import numbering
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import plan as count_plan
-from mgpu_ngram.jobs.count import vocabulary as count_vocabulary
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
@@ -212,7 +212,7 @@ def test_no_memory_for_intermediate_results(
     result = run_here(tmp_path / "out", corpus, order=4, chunk_bytes=20_000, memory=memory)
     assert contents(result.path) == undisturbed and result.seconds["tokenise"] > 0
     chunks = sum(-(-path.stat().st_size // 20_000) for path in corpus)
-    assert len(in_files) > chunks > count_vocabulary.MERGE_ARITY  # also merged runs
+    assert len(in_files) > chunks > numbering.MERGE_ARITY  # also merged runs
     assert list((tmp_path / "spill").iterdir()) == []
 
 
@@ -226,7 +226,7 @@ def test_a_vocabulary_larger_than_its_budget(contents, run_here, tmp_path, monke
         return arrays, metadata
 
     monkeypatch.setattr(spill, "load_arrays", load)
-    monkeypatch.setattr(vocabulary, "ROWS_AT_ONCE", 1 << 14)
+    monkeypatch.setattr(merge_vocabularies, "ROWS_AT_ONCE", 1 << 14)
     rng = np.random.default_rng(0)
     ids = np.concatenate([rng.permutation(400_000), rng.integers(0, 999, 50_000)])
     words = [f"{v * 7919 % 1_000_003:x}" for v in ids.tolist()]

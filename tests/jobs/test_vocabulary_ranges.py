@@ -11,11 +11,11 @@ from mgpu_ngram.core.counts.shards import PartLimits
 from mgpu_ngram.core.counts.vocabulary import HashCollision, LocalVocabulary, SpecialInText
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.shared_maps import file_place_of
-from mgpu_ngram.engine.count import vocabulary as vocabulary_module
-from mgpu_ngram.engine.count.vocabulary import LmplzText
+from mgpu_ngram.engine.count import merge_vocabularies as vocabulary_module
+from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
-from mgpu_ngram.jobs.count.vocabulary import Numbering, groups, number_in_ranges, number_vocabulary, ranges_needed
+from mgpu_ngram.jobs.count.numbering import Numbering, groups, number_in_ranges, number_vocabulary, ranges_needed
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
 

@@ -1,4 +1,4 @@
-"""The vocabulary of bags of words: a file with a word a line, or words in Python."""
+"""Read a vocabulary for bags of words as `Words`: a file with a word a line, or words in Python. No word is <unk>."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The words of a corpus, in the order of their ids."""
+"""The symbols of counted text, with counts and first positions: of a corpus by id, or of chunks by hash.
+
+A model keeps its words without counts (`core.ngrams.words`). Counting tasks read hashes alone (`engine.count.lexicon`).
+"""
 
 # mypy: allow-untyped-defs
 

@@ -1,4 +1,4 @@
-"""Find the lines of a text whose words allow an n-gram: KenLM's `filter raw`."""
+"""KenLM's `filter raw`: find the lines of a text whose words allow an n-gram. Words have no ids here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of a model and their ids."""
+"""The words of a model and their ids, without counts; those of counted text are in `core.counts.vocabulary`."""
 
 # mypy: allow-untyped-defs
 

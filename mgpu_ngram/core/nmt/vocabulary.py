@@ -1,4 +1,4 @@
-"""Vocabularies of translation models: JSON, YAML or one word per line, plain or gzipped."""
+"""The vocabularies of translation models, unlike those of n-gram models: JSON, YAML or a word a line, maybe gzipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lexicon, which maps hashes of symbols to ids, and the codes of the tokens of a chunk."""
+"""The lexicon of pass 2: from hashes of symbols to ids and codes. Spellings stay in the `Vocabulary`."""
 
 from __future__ import annotations
 

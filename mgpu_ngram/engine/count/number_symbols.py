@@ -1,4 +1,4 @@
-"""Between the two passes: assign a global id to every symbol of the merged vocabulary."""
+"""Between the two passes, second: give each symbol of the merged vocabulary its id; make the lexicon for pass 2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.lexicon import Lexicon
-from mgpu_ngram.engine.count.vocabulary import (
+from mgpu_ngram.engine.count.merge_vocabularies import (
     LmplzText,
     hash_range,
     merge_vocabularies,

@@ -10,6 +10,7 @@ from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import TextBlock
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import END_CODE, START_CODE
+from mgpu_ngram.engine.count.merge_vocabularies import special_hashes
 from mgpu_ngram.engine.count.token_streams import (
     ChunkSymbols,
     Streams,
@@ -18,7 +19,6 @@ from mgpu_ngram.engine.count.token_streams import (
     blocks_of,
     segments_of,
 )
-from mgpu_ngram.engine.count.vocabulary import special_hashes
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.kernels.common.count_true import count_true

@@ -12,6 +12,7 @@ from mgpu_ngram.core.counts.vocabulary import SPECIALS, HashCollision
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import TextBlock
 from mgpu_ngram.core.storage.crc import PartCrc
+from mgpu_ngram.engine.count.merge_vocabularies import special_hashes
 from mgpu_ngram.engine.count.token_streams import (
     ChunkSymbols,
     Streams,
@@ -20,7 +21,6 @@ from mgpu_ngram.engine.count.token_streams import (
     blocks_of,
     lower_ascii,
 )
-from mgpu_ngram.engine.count.vocabulary import special_hashes
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.kernels.common.find_tokens import find_tokens

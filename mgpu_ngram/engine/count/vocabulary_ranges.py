@@ -1,4 +1,4 @@
-"""Vocabularies that are too large for one task: merge them in ranges of hashes, and number them in pieces of ids.
+"""As `merge_vocabularies` and `number_symbols` for vocabularies too large for one task: in ranges of hashes and of ids.
 
 Tasks exchange words twice. First, each range gets its hashes from the vocabularies of all chunks. Then each piece gets
 its words from all ranges: the words between two limits, which come from a sample of all words. A piece sorts its words
@@ -18,8 +18,7 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import SYMBOL_ARRAYS, UNK_ID, LocalVocabulary, Vocabulary
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon
-from mgpu_ngram.engine.count.number_symbols import Ordered, Specials, Totals, find_symbols, ids_by_hash, join_symbols
-from mgpu_ngram.engine.count.vocabulary import (
+from mgpu_ngram.engine.count.merge_vocabularies import (
     LmplzText,
     concatenated,
     merge_vocabularies,
@@ -27,6 +26,7 @@ from mgpu_ngram.engine.count.vocabulary import (
     slice_rows,
     take_rows,
 )
+from mgpu_ngram.engine.count.number_symbols import Ordered, Specials, Totals, find_symbols, ids_by_hash, join_symbols
 from mgpu_ngram.engine.count.word_order import range_limits, rows_in_order, sample_keys, word_ranges
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.spill import new_arrays, to_file

@@ -1,4 +1,4 @@
-"""The order of the symbols of a vocabulary: falling counts, then bytes."""
+"""The order of ids, for `number_symbols` and `vocabulary_ranges`: symbols by falling counts, then by bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
-from mgpu_ngram.engine.count.vocabulary import rows_at_once
+from mgpu_ngram.engine.count.merge_vocabularies import rows_at_once
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.count.take_words import take_words

@@ -21,11 +21,7 @@ from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.count_chunk import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.count.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
 from mgpu_ngram.engine.count.lexicon import Lexicon
-from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
-from mgpu_ngram.engine.count.strategy import OrderPlan
-from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
-from mgpu_ngram.engine.count.tokenise import tokenise, without_words
-from mgpu_ngram.engine.count.vocabulary import (
+from mgpu_ngram.engine.count.merge_vocabularies import (
     VOCABULARY_ENTRY,
     LmplzText,
     load_vocabulary,
@@ -33,13 +29,15 @@ from mgpu_ngram.engine.count.vocabulary import (
     move_vocabulary,
     store_vocabulary,
 )
+from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.count.strategy import OrderPlan
+from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
+from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.count.write_counts import WriteOptions, WrittenFile, write_part
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.count.config import CountConfig
-from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
-from mgpu_ngram.jobs.count.shuffle import shuffle
-from mgpu_ngram.jobs.count.vocabulary import (
+from mgpu_ngram.jobs.count.numbering import (
     WORD_BYTES,
     Numbered,
     Numbering,
@@ -48,6 +46,8 @@ from mgpu_ngram.jobs.count.vocabulary import (
     number_vocabulary,
     ranges_needed,
 )
+from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
+from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import Saver
 

@@ -37,13 +37,13 @@ from mgpu_ngram.engine.count.count_chunk import (
     unigram_tables,
 )
 from mgpu_ngram.engine.count.lexicon import UNFINISHED_CODE, Lexicon
+from mgpu_ngram.engine.count.merge_vocabularies import merge_vocabularies
 from mgpu_ngram.engine.count.number_symbols import number_symbols
 from mgpu_ngram.engine.count.sorted_runs import merge_runs
 from mgpu_ngram.engine.count.strategy import OrderPlan
 from mgpu_ngram.engine.count.token_streams import TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.count.top_ngrams import heaviest
-from mgpu_ngram.engine.count.vocabulary import merge_vocabularies
 from mgpu_ngram.engine.memory import blocks as blocks_module
 from mgpu_ngram.engine.memory.budget import Budget, device_limited
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch

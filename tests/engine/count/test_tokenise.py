@@ -19,9 +19,9 @@ from mgpu_ngram.core.inputs.corpus import Chunk, open_corpus
 from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.engine.count import token_streams, tokenise_words
 from mgpu_ngram.engine.count import tokenise as tokenise_module
+from mgpu_ngram.engine.count.merge_vocabularies import merge_vocabularies, move_vocabulary
 from mgpu_ngram.engine.count.token_streams import TokeniseOptions, lower_ascii
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
-from mgpu_ngram.engine.count.vocabulary import merge_vocabularies, move_vocabulary
 from mgpu_ngram.engine.memory import budget as memory_module
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.kernels.common.integer_hash import mix64

@@ -1,4 +1,4 @@
-"""Between the two passes: merge the vocabularies of chunks."""
+"""Between the two passes, first: merge the vocabularies of chunks by hash. `number_symbols` then gives symbols ids."""
 
 from __future__ import annotations
 

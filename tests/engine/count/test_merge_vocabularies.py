@@ -15,16 +15,16 @@ from mgpu_ngram.core.counts.shards import deal_words
 from mgpu_ngram.core.counts.vocabulary import HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.in_memory import Lines
-from mgpu_ngram.engine.count import vocabulary as vocabulary_module
+from mgpu_ngram.engine.count import merge_vocabularies as vocabulary_module
 from mgpu_ngram.engine.count.lexicon import UNFINISHED_CODE, Lexicon, place_lexicon
-from mgpu_ngram.engine.count.number_symbols import number_symbols
-from mgpu_ngram.engine.count.token_streams import TokeniseOptions
-from mgpu_ngram.engine.count.tokenise import tokenise
-from mgpu_ngram.engine.count.vocabulary import (
+from mgpu_ngram.engine.count.merge_vocabularies import (
     merge_vocabularies,
     move_vocabulary,
     where_vocabularies_fit,
 )
+from mgpu_ngram.engine.count.number_symbols import number_symbols
+from mgpu_ngram.engine.count.token_streams import TokeniseOptions
+from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.memory import budget as memory_module
 from mgpu_ngram.engine.memory import spill as spill_module
 from mgpu_ngram.engine.memory.budget import Budget

@@ -1,4 +1,4 @@
-"""The tasks between the passes of a count run: merge the vocabularies of chunks, and give their symbols ids."""
+"""The tasks between the passes of a count run: merge vocabularies of chunks, at once or in ranges; number symbols."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary, Vocabulary
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon, place_lexicon
+from mgpu_ngram.engine.count.merge_vocabularies import LmplzText, hash_range, merge_vocabularies, where_vocabularies_fit
 from mgpu_ngram.engine.count.number_symbols import number_symbols
-from mgpu_ngram.engine.count.vocabulary import LmplzText, hash_range, merge_vocabularies, where_vocabularies_fit
 from mgpu_ngram.engine.count.vocabulary_ranges import (
     NumberedPiece,
     RangeOfHashes,
