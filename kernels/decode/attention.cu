@@ -1,3 +1,10 @@
+// Additive attention (Bahdanau, Cho and Bengio, "Neural Machine Translation by Jointly Learning to Align and
+// Translate", 2015, appendix A.1.2), for position t of a sentence of T positions:
+//   e_t = sum over a of v_a tanh(memory_ta + query_a),  weight_t = exp(e_t) / sum over t' of exp(e_t'),
+//   context_c = sum over t of weight_t context_tc.
+// As tanh(m + q) = 1 - 2 / (1 + exp(2m) exp(2q)), the exponentials are taken once for each m and each q, not for each
+// pair, and the sum of v_a falls out of the softmax. Where an exponential would overflow, the tangents are computed
+// themselves.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"

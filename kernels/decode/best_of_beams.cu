@@ -1,3 +1,6 @@
+// The K best candidates of a sentence among the best words of its rows: the choice of a step of beam search.
+// A warp keeps the best keys in registers. The first 32 are sorted at once; of the others, only those above the least
+// key kept are inserted, one by one. As rows give their words best first, these are few.
 #include "grid.cuh"
 #include "ranks.cuh"
 #include "best_keys.cuh"

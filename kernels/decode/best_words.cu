@@ -1,3 +1,9 @@
+// The second of two kernels that find the k best words of rows and of sentences, greatest score first, ties by lower
+// word.
+// `sum_chunks` has read the logits and left the sums and the greatest logit of each part of 512 bytes; this kernel
+// reads again only the parts that may hold the best words, little more than k of them.
+// A single kernel was slower, as its last warp of a row needs fences; two warps for each row, or two kernels for rows
+// and for sentences, were slower in most sizes: see NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "ranks.cuh"

@@ -1,3 +1,5 @@
+// The states of a bidirectional encoder side by side, and their mean over the positions of a sentence, from which a
+// decoder starts (Nematus: Sennrich et al., "Nematus: a Toolkit for Neural Machine Translation", 2017, section 2).
 #include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"

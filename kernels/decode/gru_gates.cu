@@ -1,3 +1,6 @@
+// The gates of a gated recurrent unit (Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014),
+// with the reset gate after the product, as in Nematus: x = W input + b and s = U h come from matrix products, and
+//   r = sigmoid(x_r + s_r),  z = sigmoid(x_z + s_z),  p = tanh(x_p + r s_p),  new h = z (h - p) + p.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"

@@ -1,3 +1,7 @@
+// Layer normalisation (Ba, Kiros and Hinton, "Layer Normalization", 2016, equation 4):
+//   new = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * scale + shift.
+// The variance is the mean of squared differences, not of squares less the squared mean, which cancels. Sums are taken
+// in the order of the CPU's code, so both give the same bits.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"

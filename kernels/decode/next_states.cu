@@ -1,3 +1,5 @@
+// The states of n-gram models after one more word, in a beam search with count distributions: the state of K words is
+// the child, by the new word, of the state of K - 1 words of the row that it extends.
 #include "grid.cuh"
 #include "trie.cuh"
 

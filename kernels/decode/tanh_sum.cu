@@ -1,3 +1,5 @@
+// tanh(x + y + z): the last layer before the logits of a recurrent decoder, and its first state, whose summands are
+// matrix products. z is one row for each word or sentence, so it is read through row_R and not copied.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"

@@ -1,3 +1,6 @@
+// float32 products by tensor cores: x = high + low with both in TF32, and the products high * high, low * high and high
+// * low, as one product with three times as many columns (Ootomo and Yokota, "Recovering single precision accuracy from
+// Tensor Cores while surpassing the FP32 theoretical peak performance", 2022). low * low is below the precision.
 #include "grid.cuh"
 #include "floats.cuh"
 // x_RX (R, X)  ->  parts (R, 3X), as in tf32_parts.py. Floor: 16 bytes for each number.
