@@ -1,3 +1,9 @@
+// Rows of log10 P(w | state) for all words w, for a batch of states, by backoff (Katz, "Estimation of Probabilities
+// from Sparse Data", 1987): the value of the longest suffix of the state that w follows, plus the backoffs of all
+// longer ones.
+// One kernel walks, searches and merges the children of all orders in shared memory. A kernel for the search alone was
+// slower, and so were passes over the row for one order after the other, although memory did not bound them: see
+// NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "row_tiles.cuh"

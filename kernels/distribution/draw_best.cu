@@ -1,3 +1,5 @@
+// A word drawn from the k best ones: P(word)^(1 / temperature), normalised over the k words, by one uniform number and
+// the sums of the weights in order of rank.
 #include "grid.cuh"
 #include "integer_hash.cuh"
 #include "draws.cuh"

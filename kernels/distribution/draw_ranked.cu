@@ -1,3 +1,7 @@
+// A word drawn from the top k or the top p of a row without making the row: as `draw_words`, then the rank of the word
+// and the weight above it, from children in order of probability; a word beyond the limit is refused and drawn again
+// (rejection sampling, von Neumann, 1951). Of later draws, only words above the one refused count, as with the pivots
+// of FlashInfer (Ye et al., 2025).
 #include "grid.cuh"
 #include "integer_hash.cuh"
 #include "draws.cuh"

@@ -1,3 +1,7 @@
+// A word drawn from P(w | history)^(1 / temperature) without making the row. The weights of the children of a history
+// and of each shorter one have stored sums. A draw picks a history by its sum times its backoffs, then a child by a
+// binary search in the sums. A word that follows a longer history, too, is refused and drawn again (rejection sampling,
+// von Neumann, "Various Techniques Used in Connection with Random Digits", 1951), so few reads do where V is large.
 #include "grid.cuh"
 #include "integer_hash.cuh"
 #include "draws.cuh"

@@ -1,3 +1,6 @@
+// Rows of log10 P(w | history) for all words w, as write_rows.cu, in one kernel for small batches: these wait for
+// launches and dependent reads rather than for writes. Other tiles, other lanes for each search, and a second kernel
+// that starts before the first ends were slower, or faster for one history alone: see NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "trie.cuh"

@@ -1,3 +1,5 @@
+// The nodes of the last 1 to K words before a position of a text, and their children and backoffs: what a row of
+// values, a draw, or the best words of a history start from. A walk goes down the trie by one word after the other.
 #include "grid.cuh"
 #include "trie.cuh"
 #include "histories.cuh"

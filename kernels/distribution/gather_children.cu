@@ -1,3 +1,6 @@
+// The children of many histories, one range after the other, as sparse rows. Ranges have 0 to V children. So that each
+// block has as much to do, tiles are cut from the merged list of ranges and children (Merrill and Garland, "Merge-based
+// Parallel Sparse Matrix-Vector Multiplication", 2016).
 #include "grid.cuh"
 
 // Return how many ranges are among the first d items of: range 0, its children, range 1, its children, ...

@@ -1,3 +1,5 @@
+// log10 p  ->  ln p = log10 p * ln 10, or p = 10^log10 p. The power is our own polynomial in float64, rounded once, as
+// libraries of CPUs and of GPUs differ in the last bit.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "powers.cuh"

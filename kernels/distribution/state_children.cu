@@ -1,3 +1,5 @@
+// The children and backoffs of all suffixes of each state of a StateTable: what find_histories finds by a walk, read
+// from the suffix links instead.
 #include "grid.cuh"
 
 typedef int i32;

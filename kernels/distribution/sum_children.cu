@@ -1,3 +1,5 @@
+// Sums of P(child | node)^(1 / temperature) up to each child of a node, in which `draw_words` searches.
+// They are added one after the other, although lanes could add by shuffles: so a CPU gives the same bits.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "powers.cuh"

@@ -1,3 +1,4 @@
+// The k words of greatest P(w | history), from children of a history and of its suffixes, without making the row.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "sorted_search.cuh"

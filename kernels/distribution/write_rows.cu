@@ -1,3 +1,8 @@
+// Rows of log10 P(w | history) for all words w: the value of the longest suffix of the history that w follows, plus the
+// backoffs of all longer ones (Katz, 1987).
+// Memory reaches its full rate only if writes in flight are close together, so few warps are resident, each with a tile
+// in shared memory, and blocks sweep through the rows. Warps with several tiles, larger tiles and bulk stores were
+// slower: see NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "row_tiles.cuh"
