@@ -1,3 +1,6 @@
+// All probabilities of a neural mixture (Neubig and Dyer, 2016, equation 4), of logits z of V words and of N
+// distributions:
+//   P(w) = exp(z_w - log_sum) + sum over n of exp(z_n - log_sum) P_n(w).
 #include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"

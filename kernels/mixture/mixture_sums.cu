@@ -1,3 +1,7 @@
+// What the loss of a neural mixture needs (Neubig and Dyer, 2016, equation 4):
+//   log_sum = ln(sum over all logits of exp(z)),  log_gold = ln(exp(z_gold) + sum over n of exp(z_n) P_n(gold)),
+// and ln P(gold) is their difference.
+// The words' part of log_sum comes from sum_chunks, which reads the logits once.
 #include "grid.cuh"
 #include "floats.cuh"
 #define VECTOR 0  // the logits themselves are read by sum_chunks

@@ -1,3 +1,5 @@
+// The k words of greatest P(w) = exp(z_w - log_sum) + sum over n of exp(z_n - log_sum) P_n(w), a neural mixture (Neubig
+// and Dyer, 2016, equation 4), without making the row.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
