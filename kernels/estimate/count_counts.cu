@@ -1,3 +1,5 @@
+// n_j = |{n-grams with adjusted count j}|, from which the discounts of modified Kneser-Ney smoothing come (Chen and
+// Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling", 1998, equation 26).
 #include "grid.cuh"
 
 // found_J[j] += how many of count_R (R,) are first + j, for j below `numbers`, at most 32. Lane j of a warp counts

@@ -1,3 +1,5 @@
+// The row of each query in a sorted table of n-grams: a binary search, in keys of COLUMNS 64-bit numbers.
+// Where the links of a trie are known, `find_suffixes` searches only the few children of a node instead.
 #include "grid.cuh"
 
 // Return column c of the `used` bits of a query that follow its first `skipped` bits.

@@ -1,3 +1,7 @@
+// The suffix of each n-gram (the n-gram without its first word), among the n-grams of the order below. It is the child,
+// by the last word, of the suffix of the n-gram's history, so a search reads the few children of one node.
+// Searches in whole tables took several times as long; this kernel is near the limit of random reads: see
+// engine/estimate/NOTES.md.
 #include "grid.cuh"
 #include "sorted_search.cuh"
 

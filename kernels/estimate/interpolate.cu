@@ -1,3 +1,6 @@
+// Interpolated modified Kneser-Ney smoothing (Chen and Goodman, 1998), with a the adjusted count of an n-gram:
+//   P(w | context) = (a - D(a)) / total + gamma(context) * P(w | context without its first word),
+// where D(a) is D1, D2 or D3+. `weigh_contexts` computes total and gamma. In float32, as in lmplz, whose bits it has.
 #include "grid.cuh"
 #include "floats.cuh"
 

@@ -1,3 +1,5 @@
+// The first child of each n-gram of one order, and the history and the last word of each n-gram of the next order: the
+// links of a trie, from two sorted tables. The tables rise together, so this is a merge.
 #include "grid.cuh"
 // See link_histories.py. Histories and n-grams rise together, so all that a block handles lies between the places of
 // its first and its last one: two threads search these in the whole table, and all threads search between them.

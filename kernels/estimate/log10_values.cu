@@ -1,3 +1,5 @@
+// log10(x) for x = 2^e f: (e ln 2 + ln f) log10(e), with ln f = 2 (s + s^3/3 + s^5/5 + ...) and s = (f - 1) / (f + 1).
+// Our own series in float64, rounded once, since logarithms of CPUs' and GPUs' libraries differ in the last bit.
 #include "grid.cuh"
 #include "floats.cuh"
 #define TERMS 11  // as in log10_values.py

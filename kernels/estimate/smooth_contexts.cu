@@ -1,3 +1,8 @@
+// Smoothing of plain counts c: P(w | context) = mass(c) / Z + gamma * P(w | shorter context); see smooth_contexts.py.
+// The backoff of a context, as SRILM computes it (Stolcke, "SRILM - An Extensible Language Modeling Toolkit", 2002), is
+//   (1 - sum of P(w | context)) / (1 - sum of P(w | shorter context)), both over the words that follow the context.
+// Both sums take the float32 log10 values that the model stores, so that the model's rows sum to 1: see
+// engine/estimate/NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "natural_log.cuh"

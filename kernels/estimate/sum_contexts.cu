@@ -1,3 +1,5 @@
+// Of each context: the sum of the adjusted counts of its n-grams, and how many of them have the counts 1, 2, and 3 or
+// more (Chen and Goodman, 1998: the N1, N2 and N3+ of gamma).
 #include "grid.cuh"
 
 // context_R rising, count_R, marked_R (R,) or null  ->  adds to total_C, kinds_C3, pruned_C: see sum_contexts.py.

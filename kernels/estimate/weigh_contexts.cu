@@ -1,3 +1,5 @@
+// gamma(context) = (D1 N1 + D2 N2 + D3+ N3+ + counts of pruned n-grams) / total: the mass that discounts leave to the
+// lower order (Chen and Goodman, 1998, modified Kneser-Ney; pruning as in lmplz). In float32, in lmplz's order.
 #include "grid.cuh"
 #include "floats.cuh"
 
