@@ -1,3 +1,4 @@
+// The code of each word of a text: its hash in an open-addressing table, then its bytes, where the words are known.
 #include "grid.cuh"
 #include "delimiters.cuh"
 #include "word_table.cuh"

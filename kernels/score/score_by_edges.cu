@@ -1,3 +1,7 @@
+// log10 P(w | history) by backoff (Katz, 1987): the probability of the longest n-gram of the model that ends with w,
+// plus the backoffs of the longer histories. The float32 sum has KenLM's order, so it has its bits.
+// As score_tokens.cu, with a hash table of edges (child by parent and word) in place of a search among children, so
+// most n-grams take one read.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "edges.cuh"

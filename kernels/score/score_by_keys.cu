@@ -1,3 +1,6 @@
+// log10 P(w | history) by backoff (Katz, 1987), for KenLM's probing models (Heafield, "KenLM: Faster and Smaller
+// Language Model Queries", 2011, section 3.1), which have a hash of each n-gram in place of its words: order n is one
+// read in the table of its order.
 #include "grid.cuh"
 #include "floats.cuh"
 

@@ -1,3 +1,8 @@
+// log10 P(w | history) by backoff (Katz, "Estimation of Probabilities from Sparse Data for the Language Model Component
+// of a Speech Recognizer", 1987), with the longest match first:
+//   if w follows the history in the model: its stored value; else backoff(history) + log10 P(w | shorter history).
+// The float32 sum has KenLM's order, so it has its bits. A walk forward serves N tokens: its n-gram of n words is one
+// of the matches of the n-th token.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "trie.cuh"

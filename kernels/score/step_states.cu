@@ -1,3 +1,5 @@
+// log10 P(w | state) and the next state, for many states at once: the state is the longest suffix of the history that
+// can matter later (Heafield, "KenLM: Faster and Smaller Language Model Queries", 2011, section 4.1).
 #include "grid.cuh"
 #include "floats.cuh"
 #include "edges.cuh"

@@ -1,3 +1,7 @@
+// Sums of the log10 probabilities of sentences, one token after the other in float32 as in KenLM, so a lane has a
+// sentence.
+// Copies by cp.async, tiles of 256 to 1,024 tokens and unrolled loads take 30 to 48 us for 9 M tokens: see
+// engine/score/NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 // codes_T (T,) u32, prob_T (T,) f32, ends_S (S,) i64  ->  total_S (S,) f32, oovs_S (S,) i32, oov_total_S (S,) f64: see
