@@ -1,3 +1,8 @@
+// The most probable pieces of a text under a unigram model of pieces (Kudo, "Subword Regularization", 2018): a Viterbi
+// search over the bytes, as `EncodeOptimized` of SentencePiece 0.2.3, whose float32 sums decide between near-equal
+// paths.
+// A thread searches a span, mostly a word, from a sum of 0. Then a warp adds up the sentence in SentencePiece's order,
+// and a span is searched again where rounding could change the choice, 0.03 % of them: see engine/filter/NOTES.md.
 #include "grid.cuh"
 #include "delimiters.cuh"
 #include "utf8.cuh"

@@ -1,3 +1,4 @@
+// The number of words of each sentence, as CCNet counts them: runs of characters between white space.
 #include "grid.cuh"
 #include "utf8.cuh"
 #include "text_windows.cuh"

@@ -1,3 +1,7 @@
+// CCNet's normaliser (Wenzek et al., "CCNet", 2020) as a map from characters to characters, and one line for each
+// sentence.
+// A warp takes a text, 32 bytes at a time, and finds ends of lines and white space to drop by votes. With a thread for
+// each text, the GPU waited for the longest one: see engine/filter/NOTES.md.
 #include "grid.cuh"
 #include "utf8.cuh"
 #include "text_windows.cuh"

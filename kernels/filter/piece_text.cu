@@ -1,3 +1,5 @@
+// The normaliser of a SentencePiece model (`Normalizer::Normalize`): the longest rule at each place, in a double array
+// of bytes (Aoe, "An Efficient Digital Search Algorithm by Using a Double-Array Structure", 1989; darts-clone's units).
 #include "grid.cuh"
 #include "utf8.cuh"
 #include "text_windows.cuh"
