@@ -1,3 +1,4 @@
+// n_dk, the tokens of topic k in document d, as a sparse row for each document: what `sample_topics` reads.
 #include "grid.cuh"
 #define ALIGN 16  // documents start at multiples of this
 

@@ -1,3 +1,4 @@
+// n_wk, the tokens of topic k of word w, dense. A block has the tokens of one word, so its adds fall into one row.
 #include "grid.cuh"
 
 // Pairs of a slot, their first tokens and numbers of tokens, topics_T (T,)  ->  counts_VZ (V, Z), added to.

@@ -1,3 +1,6 @@
+// The first topic of every token: floor(K r / 2^64) for a random number r of Philox4x32-10 (Salmon et al., "Parallel
+// Random Numbers: As Easy as 1, 2, 3", 2011), a function of seed, document and token, so it does not depend on the
+// workers.
 #include "grid.cuh"
 #include "philox.cuh"
 #define ALIGN 16  // documents start at multiples of this

@@ -1,3 +1,10 @@
+// Topics theta of new documents with fixed phi: the theta with
+//   theta_k = alpha_k + sum over words w of c_w theta_k phi_wk / (sum over j of theta_j phi_wj),
+// which is CVB0 with fixed phi (Asuncion et al., "On Smoothing and Inference for Topic Models", 2009). Each topic steps
+// by a secant, its last move divided by the change of its step, with momentum; most iterations read the largest shares
+// of a word only.
+// Plain iterations, Aitken, SQUAREM, Anderson and Newton steps were tried: the first design took 108 ms, this one 37
+// ms; see NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 

@@ -1,3 +1,5 @@
+// The words of a text by the pattern \w\w+, in lowercase; all other bytes become spaces: what scikit-learn's
+// CountVectorizer takes for words.
 #include "grid.cuh"
 // text_B (B,) u8, page_of_U u16, steps_P i32  ->  kept_B (B,) u8, longer (1,) u64, added to.
 // Each byte finds its character, and the one on either side: a word has two characters or more.

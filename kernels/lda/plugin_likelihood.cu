@@ -1,3 +1,6 @@
+// Sum over tokens of ln p(w | d), p = sum over k of theta_dk phi_wk, with
+//   theta_dk = (n_dk + alpha_k) / (tokens of d + sum of alpha),  phi_wk = (n_wk + beta_w) / (n_k + sum of beta),
+// the figure that CuLDA_CGS prints (Xie et al., 2018). As integers, so the sum does not depend on its order.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "topic_weights.cuh"

@@ -1,3 +1,9 @@
+// A sweep of collapsed Gibbs sampling (Griffiths and Steyvers, "Finding scientific topics", 2004): token w of document
+// d draws topic k with the weight
+//   (n_dk + alpha_k) (n_wk + beta_w) / (n_k + sum of beta),
+// with the counts after the previous sweep (Xie et al., "CuLDA_CGS", 2018, equation 1), so that all tokens draw at
+// once.
+// Four lanes that also draw took 52 ms, one thread for each pair 25 ms, this design 22 ms: see NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"
 #include "philox.cuh"

@@ -1,3 +1,4 @@
+// n_k = sum over words w of n_wk, the tokens of each topic.
 #include "grid.cuh"
 
 // counts_VZ (V, Z)  ->  totals_Z (Z,), added to. A block takes blockDim.x topics and every gridDim.y-th word.
