@@ -1,3 +1,5 @@
+// A Bloom filter of 64 bits for the children of each node (Bloom, "Space/Time Trade-offs in Hash Coding with Allowable
+// Errors", 1970), with one hash function: most walks that would find no child end without a search.
 #include "grid.cuh"
 #include "child_filters.cuh"
 

@@ -1,3 +1,6 @@
+// The key of each edge (parent, word), by which a hash table finds the child. Keys are scrambled by a bijection, so a
+// slot and the rest of a key tell the edge (quotienting: Knuth, "The Art of Computer Programming", volume 3, 6.4,
+// exercise 13).
 #include "grid.cuh"
 #include "edges.cuh"
 

@@ -1,3 +1,5 @@
+// The child of a node by a word: a search of the node's sorted children, K-ary in an index of samples (Kaldewey et al.,
+// "Parallel Search on Video Cards", 2009), so that one read of a line decides between many children.
 #include "grid.cuh"
 #include "trie.cuh"
 

@@ -1,3 +1,6 @@
+// The n-grams of a KenLM probing model, which stores hashes and no words: all pairs (history, suffix) of known n-grams
+// whose combined key, base ^ term, is in the table. A bitmap of key prefixes on the device refuses nearly all pairs
+// before the table is searched.
 #include "grid.cuh"
 
 // keys_C (C,) u64  ->  filter u32, zeros before: bit key >> shift of every key but 0 is set.

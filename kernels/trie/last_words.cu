@@ -1,3 +1,4 @@
+// The last words of each row of tokens, in a trie of spellings: whole words, then the one that the row ends within.
 #include "grid.cuh"
 #include "spellings.cuh"
 #include "delimiters.cuh"

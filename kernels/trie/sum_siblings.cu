@@ -1,3 +1,5 @@
+// The sum of a value over the children of each node, in float64. In the order of the children, so all devices give the
+// same bits; sums by shuffles would not.
 #include "grid.cuh"
 
 // Values and first children as in sum_siblings.py  ->  sums_M (M,) f64.

@@ -1,3 +1,5 @@
+// Where each text of a list leads from each node of a trie of spellings: from a partial word to the words that go on
+// so.
 #include "grid.cuh"
 #include "spellings.cuh"
 
