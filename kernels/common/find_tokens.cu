@@ -1,3 +1,5 @@
+// Where the words and the newlines of a text begin, in two passes: the first one counts in each segment, the host adds
+// up the counts, and the second one writes. A warp reads 512 bytes at once and ranks its lanes' bits by votes.
 #include "grid.cuh"
 #include "delimiters.cuh"
 // Positions of word starts and newlines, in text order. No word starts with a newline, so the byte at

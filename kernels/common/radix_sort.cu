@@ -1,3 +1,6 @@
+// Sort rows by digits of 8 bits, the lowest first (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit
+// Radix Sort for GPUs", 2022): the histograms of all digits in one pass, then a read and a write of the rows for each
+// digit.
 #include "grid.cuh"
 #include "radix_tiles.cuh"
 // Stable least-significant-digit radix sort of rows stored as columns (C, R) uint64, one pass over memory per 8-bit digit.
