@@ -1,3 +1,5 @@
+// Counts of all orders from one table of the highest: the n-grams of order n are the distinct prefixes of n words of
+// its sorted rows, and so need neither a pass over the text nor a sort.
 #include "grid.cuh"
 #include "ngram_keys.cuh"
 // Distinct prefixes of sorted keys. Row r starts a group of order n if it has at least n words and shares

@@ -1,3 +1,4 @@
+// CRC-32 of the segments of a block, as zlib computes it: the remainder of the bytes, as a polynomial over GF(2).
 #include "grid.cuh"
 // A number stands for a polynomial over GF(2) modulo zlib's; bit 31 is x**0.
 #define POLYNOMIAL 0xEDB88320u

@@ -1,3 +1,6 @@
+// The rows of a table of n-grams in the order of their shards, in a pass for each 8 bits of a shard's number.
+// The shard is computed from the key: a column of shards that is sorted with the rows took 35 ms where this takes 10:
+// see engine/count/NOTES.md.
 #include "grid.cuh"
 #include "radix_tiles.cuh"
 // Stable distribution of the rows of a table (keys (C, R) u64, counts (R,) i64) to shards, 8 bits of the shard a pass.

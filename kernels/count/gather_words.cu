@@ -1,3 +1,6 @@
+// text_B (B,) u8, positions_V (V,) u32, where chosen words begin
+//   ->  word_lengths: length_V (V,) i64;  copy_words: data u8, with word v at offsets_V[v].
+// A thread for each word: words are short, and a vocabulary has few of them against the tokens of its text.
 #include "grid.cuh"
 #include "delimiters.cuh"
 extern "C" __global__ void word_lengths(const u8* text_B, i64 B, const u32* positions_V, i64 V, i64* length_V) {

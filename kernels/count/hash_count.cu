@@ -1,3 +1,4 @@
+// Counts of n-grams of one order by a hash table, without a sort.
 #include "grid.cuh"
 #include "integer_hash.cuh"
 #include "token_codes.cuh"

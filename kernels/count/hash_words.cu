@@ -1,3 +1,4 @@
+// A 64-bit hash of each word of a text, by which `intern` numbers them.
 #include "grid.cuh"
 #include "integer_hash.cuh"
 #include "delimiters.cuh"

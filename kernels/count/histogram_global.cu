@@ -1,3 +1,4 @@
+// Counts of n-grams as a dense histogram with alphabet^order bins; the bin of an n-gram is its codes read as a number.
 #include "grid.cuh"
 #include "token_codes.cuh"
 #include "histogram_bins.cuh"

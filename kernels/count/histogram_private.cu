@@ -1,3 +1,5 @@
+// The same counts as histogram_global.cu's, with fewer adds to device memory: frequent n-grams are added in shared
+// memory.
 #include "grid.cuh"
 #include "token_codes.cuh"
 #include "histogram_bins.cuh"

@@ -1,3 +1,5 @@
+// Numbers of words by order of first appearance, block of text by block, from their 64-bit hashes: the vocabulary of a
+// chunk.
 #include "grid.cuh"
 // Open addressing, linear probing. keys_C 0 is an empty slot. first_C is the first token of the slot's
 // word in this call, or 0 for words known before the call, which therefore cost no atomics.

@@ -1,3 +1,5 @@
+// The bytes of all pages of a file in the file's order, so that one copy takes them to the host: see
+// engine/count/NOTES.md.
 #include "grid.cuh"
 // first (A,) u8 and second (B,) u8, whose bytes have the numbers 0 to A + B - 1; starts_N, ends_N (N,) i64: range n begins
 // at byte starts_N[n] and is copied to the bytes of data before ends_N[n]  ->  data (ends_N[N - 1],) u8. A block writes

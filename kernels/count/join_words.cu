@@ -1,3 +1,5 @@
+// The union of several vocabularies, from words sorted by hash: sums of counts, first occurrences, and a check by bytes
+// that equal hashes mean equal words.
 #include "grid.cuh"
 __device__ __forceinline__ bool same_word(const i64* offsets_V, const u8* data, i64 a, i64 b) {
   i64 at = offsets_V[a], other = offsets_V[b], length = offsets_V[a + 1] - at, i = 0;

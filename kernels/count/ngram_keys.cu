@@ -1,3 +1,6 @@
+// Sortable keys of the windows of a text: the codes of an n-gram side by side, the first one in the highest bits, in as
+// many 64-bit columns as it takes. Codes after the end of a sentence are 0, so a cut window sorts before those that
+// continue it.
 #include "grid.cuh"
 #include "token_codes.cuh"
 // Row r: the key of the window that starts at positions_R[r] (at r if null), cut at the first code 0 or at T.

@@ -1,3 +1,8 @@
+// Pages of Parquet's DELTA_BINARY_PACKED (https://github.com/apache/parquet-format, Encodings.md): blocks of 128
+// differences of neighbours less their least one, in four parts of one bit width each; numbers of the header are
+// ULEB128.
+// Two passes, as bytes of a block are known only when it is packed: sizes, then the bytes. With 16 threads of the host
+// instead, Parquet of ids took 143 M rows/s; the GPU reaches 510: see engine/count/NOTES.md.
 #include "grid.cuh"
 #define BLOCK 128        // values of a block, as in pack_deltas.py
 #define PARTS 4          // of a block, with a width each

@@ -1,3 +1,6 @@
+// The suffixes of Parquet's DELTA_BYTE_ARRAY (https://github.com/apache/parquet-format, Encodings.md): of each text,
+// only what follows the bytes that it shares with the text before. Rows are sorted by ids, so shared words are found in
+// the keys, and texts that are not written are not read.
 #include "grid.cuh"
 #include "ngram_keys.cuh"
 

@@ -1,3 +1,4 @@
+// Chosen words of a vocabulary, one behind the other.
 #include "grid.cuh"
 #define LANES 8  // threads per word: most words have fewer than 16 bytes
 

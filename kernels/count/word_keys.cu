@@ -1,3 +1,5 @@
+// Sixteen bytes of each word as numbers that sort like the bytes, for a radix sort by them; words that are still equal
+// are sorted again by the next sixteen.
 #include "grid.cuh"
 // offsets_V (V + 1,) i64, data u8, rows_R (R,) i64  ->  keys_R (2, R) u64: bytes first_byte to
 // first_byte + 15 of each chosen word as two big-endian numbers; bytes past its end are 0.
