@@ -114,6 +114,7 @@ def taken_for_granted(tmp_path_factory):
     return folder, zlib.crc32("\n".join([*lines, ""]).encode()) == TEXT_CRC
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # a page has many commands
 @pytest.mark.parametrize(("path", "found"), runnable())
 def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch, mgpu_ngram):

@@ -12,6 +12,8 @@ import pytest
 from mgpu_ngram import cli, read_counts
 from tests.support.slowness import scaled
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

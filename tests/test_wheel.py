@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.slowness import scaled
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".txt", ".html", ".css", ".js")
 COMPILED = {f"mgpu_ngram/native/{name}.abi3.so" for name in ("_states", "_files")}

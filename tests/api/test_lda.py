@@ -606,6 +606,7 @@ def test_quality_on_reuters_beside_exact_sampling():
     assert np.mean(ours) <= 1.01 * np.mean(theirs) and np.mean(theirs) < 2400, (ours, theirs)
 
 
+@pytest.mark.slow
 def test_quality_on_kos(shared_data):
     """50 sweeps, 64 topics. 100 sweeps reach 1833, 1821, 1810 and 1818 with seeds 1 to 4, and exact collapsed Gibbs
     sampling 1844; 10 passes of scikit-learn's batch algorithm with the same priors reach 1896."""

@@ -1046,6 +1046,7 @@ def test_histories_that_go_through_the_scheduler_are_few_at_once(arpa, client, m
     assert list(model.map_distributions(len, ["a"] * 20, rows=15, client=client)) == [15, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("all_die", [False, True])
 def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path, wait_for_workers):
     """Blocks equal those of this process, whether a worker dies before or after it has made them."""

@@ -10,6 +10,8 @@ from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import WrongResult
 from mgpu_ngram.core.documents.json_lines import scan_json
 
+pytestmark = pytest.mark.slow
+
 STEPS = ("parse", "load", "normalize", "score", "render", "write", "save", "CPU time")
 
 

@@ -13,6 +13,8 @@ from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.stages.registry import STAGES
 
+pytestmark = pytest.mark.slow
+
 
 def run_here(bench, *words):
     """As `StartupBench.run`, in this process."""

@@ -143,6 +143,7 @@ def test_too_few_workers(running, monkeypatch):
         connect(None, str(running.file), "cpu", 3)
 
 
+@pytest.mark.slow
 def test_late_workers_and_a_late_file(tmp_path):
     """A batch job starts the driver, the scheduler and the workers at the same time."""
     outcome = []
@@ -160,6 +161,7 @@ def test_late_workers_and_a_late_file(tmp_path):
         assert outcome == [[0, 1, 4]]
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_during_a_run_is_used(tmp_path):
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
@@ -184,6 +186,7 @@ def dask_setup(worker):  # heartbeats come as often as possible, so that one com
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
 def test_a_worker_of_another_version_that_joins_during_a_run_leaves(tmp_path, nanny):
     """It runs no task, and its log gives the reason; the run continues."""
@@ -239,6 +242,7 @@ def test_invalid_addresses(address):
         connect(address, None, "cpu", 1)
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler(tmp_path):
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
@@ -256,6 +260,7 @@ def test_a_lost_scheduler(tmp_path):
         executor.close()
 
 
+@pytest.mark.slow
 def test_workers_that_are_not_restarted(tmp_path):
     with started(tmp_path, 2, worker_options=["--no-nanny"]) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 2, {"distributed.scheduler.no-workers-timeout": "2s"})
@@ -272,6 +277,7 @@ def test_workers_that_are_not_restarted(tmp_path):
         executor.close()
 
 
+@pytest.mark.slow
 def test_a_worker_without_this_package(tmp_path):
     (tmp_path / "blocker.py").write_text(
         "import sys\n"
@@ -290,6 +296,7 @@ def test_a_worker_without_this_package(tmp_path):
         connect(None, str(cluster.file), "cpu", 1)
 
 
+@pytest.mark.slow
 def test_tls(tmp_path):
     if not shutil.which("openssl"):
         pytest.skip("openssl, which makes the certificates, is not installed")

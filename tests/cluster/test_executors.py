@@ -90,6 +90,7 @@ def test_a_run_may_state_how_it_resumes(executor):
     executor.resume_hint = ""
 
 
+@pytest.mark.slow
 def test_local_workers_keep_freed_memory_and_import_modules_once(monkeypatch):
     """When the cluster closes, this process gets its former settings back."""
     for name in THRESHOLDS:
@@ -626,6 +627,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_only_the_driver_handles_ctrl_c_with_its_first_cluster(tmp_path):
     (tmp_path / "script.py").write_text(HEARS_CTRL_C)
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
@@ -687,6 +689,7 @@ def test_dask_settings_are_checked(settings, message):
         start_cluster("cpu", 1, settings)
 
 
+@pytest.mark.slow
 def test_a_secure_cluster_refuses_clients_without_a_certificate(device):
     pytest.importorskip("cryptography")
     executor = start_cluster(device, 1, secure=True)

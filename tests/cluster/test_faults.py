@@ -99,6 +99,7 @@ def test_a_task_that_was_only_queued_is_not_blamed(first):
     assert str(watch.error).startswith("chunk of guilty killed every worker that ran it (4 times)")
 
 
+@pytest.mark.slow
 def test_random_kills_change_nothing(cluster):
     """Each kill follows some progress, with a fixed seed, while tasks run, wait, send and receive."""
     choose, kills = random.Random(3), []
@@ -297,6 +298,7 @@ def gpu_workers(tmp_path):
         executor.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_lost_its_gpu_restarts(spawned, tmp_path, capfd, wait_for_workers):
     with gpu_workers(tmp_path) as executor:
         pids = set(executor.client.run(os.getpid).values())
@@ -310,6 +312,7 @@ def test_a_worker_that_lost_its_gpu_restarts(spawned, tmp_path, capfd, wait_for_
     )
 
 
+@pytest.mark.slow
 def test_a_task_that_breaks_every_gpu_is_named_with_the_error(tmp_path):
     message = r"^chunk 3 killed every worker .*; the GPU failed: cudaErrorIllegalAddress: an illegal"
     with gpu_workers(tmp_path) as executor:

@@ -373,6 +373,7 @@ def test_a_rank_that_dask_runs_again_alone_gives_up(cluster, monkeypatch):
         alone.result()
 
 
+@pytest.mark.slow
 def test_a_cluster_with_tls():
     executor = start_cluster("cpu", 2, secure=True)
     try:

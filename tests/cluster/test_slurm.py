@@ -15,6 +15,8 @@ import pytest
 
 from mgpu_ngram import cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "configs" / "slurm" / "count.sbatch"
 HOOKS = ROOT / "tests" / "jobs" / "hooks.py"

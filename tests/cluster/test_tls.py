@@ -82,6 +82,7 @@ def run(folder, *arguments, without=()):
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_with_tls(cluster):
     folder, _ = cluster
     assert run(folder) == (0, "")
@@ -106,6 +107,7 @@ def test_incomplete_tls_settings_are_refused(cluster, protocol, without, message
     assert status == 2 and re.fullmatch(f"mgpu-ngram: {message}\n", error), error
 
 
+@pytest.mark.slow
 def test_a_certificate_of_another_authority_is_refused(cluster, tmp_path):
     folder, port = cluster
     subprocess.run(["bash", "-euc", block("certificates", port)], cwd=tmp_path, check=True, capture_output=True)

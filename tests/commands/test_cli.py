@@ -744,6 +744,7 @@ def test_interrupted_by_a_signal(number, folder):
     check_refused(folder, (process.returncode, out, err), "interrupted", status=130)
 
 
+@pytest.mark.slow
 def test_two_worker_processes_print_no_traceback(folder):
     """Dask's own logs of failed tasks are silent; the error message of a worker arrives complete."""
     (folder / "cut.gz").write_bytes(gzip.compress(os.urandom(100_000))[:50_000])

@@ -51,6 +51,7 @@ def refused(result):
     return err
 
 
+@pytest.mark.slow
 def test_an_arpa_without_unk_warns_in_one_line_once(folder):
     """In this process, and with two workers that both load the model."""
     for name in "bcd":

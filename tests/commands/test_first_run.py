@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 LINES = b"the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
 
 

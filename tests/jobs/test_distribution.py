@@ -443,6 +443,7 @@ def test_on_a_cluster(cluster, arpa, text, contents, whole, hooks, tmp_path):
         assert contents(result.path) == whole[format]
 
 
+@pytest.mark.slow
 def test_a_model_with_missing_ngrams_on_a_cluster(cluster, text, lines, hooks, tmp_path, small_files):
     check_lacking(cluster, text, lines, tmp_path)
 
@@ -471,6 +472,7 @@ def test_a_chunk_that_always_kills_its_worker(cluster, arpa, text, hooks, tmp_pa
     cluster._watch.error = None  # other tests share these workers
 
 
+@pytest.mark.slow
 def test_workers_with_another_current_folder(cluster, arpa, text, lines, hooks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(DistributionConfig(arpa.name, [text.name], scale="log10"), RunContext(cluster, "out"))
@@ -657,6 +659,7 @@ def test_a_run_without_recorded_chunks_leaves_nothing(arpa, text, here, tmp_path
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_the_driver_is_killed(arpa, text, here, contents, hooks, tmp_path):
     """Together with its two workers; recorded chunks are kept."""
     hooks(**{"write_distributions.slow": 0.1})
@@ -678,6 +681,7 @@ def test_the_driver_is_killed(arpa, text, here, contents, hooks, tmp_path):
     assert contents(result.path) == contents(run(config(arpa, text), RunContext(here, tmp_path / "again")).path)
 
 
+@pytest.mark.slow
 def test_the_scheduler_is_lost(dask_processes, arpa, text, here, whole, contents, hooks, tmp_path):
     file, processes = dask_processes(2)
     hooks(**{"write_distributions.slow": 0.05})

@@ -643,6 +643,7 @@ class Phases(Progress):
         self.start("write", 1)
 
 
+@pytest.mark.slow
 def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path, wait_for_workers):
     """Workers die after counting; some die as soon as they have restarted."""
     config, data = on_cluster
@@ -697,6 +698,7 @@ def stored(folder):
     return len(list(folder.glob("model.checkpoint/entries-*/run-*.safetensors")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_the_driver_is_killed_while_it_counts(workers, corpus, on_cluster, hooks, tmp_path):
     """Another process resumes, with more or fewer workers and other parts."""

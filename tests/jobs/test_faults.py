@@ -87,6 +87,7 @@ def test_a_death_in_every_task(device, cluster, start, corpus, undisturbed, cont
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_a_death_in_every_task_of_vocabularies_in_ranges(
     cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path, monkeypatch
 ):
@@ -106,7 +107,7 @@ def test_a_death_in_every_task_of_vocabularies_in_ranges(
     assert list((tmp_path / "spill").iterdir()) == []
 
 
-@pytest.mark.parametrize("wanted", ["count", "write"])
+@pytest.mark.parametrize("wanted", ["count", pytest.param("write", marks=pytest.mark.slow)])
 def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents, hooks, tmp_path):
     """All counted chunks are lost, and for a moment the cluster has no worker."""
     killed = []
@@ -124,6 +125,7 @@ def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents,
     assert contents(result.path) == undisturbed
 
 
+@pytest.mark.slow
 def test_saved_chunks_are_not_counted_again(cluster, corpus, undisturbed, contents, hooks, tmp_path):
     """A worker dies that counted about half of the chunks: only its unsaved chunks are counted again."""
     labels, saved = [], set()
@@ -176,6 +178,7 @@ class Killed(Progress):
                 self.seen.wait_for(lambda: self.kills[self.phase] >= KILLS.get(self.phase, 0))
 
 
+@pytest.mark.slow
 def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
     """Kills come right after a restart or another kill, or later. In phases with few tasks, tasks kill their worker."""
     choose, over, progress = random.Random(1), threading.Event(), Killed()
@@ -206,7 +209,7 @@ def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_fo
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("task", ["tokenise", "count_chunk"])
+@pytest.mark.parametrize("task", [pytest.param("tokenise", marks=pytest.mark.slow), "count_chunk"])
 def test_a_chunk_that_always_kills_its_worker(task, start, corpus, undisturbed, contents, hooks, tmp_path):
     executor = start(2)
     hooks(**{f"{task}.chunk": 30})
@@ -220,6 +223,7 @@ def test_a_chunk_that_always_kills_its_worker(task, start, corpus, undisturbed, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_during_a_run_is_used(
     start, corpus, undisturbed, contents, hooks, tmp_path, wait_for_workers
 ):
@@ -240,6 +244,7 @@ def test_a_worker_that_joins_during_a_run_is_used(
     assert contents(result.path) == undisturbed
 
 
+@pytest.mark.slow
 def test_the_scheduler_is_lost(dask_processes, cluster, corpus, undisturbed, contents, hooks, tmp_path):
     file, processes = dask_processes(2)
     hooks(**{"count_chunk.slow": 0.05})
@@ -269,6 +274,7 @@ def test_the_scheduler_is_lost(dask_processes, cluster, corpus, undisturbed, con
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_a_run_through_a_scheduler_file(dask_processes, corpus, undisturbed, contents, hooks, tmp_path):
     file, _ = dask_processes(2)
     count = {"corpus": [str(c) for c in corpus], **OPTIONS}

@@ -86,6 +86,7 @@ def random_words(path, tokens):
             file.write(b"\n".join(lines.tolist()) + b"\n")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
     random_words(tmp_path / "small", 100_000)
@@ -173,6 +174,7 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
 
 
+@pytest.mark.slow
 def test_many_words_on_two_processes(contents, run_here, tmp_path):
     """1.5 M distinct words take 50 bytes each. No process has all: both merge and number ranges of them in files."""
     words = 1_500_000

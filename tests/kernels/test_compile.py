@@ -88,6 +88,7 @@ def test_every_variant_compiles(stem, defines):
     assert succeeded, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", NEWER)
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_source_compiles_for_newer_gpus(stem, architecture):
@@ -95,6 +96,7 @@ def test_every_source_compiles_for_newer_gpus(stem, architecture):
     assert succeeded, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "token_bytes"), list(itertools.product(range(1, 10), (1, 4))))
 @pytest.mark.parametrize("stem", ["count/histogram_global", "count/histogram_private"])
 def test_histograms_compile_for_every_order(stem, order, token_bytes):

@@ -47,12 +47,14 @@ def test_machine_code_is_kept_in_the_cache_folder_of_the_user(kernel, tmp_path):
     assert compiled_files(tmp_path) == compiled_files(tmp_path / "home" / ".cache" / "mgpu_ngram" / "numba") != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "NUMBA_CACHE_DIR"])
 def test_a_folder_of_the_environment_comes_first(name, kernel, tmp_path):
     run(kernel, tmp_path, **{name: str(tmp_path / "mine")})
     assert compiled_files(tmp_path) == compiled_files(tmp_path / "mine") != []
 
 
+@pytest.mark.slow
 def test_an_unwritable_home_leaves_a_private_folder_in_the_temporary_directory(kernel, tmp_path):
     assert run(kernel, tmp_path, HOME="/dev/null", NUMBA_CACHE_DIR="/dev/null/x").stdout == "8\n"
     [private] = tmp_path.glob("mgpu_ngram-cache-*")
@@ -60,6 +62,7 @@ def test_an_unwritable_home_leaves_a_private_folder_in_the_temporary_directory(k
     assert private.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_a_temporary_folder_that_others_can_write_is_not_used(kernel, tmp_path):
     shared = tmp_path / f"mgpu_ngram-cache-{os.getuid()}"
     shared.mkdir()
@@ -68,6 +71,7 @@ def test_a_temporary_folder_that_others_can_write_is_not_used(kernel, tmp_path):
     assert compiled_files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_the_package_imports_and_runs_from_a_read_only_folder_with_an_unwritable_home(tmp_path):
     script = (
         "import tempfile, numpy as np, mgpu_ngram\n"
@@ -82,6 +86,7 @@ def test_the_package_imports_and_runs_from_a_read_only_folder_with_an_unwritable
     assert compiled_files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_change_in_a_called_function_of_another_file_compiles_again(kernel, tmp_path):
     assert run(kernel, tmp_path).stdout == "8\n"
     inner = tmp_path / "inner.py"
@@ -89,6 +94,7 @@ def test_a_change_in_a_called_function_of_another_file_compiles_again(kernel, tm
     assert run(kernel, tmp_path).stdout == "46\n"
 
 
+@pytest.mark.slow
 def test_machine_code_is_loaded_without_what_compiles_and_other_types_are_compiled(kernel, tmp_path):
     script = (
         f"{kernel}; print('numba.np.arraymath' in sys.modules); print(outer(1.5), 'numba.np.arraymath' in sys.modules)"
@@ -97,6 +103,7 @@ def test_machine_code_is_loaded_without_what_compiles_and_other_types_are_compil
     assert run(script.replace("1.5", "1.5j"), tmp_path).stdout == "8\nFalse\n(2+3j) True\n"
 
 
+@pytest.mark.slow
 def test_functions_of_numba_are_loaded_without_their_modules(kernel, tmp_path):
     """`np.empty` and `np.searchsorted` are functions of Numba that it compiles; an error of one is the same.
 
@@ -130,6 +137,7 @@ def test_functions_of_numba_are_loaded_without_their_modules(kernel, tmp_path):
     assert again == first.replace("True", "False")
 
 
+@pytest.mark.slow
 def test_machine_code_for_other_types_is_not_run(kernel, tmp_path):
     """As two processes leave it that compile a function for two types at once, and give both files the same name."""
     script = f"{kernel}; print(outer(1.5))"
@@ -152,6 +160,7 @@ def test_numba_is_imported_early_in_a_thread(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_compilation_is_announced_once_and_a_warm_cache_is_silent(tmp_path):
     script = (
         "import numpy as np\n"

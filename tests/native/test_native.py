@@ -404,6 +404,7 @@ COMPILE = (
 )
 
 
+@pytest.mark.slow
 def test_a_checkout_compiles_it_once(tmp_path):
     def python(**more):
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **more}

@@ -20,6 +20,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.count import sorted_runs as engine_runs
 from mgpu_ngram.kernels.dispatch import to_host
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def small():

@@ -19,6 +19,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.count import count_chunk as engine
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = b"It was the best of times, it was the worst of times.\nIt was the age of wisdom.\nWe had everything.\n"
 
 

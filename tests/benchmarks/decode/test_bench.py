@@ -35,6 +35,8 @@ from mgpu_ngram.engine.decode.batch import BATCHINGS, Batching
 from mgpu_ngram.engine.decode.ensemble import Ensemble
 from tests.benchmarks.short_benches import measure_once
 
+pytestmark = pytest.mark.slow
+
 WORDS = 100
 
 

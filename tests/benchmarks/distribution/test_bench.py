@@ -47,6 +47,8 @@ from mgpu_ngram.kernels.distribution.row_launch import BLOCK_SHAPE
 from mgpu_ngram.kernels.launch import source
 from tests.support.ngrams import ngrams_in
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 2_000
 FIGURES = {"dense", "small", "peers", "saturation", "order", "steps"}
 NGPU_LM = {(150, 1): 1e3, (150, 64): 1e5, (210, 1): 1e2}

@@ -25,6 +25,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.estimate import probabilities as engine
 from tests.benchmarks.short_benches import measure_once
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 3_000
 STAGES = ("read", "tokenise", "vocabulary", "count", "reduce", "adjust", "estimate", "assemble")
 # A stand-in for lmplz, called with the same flags; it makes the model with this engine.

@@ -18,6 +18,8 @@ from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.core.ngrams.words import Words
 from tests.benchmarks.short_benches import measure_once
 
+pytestmark = pytest.mark.slow
+
 HAS_TORCH = find_spec("torch") is not None
 
 

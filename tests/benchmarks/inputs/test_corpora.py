@@ -17,6 +17,8 @@ from mgpu_ngram.benchmarks.inputs.corpora import (
 )
 from mgpu_ngram.core.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 SYMBOLS, DIGEST = 88, "72e315f39d729115"
 
 

@@ -24,6 +24,8 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.trie.build import index_of
 from mgpu_ngram.kernels.score.score_tokens import TrieValues, score_tokens
 
+pytestmark = pytest.mark.slow
+
 UNK, S, E, A, B, C = range(6)  # <unk>, <s>, </s> and three words
 SYMBOLS = 6
 texts = st.lists(st.lists(st.integers(A, C), max_size=6), min_size=1, max_size=8)

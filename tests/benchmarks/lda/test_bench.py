@@ -39,6 +39,8 @@ from mgpu_ngram.engine.lda.sweep import word_topics
 from mgpu_ngram.kernels.lda.fold_in import Bag, FixedTopics, fixed_topics, fold_in
 from tests.benchmarks.short_benches import measure_once
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 4_000
 
 

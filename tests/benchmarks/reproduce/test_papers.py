@@ -56,6 +56,8 @@ from mgpu_ngram.benchmarks.score import rates as score_rates
 from mgpu_ngram.benchmarks.score import sustained as score_sustained
 from mgpu_ngram.cluster.local import LocalExecutor
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 # What each paper has, by the tables, figures and sections that its text names.
 LISTED = {

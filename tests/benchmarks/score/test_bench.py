@@ -34,6 +34,8 @@ from mgpu_ngram.kernels.launch import source
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from tests.support.ngrams import ngrams_in
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 2_000
 FIGURES = {"table3", "table4", "table5", "figure9", "figure10", "stumps"}
 

@@ -38,6 +38,7 @@ def test_pandas_is_not_imported():
     assert done.stdout == "[0 1 2] False\n"
 
 
+@pytest.mark.slow
 def test_counts_are_read_without_pandas(tmp_path):
     """Importing pandas takes longer than to adapt a model of a short text, or to print the top n-grams."""
     pytest.importorskip("pandas")

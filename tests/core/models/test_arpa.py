@@ -682,6 +682,7 @@ def test_a_full_disk_leaves_nothing(put, full_disk):
     assert [p.name for p in Path().iterdir()] == ["model.arpa"]
 
 
+@pytest.mark.slow
 def test_models_of_lmplz_are_read_and_written_back(shared_data, tmp_path):
     files = sorted((shared_data / "golden" / "models").glob("*.arpa*"))
     assert files

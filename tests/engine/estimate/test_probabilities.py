@@ -186,6 +186,7 @@ def heaviest(counts, n):
     return tuple(sorted(sorted((v for v, *more in counts if v > 2 and not more), key=lambda v: -counts[v,])[:n]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_golden_models(case, shared_data, to_device):
     """Models match lmplz, also with split words."""

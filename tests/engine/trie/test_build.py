@@ -367,6 +367,7 @@ def test_short_keys_fill_the_upper_bits(to_device):
     assert [to_host(a).tolist() for a in trie_module._unpacked(key_R, bits, used)] == [[0, 5], [2, 3]]
 
 
+@pytest.mark.slow
 def test_a_trie_of_64_bit_nodes(build, to_device, monkeypatch):
     """As with 2**32 nodes or more."""
     expected, _ = model_of_text(build, 4, 3)

@@ -45,6 +45,7 @@ def test_long_white_space(spaces, to_device):
     assert found == [["a"], [f"a{gap}b", ""], [""]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ccnet", "nfc", "nfkc"])
 def test_every_character(name, to_device):
     """Alone between letters; those that fail are left to Python, and are few."""

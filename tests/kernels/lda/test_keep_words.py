@@ -64,6 +64,7 @@ def test_words_are_those_of_re(to_device, text, lowercase):
     assert len(found) == len(text)
 
 
+@pytest.mark.slow
 def test_every_character(to_device):
     """Each code point after a letter, with and without lowercase."""
     points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and c != 10]
