@@ -12,7 +12,7 @@ PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip $(INSTALL) --no-build-isolation
 # The tests start hundreds of processes; without files of byte code, each takes 1 s to compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart inputs test test-dask lint docs clients bench venv clean
+.PHONY: quickstart inputs test test-all test-dask lint docs clients bench venv clean
 
 # The text needs Python alone, so it is written while pip installs, and once.
 quickstart: ## set up, then count real English text and make a language model of it
@@ -30,12 +30,20 @@ runs/python_docs.txt: examples/python_docs.py | $(BIN)/python
 # Tests of clusters wait much of their time, so there is a process more than cores.
 TEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 
-# Without a GPU the first line would only collect tests, for 20 s.
-test: $(VENV)/.test ## set up, then run all tests that this machine can run
-	@if nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m pytest -m "gpu or multigpu"; \
-	  else echo "nvidia-smi finds no GPU: tests marked gpu and multigpu are left out"; fi
-	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses $(TEST_PROCESSES) \
-	  --dist loadfile --no-loadscope-reorder
+# $(call run_tests,MARK): run the tests that this machine can run, those of GPUs one at a time.
+# Without a GPU the first line would only collect tests, for 10 s.
+define run_tests
+@if nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m pytest -m "(gpu or multigpu) and $1"; \
+  else echo "nvidia-smi finds no GPU: tests marked gpu and multigpu are left out"; fi
+$(BIN)/python -m pytest -m "not gpu and not multigpu and $1" --numprocesses $(TEST_PROCESSES) \
+  --dist loadfile --no-loadscope-reorder
+endef
+
+test: $(VENV)/.test ## set up, then run the tests that a change may break: each stage, 4 minutes on 2 cores
+	$(call run_tests,not slow)
+
+test-all: test ## run the tests of `make test`, then the slow ones: all that this machine can run
+	$(call run_tests,slow)
 
 # "dask>=A,<=B" in pyproject.toml -> A B
 DASK_RELEASES = $(shell sed -n 's/.*"dask>=\(.*\),<=\(.*\)".*/\1 \2/p' pyproject.toml)

@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 import mgpu_ngram
 
 PACKAGE = Path(mgpu_ngram.__file__).parent
@@ -43,11 +41,10 @@ def with_many_parameters(source):
     return found
 
 
-@pytest.mark.parametrize(("name", "path"), [pytest.param(name, path, id=name) for name, path in sources()])
-def test_functions_have_few_parameters(name, path):
-    many = with_many_parameters(path.read_text())
-    many = {function: number for function, number in many.items() if f"{name}.{function}" not in MANY_OPTIONS}
-    assert not many, f"pass parameters that belong together as one value, a NamedTuple or a dataclass: {many}"
+def test_functions_have_few_parameters():
+    """Pass parameters that belong together as one value, a NamedTuple or a dataclass."""
+    found = {f"{name}.{f}": n for name, path in sources() for f, n in with_many_parameters(path.read_text()).items()}
+    assert not {function: number for function, number in found.items() if function not in MANY_OPTIONS}
 
 
 def test_what_counts_as_many_parameters():
