@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
 from mgpu_ngram.api.document_filter import DocumentFilter
+from tests.support.variants import first_fast
 
 TEXTS = ["a b", "c", "a b\nc", "", None, "a  b"]
 BY_HAND = [2.9, 56.2, 9.6, None, None, 2.9]
@@ -56,7 +57,7 @@ def with_client(client, given):
     return {"client": client} if given else {}
 
 
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("given", first_fast([True, False]))
 def test_a_dask_dataframe(given, arpa, frame, client):
     """Types of columns are known before anything is computed; the rows are those of pandas."""
     settings = {"fixed_buckets": ["head:9.6"], "only": ["head"], "max_perplexity": 50}

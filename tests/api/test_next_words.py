@@ -27,6 +27,7 @@ from mgpu_ngram.engine.trie import replicas
 from mgpu_ngram.engine.trie.build import build_trie
 from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from tests.support.variants import first_fast
 
 INF = np.inf
 AFTER_A = [-2.25, -0.25, -0.875, -1, -0.375]  # <unk>, <s>, </s>, a, b
@@ -1182,7 +1183,7 @@ def test_golden_rows(order, shared_data, device, tmp_path):
 
 
 @pytest.mark.parametrize("dtype, most", [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 1e-2)])
-@pytest.mark.parametrize("name", ["small.o3.prune001", "small.o5.prune00112", "small.o3.limitvocab"])
+@pytest.mark.parametrize("name", first_fast(["small.o3.prune001", "small.o5.prune00112", "small.o3.limitvocab"]))
 def test_rows_of_pruned_models_sum_to_1(name, dtype, most, shared_data, device, tmp_path):
     """For every order, after histories of random words, known or unknown."""
     path = tmp_path / "model.arpa"

@@ -37,6 +37,7 @@ from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
 from tests.jobs.told_progress import Told
 from tests.support.slowness import scaled, wait_until
+from tests.support.variants import first_fast
 
 HOOKS = Path(__file__).with_name("hooks.py")
 pytestmark = pytest.mark.timeout(120)
@@ -358,7 +359,7 @@ def whole(arpa, text, here, contents, tmp_path, small_files):
     return found
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 100, 1500])
+@pytest.mark.parametrize("chunk_bytes", first_fast([100, 1, 1500]))
 @pytest.mark.parametrize("format", FORMATS)
 def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, whole, tmp_path, monkeypatch):
     """Cuts of the text; cuts of the rows, down to blocks of one history; and cuts of the bytes written to the disk."""

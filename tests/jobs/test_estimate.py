@@ -37,6 +37,7 @@ from mgpu_ngram.jobs.estimate import tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import wait_until
+from tests.support.variants import first_fast
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
 HOOKS = Path(__file__).with_name("hooks.py")
@@ -573,7 +574,7 @@ def names(folder):
     return sorted(p.name for p in folder.iterdir())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", first_fast([2, 1]))
 def test_workers_change_nothing(workers, start, cluster, on_cluster, hooks, tmp_path):
     config, data = on_cluster
     executor = cluster if workers == 2 else start(1)

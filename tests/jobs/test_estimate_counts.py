@@ -19,6 +19,7 @@ from mgpu_ngram.jobs.count.run import CountConfig
 from mgpu_ngram.jobs.estimate import from_counts as estimate_counts
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
+from tests.support.variants import slow_cases
 
 SMALL_SHARDS = 20_000  # tokens per shard: 12 shards of small.txt
 
@@ -92,10 +93,12 @@ def test_the_model_of_the_text(small, counted, model_of, order, columns):
     [
         ("small.o1", {"order": 1}),
         ("small.o3", {"order": 3}),
-        ("small.o5", {}),
-        ("small.o5.prune00112", {"prune": [0, 0, 1, 1, 2]}),
         ("small.o3.limitvocab", {"order": 3, "limit_vocab_file": "small_vocab2000.txt"}),
-        ("small.o3.iu0", {"order": 3, "interpolate_unigrams": False}),
+        *slow_cases(
+            ("small.o5", {}),
+            ("small.o5.prune00112", {"prune": [0, 0, 1, 1, 2]}),
+            ("small.o3.iu0", {"order": 3, "interpolate_unigrams": False}),
+        ),
     ],
 )
 def test_golden_models(small, counted, model_of, shared_data, tmp_path, model, options):

@@ -24,6 +24,7 @@ from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import wait_until
+from tests.support.variants import first_fast
 
 HOOKS = Path(__file__).with_name("hooks.py")
 OPTIONS = {"order": 4, "chunk_bytes": 6000}
@@ -114,8 +115,10 @@ def slow(hooks):
     hooks(**SLOW)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("moment", "workers"),
+    first_fast([("count", 2), ("count", 0), *((moment, n) for moment in ("tokenise", "write") for n in (0, 2))]),
+)
 def test_the_driver_is_killed(moment, workers, corpus, num_chunks, undisturbed, contents, run_here, slow, tmp_path):
     status, _ = end_early(tmp_path, corpus, workers, moment, signal.SIGKILL)
     assert status == -signal.SIGKILL
@@ -127,7 +130,7 @@ def test_the_driver_is_killed(moment, workers, corpus, num_chunks, undisturbed, 
     assert names(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", first_fast([0, 2]))
 def test_interrupted(workers, corpus, num_chunks, undisturbed, contents, hooks, slow, tmp_path):
     status, err = end_early(tmp_path, corpus, workers, "count", signal.SIGINT)
     assert status == 130 and err.count("\n") == 1 and err.startswith("mgpu-ngram: interrupted; ")

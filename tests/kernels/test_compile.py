@@ -27,9 +27,12 @@ def variants(stem):
 
 
 def cases():
+    """Yield (source, defines) of every variant; `make test` compiles the last one of each source."""
     for stem in STEMS:
-        for defines in variants(stem):
-            yield pytest.param(stem, defines, id="-".join([stem, *(f"{k}={v}" for k, v in defines.items())]))
+        *others, last = variants(stem)
+        for defines in (*others, last):
+            name = "-".join([stem, *(f"{k}={v}" for k, v in defines.items())])
+            yield pytest.param(stem, defines, id=name, marks=() if defines is last else pytest.mark.slow)
 
 
 @functools.cache

@@ -1,15 +1,15 @@
-"""Cases of which `make test` runs the first ones."""
+"""Cases of parametrised tests that only `make test-all` runs."""
 
 import pytest
 
 
+def slow_cases(*cases):
+    """Return cases marked slow; a case is a pytest.param, a tuple of several arguments, or one argument."""
+    params = [c if hasattr(c, "marks") else pytest.param(*(c if isinstance(c, tuple) else (c,))) for c in cases]
+    return [pytest.param(*p.values, id=p.id, marks=(*p.marks, pytest.mark.slow)) for p in params]
+
+
 def first_fast(cases, fast=1):
     """Return the cases of a parametrised test; all but the first `fast` are marked slow."""
-    slow = [case if hasattr(case, "marks") else pytest.param(case) for case in cases]
-    slow = [pytest.param(*case.values, id=case.id, marks=(*case.marks, pytest.mark.slow)) for case in slow]
-    return [*list(cases)[:fast], *slow[fast:]]
-
-
-def slow_cases(*cases):
-    """Return cases of several arguments, marked slow."""
-    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+    cases = list(cases)
+    return [*cases[:fast], *slow_cases(*cases[fast:])]
