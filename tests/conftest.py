@@ -3,7 +3,6 @@
 import errno
 import functools
 import gc
-import importlib.util
 import io
 import lzma
 import multiprocessing
@@ -23,6 +22,11 @@ from hypothesis import settings
 from mgpu_ngram import cli
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core.storage import output
+from tests.support import kenlm_binaries, nmt_models, planted_topics
+from tests.support.plain_backoff import PlainBackoff
+from tests.support.plain_ctc import PlainSearch
+from tests.support.plain_model import PlainModel
+from tests.support.plain_texts import PlainTexts
 from tests.support.slowness import scaled
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
@@ -358,24 +362,16 @@ def run_out_of_memory(request):
     return fail
 
 
-def support_module(name):
-    """Return the module of a file in tests/support."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("support") / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def planted():
     """Return the module planted_topics.py."""
-    return support_module("planted_topics")
+    return planted_topics
 
 
 @pytest.fixture(scope="session")
 def binaries():
     """Return the module kenlm_binaries.py: a model as the files that KenLM wrote, and its scores."""
-    return support_module("kenlm_binaries")
+    return kenlm_binaries
 
 
 @pytest.fixture(
@@ -403,19 +399,19 @@ def put(tmp_path):
 @pytest.fixture(scope="session")
 def plain_model():
     """Return the class PlainModel: a random model of a seed, and a plain scorer of its words."""
-    return support_module("plain_model").PlainModel
+    return PlainModel
 
 
 @pytest.fixture(scope="session")
 def plain_texts():
     """Return the class PlainTexts: the score of a text whose last word may be partial, from KenLM's module."""
-    return support_module("plain_texts").PlainTexts
+    return PlainTexts
 
 
 @pytest.fixture(scope="session")
 def plain_ctc():
     """Return the class PlainSearch: a slow search over the outputs of CTC."""
-    return support_module("plain_ctc").PlainSearch
+    return PlainSearch
 
 
 @pytest.fixture
@@ -445,4 +441,28 @@ def wait_for_workers():
 @pytest.fixture(scope="session")
 def plain_backoff():
     """Return the class of plain_backoff.py: models whose rows sum to 1, as dictionaries."""
-    return support_module("plain_backoff").PlainBackoff
+    return PlainBackoff
+
+
+@pytest.fixture(scope="session")
+def random_tensors():
+    """Return random_tensors(seed, scale, **kind): {name: array} of a small translation model."""
+    return nmt_models.random_tensors
+
+
+@pytest.fixture(scope="session")
+def tensors_without_attention():
+    """Return tensors_without_attention(seed): {name: array} of two GRUs, with the words of the other models."""
+    return nmt_models.tensors_without_attention
+
+
+@pytest.fixture
+def save_model(tmp_path):
+    """Return save_model(tensors, name): the path of a .npz file."""
+
+    def save(tensors, name="model"):
+        path = str(tmp_path / f"{name}.npz")
+        np.savez(path, **tensors)
+        return path
+
+    return save

@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.model_tools.mix import mix
-from tests.benchmarks.short_benches import measure_once
+from tests.support.short_benches import measure_once
 
 
 @pytest.fixture(scope="module", autouse=True)

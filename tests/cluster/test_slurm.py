@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "configs" / "slurm" / "count.sbatch"
-HOOKS = ROOT / "tests" / "jobs" / "hooks.py"
+HOOKS = ROOT / "tests" / "support" / "task_hooks.py"
 CONFIG = str(SCRIPT.with_name("count.yaml"))
 CHUNK_BYTES = 4000
 SETTINGS = ["jobs.0.count.corpus=text", "jobs.0.count.order=3", f"jobs.0.count.chunk_bytes={CHUNK_BYTES}"]

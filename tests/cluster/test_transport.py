@@ -33,7 +33,7 @@ from mgpu_ngram.core.storage.safetensors import load_arrays, save_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of
 from tests.support.slowness import scaled
 
-FAKE = Path(__file__).with_name("fake_gpu.py")
+FAKE = Path(__file__).parents[1] / "support" / "fake_gpu.py"
 spec = importlib.util.spec_from_file_location("fake_gpu", FAKE)
 fake_gpu = importlib.util.module_from_spec(spec)
 sys.modules["fake_gpu"] = fake_gpu

@@ -25,7 +25,7 @@ from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import scaled
 
-HOOKS = Path(__file__).with_name("hooks.py")
+HOOKS = Path(__file__).parents[1] / "support" / "task_hooks.py"
 HOOKS_FOLDER = f"{ENVIRONMENT}.NGRAM_TEST_HOOKS"
 SHARD_TOKENS = 6000
 
@@ -155,7 +155,7 @@ def undisturbed(corpus, contents, run_here, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def hooks_folder(tmp_path_factory):
-    """The folder of hooks, in the environment of every process that a test starts; see hooks.py."""
+    """The folder of hooks, in the environment of every process that a test starts; see task_hooks.py."""
     folder = tmp_path_factory.mktemp("hooks")
     (folder / "shard_tokens").write_text(str(SHARD_TOKENS))
     with pytest.MonkeyPatch.context() as patch:

@@ -33,7 +33,7 @@ from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.decode import word_scores
 from mgpu_ngram.engine.decode.batch import BATCHINGS, Batching
 from mgpu_ngram.engine.decode.ensemble import Ensemble
-from tests.benchmarks.short_benches import measure_once
+from tests.support.short_benches import measure_once
 
 pytestmark = pytest.mark.slow
 

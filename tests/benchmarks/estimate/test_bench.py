@@ -23,7 +23,7 @@ from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.inputs import oracles
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.estimate import probabilities as engine
-from tests.benchmarks.short_benches import measure_once
+from tests.support.short_benches import measure_once
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from mgpu_ngram.benchmarks.inputs import fusion_text
 from mgpu_ngram.benchmarks.inputs.plain_beam_search import PlainNgrams
 from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.core.ngrams.words import Words
-from tests.benchmarks.short_benches import measure_once
+from tests.support.short_benches import measure_once
 
 pytestmark = pytest.mark.slow
 

@@ -37,7 +37,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.lda.held_out import hold_out
 from mgpu_ngram.engine.lda.sweep import word_topics
 from mgpu_ngram.kernels.lda.fold_in import Bag, FixedTopics, fixed_topics, fold_in
-from tests.benchmarks.short_benches import measure_once
+from tests.support.short_benches import measure_once
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 
-CASES = {  # tests/jobs/test_estimate.py has the others
+CASES = {  # tests/jobs/estimate/test_estimate.py has the others
     "small.o1": ("small.txt", 1, {}),
     "small.o3": ("small.txt", 3, {}),
     "small.o3.prune001": ("small.txt", 3, {"prune": (0, 0, 1)}),

@@ -1,10 +1,8 @@
 """The page of topics: its data, its escapes, and what a browser does with it."""
 
-import importlib.util
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from mgpu_ngram.engine.topics.page import PageOptions, page_data, topic_page
 from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.table import TopicFacts, topic_table
 from mgpu_ngram.engine.topics.words import largest, most_relevant
+from tests.support.browser import Browser, find_browser
 from tests.support.topic_rows import rows_of_dense
 
 ATTACKS = [
@@ -26,16 +25,6 @@ ATTACKS = [
     "<svg/onload=alert(2)>",
 ]
 TEXT = "</ScRiPt><script>alert(3)</script>"
-
-
-def browser_module():
-    spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-BROWSER = browser_module()
 
 
 def model(Z=6, V=200, seed=1):
@@ -161,10 +150,10 @@ def test_a_model_without_words():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    path = BROWSER.find_browser()
+    path = find_browser()
     if not path:
         pytest.skip("no Chromium is installed; install one or set CHROME_BIN")
-    with BROWSER.Browser(path, tmp_path_factory.mktemp("profile")) as browser:
+    with Browser(path, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
 

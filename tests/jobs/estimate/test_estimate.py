@@ -39,8 +39,8 @@ from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import wait_until
 from tests.support.variants import first_fast
 
-ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
-HOOKS = Path(__file__).with_name("hooks.py")
+ORACLE = Path(__file__).resolve().parents[3].parent / "shared" / "oracles" / "lmplz_ref.py"
+HOOKS = Path(__file__).parents[2] / "support" / "task_hooks.py"
 FALLBACK = {"discount_fallback": []}
 pytestmark = pytest.mark.timeout(100)
 
@@ -684,7 +684,7 @@ def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path, wait_
 DRIVER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import hooks
+import task_hooks
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor

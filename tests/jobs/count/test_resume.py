@@ -26,7 +26,7 @@ from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import wait_until
 from tests.support.variants import first_fast
 
-HOOKS = Path(__file__).with_name("hooks.py")
+HOOKS = Path(__file__).parents[2] / "support" / "task_hooks.py"
 OPTIONS = {"order": 4, "chunk_bytes": 6000}
 NEVER = 1e9
 SMALL = 64 << 20  # bytes, the least chunk size

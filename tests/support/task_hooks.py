@@ -8,7 +8,7 @@ FOLDER/TASK.chunk    holds the number of a chunk; TASK kills its process wheneve
 FOLDER/TASK.deaths   counts these deaths, in bytes; after MAX_DEATHS the task fails instead
 FOLDER.deaths        counts all deaths, in bytes
 
-As a script it runs the command line: python hooks.py count text -o out
+As a script it runs the command line: python task_hooks.py count text -o out
 """
 
 import functools

@@ -14,7 +14,7 @@ import mgpu_ngram as ng
 from mgpu_ngram.engine.decode.nmt_weights import MAX_TABLE_BYTES
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 
-G2P = Path(__file__).parents[3] / "examples" / "g2p"
+G2P = Path(__file__).parents[2] / "examples" / "g2p"
 SOURCE, TARGET = ("eos", "UNK", "a", "b", "c", "d", "e", "f", "g"), ("eos", "UNK", "a", "b", "x@@", "y", "z")
 
 

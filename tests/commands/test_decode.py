@@ -18,7 +18,7 @@ from mgpu_ngram.engine.decode.batch import Forced
 from mgpu_ngram.engine.decode.open_translation import TranslationFiles, open_translation
 from mgpu_ngram.engine.decode.search_options import SearchOptions
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("eos", "UNK", "a", "b", "c", "d", "e", "f", "g")
 TARGET = ("eos", "UNK", "x", "y@@", "z", "u@@", "v")
 LINES = ("a b c", "d zz e f", "", "g", "b b b b b b")

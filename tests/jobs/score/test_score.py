@@ -24,7 +24,7 @@ from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, run
-from tests.jobs.told_progress import Told
+from tests.support.told_progress import Told
 
 pytestmark = pytest.mark.timeout(120)
 CHUNKS = 40
