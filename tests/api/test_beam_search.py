@@ -1,5 +1,6 @@
 """`ng.BeamSearch` for a user: all sequences by enumeration, states of any tree, PyTorch, and refusals."""
 
+import functools
 import itertools
 import math
 import re
@@ -21,6 +22,7 @@ def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
+@functools.cache
 def logits_after(prefix):
     """Return logits (V,) that depend on all tokens before."""
     return np.random.default_rng([7, *prefix]).normal(size=V) * 2
@@ -79,10 +81,11 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(arpa, with_lm, length_penal
     )  # fmt: skip
     for s, found in enumerate(search.run(state_of(range(3)))):
         costs = all_sequences(s)
-        for tokens in costs if with_lm else ():
-            ends = tokens[-1] == 0
-            line = " ".join(WORDS[t] for t in tokens[: len(tokens) - ends])
-            costs[tokens] += 0.6 * math.log(10) * lm.score(line, eos=ends)
+        for ends in (True, False) if with_lm else ():
+            those = [tokens for tokens in costs if (tokens[-1] == 0) == ends]
+            lines = [" ".join(WORDS[t] for t in tokens[: len(tokens) - ends]) for tokens in those]
+            for tokens, score in zip(those, lm.score(lines, eos=ends), strict=True):
+                costs[tokens] += 0.6 * math.log(10) * score
         scores = {t: (cost - word_penalty * len(t)) / len(t) ** length_penalty for t, cost in costs.items()}
         expected = sorted(scores, key=lambda t: -scores[t])[:12]
         assert [best.words for best in found] == expected
