@@ -22,6 +22,7 @@ from hypothesis import settings
 from mgpu_ngram import cli
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core.storage import output
+from mgpu_ngram.engine.memory import copies
 from tests.support import kenlm_binaries, nmt_models, planted_topics
 from tests.support.plain_backoff import PlainBackoff
 from tests.support.plain_ctc import PlainSearch
@@ -73,7 +74,14 @@ def pytest_make_parametrize_id(config, val, argname):
     return argname if isinstance(val, bytes) and not val.isascii() else None
 
 
-FIRST = {"test_wheel.py", "test_docs.py", "test_slurm.py", "test_faults.py"}  # long files of few tests
+FIRST = {
+    "test_wheel.py",
+    "test_docs.py",
+    "test_slurm.py",
+    "test_faults.py",
+    "test_resume.py",
+    "test_next_words.py",
+}  # long files of few tests
 
 
 def pytest_collection_modifyitems(config, items):
@@ -141,6 +149,18 @@ def to_device(device):
     import cupy
 
     return cupy.array
+
+
+@pytest.fixture
+def copy_slices(monkeypatch):
+    """Return copy_slices(size): copies between host and device then take slices of `size` bytes."""
+
+    def set_size(size):
+        monkeypatch.setattr(copies, "COPY_SLICE_BYTES", size)
+        for way in copies._to_device, copies._to_host:
+            monkeypatch.setattr(way, "buffers", {})  # kept for the next copy
+
+    return set_size
 
 
 class FullDisk:

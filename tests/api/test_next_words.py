@@ -237,13 +237,9 @@ def test_rows_begin_at_multiples_of_128_bytes(model):
         assert all(stride % 128 == 0 for stride in rows.strides[:2])
 
 
-def test_matrices_of_any_layout(model, to_device, monkeypatch):
+def test_matrices_of_any_layout(model, to_device, copy_slices):
     """Large matrices, too, which are copied in slices."""
-    from mgpu_ngram.engine.memory import copies
-
-    monkeypatch.setattr(copies, "COPY_SLICE_BYTES", 64)
-    for way in copies._to_device, copies._to_host:
-        monkeypatch.setattr(way, "buffers", {})  # slices of this size
+    copy_slices(64)
     ids = np.array([[4, 2, 1, 3], [0, 1, 4, 4], [3, 3, 3, 3]] * 9)
     expected = log10_rows(model, [" ".join(["<unk>", "<s>", "</s>", "a", "b"][i] for i in row) for row in ids])
     wide = np.concatenate([ids, ids], axis=1)

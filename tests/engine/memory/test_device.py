@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine.memory import copies
 from mgpu_ngram.engine.memory.copies import each_slice, to_device_together, to_host_fast
 from mgpu_ngram.engine.memory.device import check_gpu, free_bytes, synchronize, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, out_of_memory
@@ -36,13 +35,11 @@ def test_a_small_copy_to_the_host(to_device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("slice_bytes", [8, 1000, 4096])
-def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
+def test_a_large_copy_to_the_host(slice_bytes, copy_slices):
     """Several threads copy slices of whole arrays, and of views without the first and last columns."""
     import cupy
 
-    monkeypatch.setattr(copies, "COPY_SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(copies._to_host, "buffers", {})  # slices of this size
-    monkeypatch.setattr(copies._to_device, "buffers", {})
+    copy_slices(slice_bytes)
     for array in (np.arange(5001), np.arange(5001, dtype=np.uint64).reshape(3, 1667)):
         there = cupy.asarray(array)
         for view, expected in [(there, array), (there[..., 7:-9], array[..., 7:-9]), (there[..., :1], array[..., :1])]:
@@ -52,13 +49,11 @@ def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("slice_bytes", [64, 1000, 1 << 20])
-def test_many_arrays_copied_together(slice_bytes, monkeypatch):
+def test_many_arrays_copied_together(slice_bytes, copy_slices):
     """Rows, views of rows and empty arrays are copied; arrays on the GPU stay unchanged."""
     import cupy
 
-    monkeypatch.setattr(copies, "COPY_SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(copies._to_host, "buffers", {})  # slices of this size
-    monkeypatch.setattr(copies._to_device, "buffers", {})
+    copy_slices(slice_bytes)
     base = np.random.default_rng(0).integers(0, 1 << 63, (3, 400), np.uint64)
     there = cupy.arange(7)
     arrays = [base[:2, 5:305], base[0, 7:99].astype(np.int64), there, base[:, :0], base[:1, 3:4].astype(np.uint8), base]
@@ -71,11 +66,9 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
 
 
 @pytest.mark.parametrize("slice_bytes", [2, 1000, 1 << 20])
-def test_slices_cover_the_whole_array(slice_bytes, to_device, monkeypatch):
+def test_slices_cover_the_whole_array(slice_bytes, to_device, copy_slices):
     """Each byte arrives once, at its place, from any thread."""
-    monkeypatch.setattr(copies, "COPY_SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(copies._to_host, "buffers", {})  # slices of this size
-    monkeypatch.setattr(copies._to_device, "buffers", {})
+    copy_slices(slice_bytes)
     whole = np.random.default_rng(0).integers(0, 1 << 16, (7, 11, 13), np.uint16)
     for array in (whole, whole[:1], whole[:0]):
         found, times = np.zeros(array.nbytes, np.uint8), np.zeros(array.nbytes, int)

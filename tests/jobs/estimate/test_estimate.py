@@ -389,10 +389,10 @@ def test_files_change_nothing(text, whole, make, tmp_path):
 
 
 @pytest.mark.parametrize("shard_tokens", [1 << 20, 500, 30])
-def test_parts_change_nothing(shard_tokens, text, whole, make, monkeypatch):
+def test_parts_change_nothing(shard_tokens, text, whole, make, part_tokens, monkeypatch):
     """Some parts have no n-grams."""
     data, options = whole
-    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: shard_tokens)
+    part_tokens(shard_tokens)
     for format in data:
         assert make(text, format=format, **options)[0] == data[format]
 
@@ -432,10 +432,10 @@ def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, 
     assert estimate.plan(EstimateConfig([str(tmp_path / "text")]), context)["shards"] == parts
 
 
-def test_memory_changes_nothing(text, whole, make, tmp_path, monkeypatch):
+def test_memory_changes_nothing(text, whole, make, tmp_path, part_tokens, monkeypatch):
     """Parts are kept in host memory, in files, or in both."""
     data, options = whole
-    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
+    part_tokens(500)
     in_files, save_entry, room = [], keep.save_entry, random.Random(0)
     monkeypatch.setattr(keep, "save_entry", lambda *a, **o: in_files.append(save_entry(*a, **o)) or in_files[-1])
     memory = MemoryConfig(host_bytes=64 << 20, spill_dir=str(tmp_path / "spill"))
@@ -463,10 +463,10 @@ def test_a_small_budget(make, monkeypatch):
     assert found == expected and in_files and not any(map(os.path.exists, in_files))
 
 
-def test_results_in_host_memory_are_counted(text, whole, make, monkeypatch):
+def test_results_in_host_memory_are_counted(text, whole, make, part_tokens, monkeypatch):
     sizes, hold = [], keep.hold
     monkeypatch.setattr(keep, "hold", lambda held: sizes.append(held.host_bytes) or hold(held))
-    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 1 << 20)
+    part_tokens(1 << 20)
     monkeypatch.setattr(estimate, "_least_parts", lambda executor: 2)
     make(text, **whole[1])
     # Streams, vocabulary and run of the only chunk; lexicon and numbered vocabulary; two parts, the estimates of
@@ -565,9 +565,9 @@ def on_cluster(corpus, tmp_path_factory):
 
 
 @pytest.fixture
-def many_parts(monkeypatch):
+def many_parts(part_tokens, monkeypatch):
     """Return the least tokens per part, which the driver reads."""
-    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 10_000)
+    part_tokens(10_000)
 
 
 def names(folder):
@@ -818,7 +818,7 @@ def test_a_full_disk(format, on_cluster, here, full_disk, tmp_path, monkeypatch)
     assert format == "arpa" or result.path.read_bytes() == data
 
 
-def test_a_full_disk_of_spilled_parts(here, text, full_disk, tmp_path, monkeypatch):
+def test_a_full_disk_of_spilled_parts(here, text, full_disk, tmp_path, part_tokens, monkeypatch):
     (tmp_path / "text").write_bytes(text)
     phases = []
 
@@ -827,7 +827,7 @@ def test_a_full_disk_of_spilled_parts(here, text, full_disk, tmp_path, monkeypat
             phases.append(phase)
 
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: "adjust" not in phases)
-    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
+    part_tokens(500)
     memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
     config, output = EstimateConfig([str(tmp_path / "text")], order=3), tmp_path / "model"
     full_disk(of="waiting-")
@@ -929,12 +929,12 @@ def test_a_header(text, make, tmp_path):
 
 
 @pytest.mark.parametrize(("order", "copies", "told"), [(2, 3, 1), (4, 3, 1), (2, 10**9, 1), (4, 10**9, 2)])
-def test_phases(order, copies, told, text, here, tmp_path, monkeypatch):
+def test_phases(order, copies, told, text, here, tmp_path, part_tokens, monkeypatch):
     """Each phase reports as many units as it finishes. A model in many stretches reports each stretch twice: when it is
     made, and when it has its suffixes; a model in few stretches once.
     """
     (tmp_path / "text").write_bytes(text)
-    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
+    part_tokens(500)
     monkeypatch.setattr(estimate_model, "STRETCH_COPIES", copies)
     cut, cuts = estimate_model.cut_words, []
     monkeypatch.setattr(estimate_model, "cut_words", lambda *a: cuts.append(cut(*a)) or cuts[-1])

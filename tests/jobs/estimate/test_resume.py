@@ -19,7 +19,9 @@ class Ended(Progress):
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (4, 1)])
 @pytest.mark.parametrize("less_memory", [False, True])
-def test_resume_with_other_workers_and_other_memory(corpus, tmp_path, monkeypatch, before, after, less_memory):
+def test_resume_with_other_workers_and_other_memory(
+    corpus, tmp_path, part_tokens, monkeypatch, before, after, less_memory
+):
     """The saved runs keep the number of shards that the first run chose."""
     config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=50_000)
 
@@ -34,6 +36,6 @@ def test_resume_with_other_workers_and_other_memory(corpus, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         run("resumed", before, progress=Ended(), checkpoint_seconds=0)
     if less_memory:
-        monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 5000)
+        part_tokens(5000)
     assert run("resumed", after, resume=True).resumed_chunks > 3
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()

@@ -28,7 +28,7 @@ SMOOTHINGS = [
 
 
 @pytest.fixture
-def made(model_bytes, tmp_path, monkeypatch):
+def made(model_bytes, tmp_path, part_tokens, monkeypatch):
     """Return a function: the bytes of an ARPA file of lines, made in about that many shards."""
 
     def run(lines, cluster=None, shards=1, vocabulary=None, **options):
@@ -37,7 +37,7 @@ def made(model_bytes, tmp_path, monkeypatch):
             (tmp_path / "words").write_text(vocabulary)
             options["vocabulary"] = str(tmp_path / "words")
         tokens = sum(len(line.split()) + 2 for line in lines)
-        monkeypatch.setattr(estimate, "_part_tokens", lambda _: -(-tokens // shards))
+        part_tokens(-(-tokens // shards))
         config = EstimateConfig([str(tmp_path / "text")], **{"format": "arpa", **options})
         return model_bytes(config, cluster)
 

@@ -23,7 +23,7 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 
 @pytest.fixture
-def estimated(device, tmp_path, monkeypatch):
+def estimated(device, tmp_path, part_tokens, monkeypatch):
     """Return a function: (the bytes of a model, its statistics, the split words) of text in about that many shards."""
     split = []
     real = estimate_passes.Estimation.__init__
@@ -37,7 +37,7 @@ def estimated(device, tmp_path, monkeypatch):
     def run(text, shards, cluster=None, **options):
         (tmp_path / "text").write_bytes(text)
         marked = len(text.split()) + 2 * text.count(b"\n")
-        monkeypatch.setattr(estimate, "_part_tokens", lambda _: -(-marked // shards))
+        part_tokens(-(-marked // shards))
         config = EstimateConfig([str(tmp_path / "text")], discount_fallback=[], **options)
         executor = cluster or LocalExecutor(device, 1)
         try:

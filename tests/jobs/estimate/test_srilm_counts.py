@@ -10,7 +10,6 @@ import pytest
 import mgpu_ngram as ng
 from mgpu_ngram import cli
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from tests.support.srilm_models import LINES, MODELS
 
@@ -36,11 +35,11 @@ def counts_of(lines, order):
 
 
 @pytest.fixture
-def model_of(model_bytes, tmp_path, monkeypatch):
+def model_of(model_bytes, tmp_path, part_tokens, monkeypatch):
     """Return a function: the bytes of a model of text, a list of lines, or of a counts file."""
 
     def run(source, shards=1, cluster=None, **options):
-        monkeypatch.setattr(estimate, "_part_tokens", lambda _: 3000 // shards)
+        part_tokens(3000 // shards)
         path = tmp_path / "input"
         if isinstance(source, list):
             path.write_text("".join(line + "\n" for line in source))
