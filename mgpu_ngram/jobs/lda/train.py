@@ -109,7 +109,9 @@ def corpus_of(
         )
     if not tokens and not earlier:
         raise empty_corpus(bags.name, documents)
-    return TrainingCorpus(parts, num_words, bags.words, priors, documents, tokens, held, earlier)
+    return TrainingCorpus(
+        parts, num_words, bags.words, priors, documents=documents, tokens=tokens, held_out=held, earlier=earlier
+    )
 
 
 def _refuse_many_words(num_words: int) -> None:
