@@ -19,7 +19,7 @@ trap 'rm -rf "$packages"' EXIT
 if compgen -G ".wheels/*.whl" >/dev/null; then
   python3 -m pip install -q --no-index --no-deps --no-compile --target "$packages" .wheels/*.whl
 fi
-export PYTHONPATH="$packages:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export PYTHONPATH="$packages:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 
 if [ "$what" = tests ]; then
   timeout 520 python3 -m pytest -m "gpu or multigpu" -q -p no:cacheprovider "$@" 2>&1 | tee "$results/tests.log"

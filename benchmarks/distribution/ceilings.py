@@ -21,9 +21,6 @@ SOURCE = """
 extern "C" __global__ void write_16_bytes(uint4* room, i64 n, u32 value) {
   GRID_STRIDE_LOOP(i, n) room[i] = make_uint4(value, value, value, value);
 }
-extern "C" __global__ void pause(i64 cycles) {
-  for (const i64 start = clock64(); clock64() - start < cycles;) {}
-}
 """
 
 

@@ -9,8 +9,8 @@ from mgpu_ngram.kernels.launch import FOLDER, OPTIONS
 
 
 def with_common(source: str) -> str:
-    """Return a source with include/grid.cuh in front, ready to compile."""
-    return (FOLDER / "include" / "grid.cuh").read_text() + source
+    """Return a source with include/grid.cuh and include/integer_hash.cuh in front, ready to compile."""
+    return "".join((FOLDER / "include" / f"{name}.cuh").read_text() for name in ("grid", "integer_hash")) + source
 
 
 @cache

@@ -89,9 +89,10 @@ extern "C" __global__ void random_lines(const u32* table, i64 lines, i64 reads, 
   GRID_STRIDE_LOOP(i, 32 * reads) sum += table[32 * __umul64hi(mix64(i / 32 + 1), lines) + i % 32];
   if (sum) *out = sum;
 }
+extern "C" __global__ void pause(i64 cycles) {
+  for (const i64 start = clock64(); clock64() - start < cycles;) {}
+}
 """
-
-
 KERNELS = {SECTORS: "random_sectors", LINES: "random_lines"}
 
 
