@@ -27,7 +27,7 @@ from mgpu_ngram.benchmarks.score.ceilings import bound
 from mgpu_ngram.benchmarks.score.peers import PEER, glm_on_text, kenlm_on_ids, kenlm_seconds
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.engine.memory.out_of_memory import out_of_memory
-from mgpu_ngram.engine.trie.build import quantize
+from mgpu_ngram.engine.trie.quantize import quantize
 
 BITS = 8
 ORDERS = (5, 4, 3)

@@ -1,4 +1,4 @@
-"""End hypotheses, shrink beams and arrange the rows of the next step of a beam search."""
+"""End hypotheses, divide their scores by the length penalty, shrink beams, and arrange the rows of the next step."""
 
 from __future__ import annotations
 

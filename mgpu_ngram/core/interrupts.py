@@ -1,4 +1,8 @@
-"""Let an interrupt of a command end the work of its threads."""
+"""Ctrl-C in threads: a flag that cli.py sets, and a check that ends the work of a thread.
+
+A task checks at the end of each of its steps (`Stopwatch.lap`), and an output before it gets its name. The driver
+cancels tasks on Dask instead.
+"""
 
 from __future__ import annotations
 

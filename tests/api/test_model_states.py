@@ -9,7 +9,7 @@ import mgpu_ngram as ng
 from mgpu_ngram import kenlm
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.engine.states import state_model
-from mgpu_ngram.engine.trie.build import quantize
+from mgpu_ngram.engine.trie.quantize import quantize
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.score import step_states as kernel
 from mgpu_ngram.kernels.trie.find_children import TrieIndex

@@ -21,8 +21,9 @@ from mgpu_ngram import kenlm
 from mgpu_ngram.core.models.model_file import BackoffModel, save_model
 from mgpu_ngram.engine.model_tools.write_kenlm import write_kenlm
 from mgpu_ngram.engine.trie import open_model as slow
-from mgpu_ngram.engine.trie.build import edges_of, quantize
+from mgpu_ngram.engine.trie.build import edges_of
 from mgpu_ngram.engine.trie.open_model import open_model
+from mgpu_ngram.engine.trie.quantize import quantize
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lacks <unk>")
 

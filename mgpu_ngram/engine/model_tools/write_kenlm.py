@@ -30,7 +30,8 @@ from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.output import Sink, new_file
 from mgpu_ngram.engine.score.replica import Replica
-from mgpu_ngram.engine.trie.build import bin_centers, index_of, nearest_codes, negative
+from mgpu_ngram.engine.trie.build import index_of, negative
+from mgpu_ngram.engine.trie.quantize import bin_centers, nearest_codes
 from mgpu_ngram.engine.trie.signed_backoffs import signed_backoffs
 from mgpu_ngram.kernels.common.murmur import murmur_hashes
 from mgpu_ngram.kernels.compile import njit

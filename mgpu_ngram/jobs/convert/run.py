@@ -20,9 +20,10 @@ from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.engine.model_tools.write_kenlm import write_kenlm
-from mgpu_ngram.engine.trie.build import FANOUT, edges_of, quantize, with_fanout
+from mgpu_ngram.engine.trie.build import FANOUT, edges_of, with_fanout
 from mgpu_ngram.engine.trie.levels import levels_of
 from mgpu_ngram.engine.trie.open_model import open_model
+from mgpu_ngram.engine.trie.quantize import quantize
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.convert.config import ConvertConfig
 from mgpu_ngram.jobs.one_model import ModelResult, open_target, run_alone

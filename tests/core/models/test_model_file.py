@@ -21,7 +21,8 @@ from mgpu_ngram.core.models.model_head import identify, read_head
 from mgpu_ngram.core.ngrams.trie import CODED, FILLED, TRIE_ARRAYS, Ngrams
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.safetensors import load_arrays, save_arrays
-from mgpu_ngram.engine.trie.build import build_trie, edges_of, quantize, with_fanout
+from mgpu_ngram.engine.trie.build import build_trie, edges_of, with_fanout
+from mgpu_ngram.engine.trie.quantize import quantize
 
 
 def trie_of(probs=(-1, -2, -3, -4), fanout=2):

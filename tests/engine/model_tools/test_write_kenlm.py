@@ -12,8 +12,9 @@ from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.model_tools.write_kenlm import write_kenlm
-from mgpu_ngram.engine.trie.build import build_trie, quantize
+from mgpu_ngram.engine.trie.build import build_trie
 from mgpu_ngram.engine.trie.open_model import open_model
+from mgpu_ngram.engine.trie.quantize import quantize
 
 FORMATS = ("kenlm-probing", "kenlm-trie")
 every_format = pytest.mark.parametrize("format", FORMATS)

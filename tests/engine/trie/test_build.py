@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.ngrams.trie import CODED, FILLED, TRIE_ARRAYS, Ngrams, node_dtype
 from mgpu_ngram.engine.trie import build as trie_module
-from mgpu_ngram.engine.trie.build import (
-    BadNgram,
-    bin_centers,
-    build_trie,
-    edges_of,
-    index_of,
-    nearest_codes,
-    quantize,
-    values_of,
-    with_fanout,
-)
+from mgpu_ngram.engine.trie.build import BadNgram, build_trie, edges_of, index_of, values_of, with_fanout
+from mgpu_ngram.engine.trie.quantize import bin_centers, nearest_codes, quantize
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
