@@ -186,8 +186,9 @@ def test_a_compilation_is_announced_once_and_a_warm_cache_is_silent(tmp_path):
 
 
 def test_imports_leave_numba_out(tmp_path):
-    modules = "engine.score, engine.count, engine.estimate, engine.next_word, jobs.count.run, core.model_file"
-    names = ", ".join(f"mgpu_ngram.{name}" for name in modules.split(", "))
+    engine = ("score.score_chunk", "count.count_chunk", "estimate.probabilities", "distribution.next_word")
+    modules = (*(f"engine.{name}" for name in engine), "jobs.count.run", "core.models.model_file")
+    names = ", ".join(f"mgpu_ngram.{name}" for name in modules)
     assert run(f"import sys, {names}; print('numba' in sys.modules)", tmp_path).stdout == "False\n"
 
 

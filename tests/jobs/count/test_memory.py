@@ -256,7 +256,7 @@ def test_parts_by_hand(transport, device_bytes, expected):
     """8 shards, tables of 4,000 bytes: of 5,000, a block takes 1,000, runs 2,000 and each of two parts 1,000."""
     executor = SimpleNamespace(workers=2, transport=transport)
     job = SimpleNamespace(executor=executor, budget=Budget("gpu", device_bytes, 1 << 20))
-    counted = SimpleNamespace(totals={"num_shards": 8}, stored=[], table_bytes=4000)
+    counted = SimpleNamespace(totals=SimpleNamespace(num_shards=8), stored=[], table_bytes=4000)
     parts = count_passes.CountPasses.parts(job, counted)
     assert len(parts) == expected and parts[0][0] == 0 and parts[-1][1] == 8
     assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
