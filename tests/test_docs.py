@@ -242,6 +242,7 @@ def test_reference_pages_are_complete(reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in ng.__all__ if ">>>" in (getattr(ng, name).__doc__ or "")])
+@pytest.mark.slow
 def test_examples_of_docstrings(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(ng, name), name)

@@ -12,6 +12,7 @@ import pytest
 import mgpu_ngram as ng
 from mgpu_ngram.engine.torch.arrays import as_array, as_tensor
 from mgpu_ngram.kernels.dispatch import to_host
+from tests.support.variants import first_fast
 
 V, LENGTH = 4, 3
 WORDS = ("</s>", "a", "b", "zz")
@@ -71,8 +72,8 @@ def all_sequences(sentence, end=0):
     return found
 
 
-@pytest.mark.parametrize("with_lm", [False, True])
-@pytest.mark.parametrize(("length_penalty", "word_penalty"), [(0.0, 0.0), (1.0, 0.0), (0.7, -0.4)])
+@pytest.mark.parametrize("with_lm", first_fast([True, False]))
+@pytest.mark.parametrize(("length_penalty", "word_penalty"), first_fast([(0.7, -0.4), (0.0, 0.0), (1.0, 0.0)]))
 def test_a_wide_beam_finds_the_best_of_all_sequences(arpa, with_lm, length_penalty, word_penalty):
     lm = ng.Model.load(arpa, "cpu") if with_lm else None
     search = ng.BeamSearch(

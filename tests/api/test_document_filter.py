@@ -93,6 +93,7 @@ def test_nothing_is_scored_before_compute(arpa, monkeypatch):
         lazy.compute(scheduler="synchronous")
 
 
+@pytest.mark.slow
 def test_languages_and_a_contrast_model(arpa_text, arpa, tmp_path, client):
     """All settings of the command have its figures."""
     (tmp_path / "en.arpa").write_text(arpa_text)

@@ -589,6 +589,7 @@ def test_other_errors(fitted, planted, texts, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_quality_on_reuters_beside_exact_sampling():
     """The package lda is collapsed Gibbs sampling, token by token, by other authors; and it has the corpus."""
     exact = pytest.importorskip("lda", reason="no Reuters corpus: the package lda is not installed; pip install lda")

@@ -17,6 +17,7 @@ from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
+from tests.support.variants import first_fast
 
 CASES = {  # tests/jobs/estimate/test_estimate.py has the others
     "small.o1": ("small.txt", 1, {}),
@@ -208,7 +209,7 @@ def test_golden_models(case, shared_data, to_device):
         ]
 
 
-@pytest.mark.parametrize("options", [{}, {"prune": (0, 1)}, {"limit": [b"w1", b"w2", b"w3", b"w9"]}])
+@pytest.mark.parametrize("options", first_fast([{"prune": (0, 1)}, {}, {"limit": [b"w1", b"w2", b"w3", b"w9"]}]))
 def test_parts_give_the_same_model(options, to_device, monkeypatch):
     """Bit for bit, also with empty parts, split words, and a model made in stretches."""
     rng = np.random.default_rng(0)

@@ -74,6 +74,7 @@ def test_the_model_of_all_text(workers, earlier, texts, together, tmp_path):
         executor.close()
 
 
+@pytest.mark.slow
 def test_workers_die(cluster, earlier, texts, together, hooks, hooks_folder, contents, here, tmp_path):
     adapt(earlier, texts[1], tmp_path / "undisturbed", here, {"discount_fallback": []}, chunk_bytes=900)
     hooks(**{"count_earlier.before1": "", "count_chunk.after1": "", "estimate_of.before1": "", "save.after1": ""})

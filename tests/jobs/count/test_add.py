@@ -97,6 +97,7 @@ def test_a_dense_histogram(count, contents, tmp_path, texts):
     assert contents(tmp_path / "added") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_die(cluster, count, contents, hooks, hooks_folder, tmp_path):
     count("whole", [0, 1], sentence_markers=True)
     count("one", [0], sentence_markers=True)

@@ -26,6 +26,7 @@ from mgpu_ngram.jobs.count import passes
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import scaled
+from tests.support.variants import slow_cases
 
 OPTIONS = {"order": 4, "chunk_bytes": 3000}
 KILLS = {"tokenise": 8, "count": 8}  # at any moment of a phase
@@ -209,7 +210,7 @@ def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_fo
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("task", [pytest.param("tokenise", marks=pytest.mark.slow), "count_chunk"])
+@pytest.mark.parametrize("task", slow_cases("tokenise", "count_chunk"))
 def test_a_chunk_that_always_kills_its_worker(task, start, corpus, undisturbed, contents, hooks, tmp_path):
     executor = start(2)
     hooks(**{f"{task}.chunk": 30})

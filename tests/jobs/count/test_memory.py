@@ -138,6 +138,7 @@ def own_bytes(pid):
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("RssAnon"))
 
 
+@pytest.mark.slow
 def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
     """Each process may use half of the host's budget, and both together stay within it: runs are spilled."""
     random_words(tmp_path / "small", 100_000)

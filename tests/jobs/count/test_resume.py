@@ -162,6 +162,7 @@ def unfinished(corpus, num_chunks, run_here, several_shards, tmp_path):
     return mine
 
 
+@pytest.mark.slow
 def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_here, tmp_path, monkeypatch):
     count_chunk, found = count_passes.count_chunk, []
 

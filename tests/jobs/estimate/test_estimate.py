@@ -621,6 +621,7 @@ def test_more_stretches_than_the_window_holds(cluster, on_cluster, many_parts, t
     assert windows == [4] and 4 < len(stretches) <= estimate_model.MAX_STRETCHES
 
 
+@pytest.mark.slow
 def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path, wait_for_workers):
     config, data = on_cluster
     tasks = ["make_part", "estimate_of", "make_stretch", "link_stretch", "join", "save"]

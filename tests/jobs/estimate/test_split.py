@@ -20,6 +20,7 @@ from mgpu_ngram.jobs.estimate import tasks as estimate_tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.estimate.tasks import PartResources
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from tests.support.variants import first_fast
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_the_model_of_one_shard(estimated, options):
     assert len(split) > 3 or options["order"] == 2
 
 
-@pytest.mark.parametrize("place", ["device", "host", "disk"])
+@pytest.mark.parametrize("place", first_fast(["host", "device", "disk"]))
 @pytest.mark.parametrize("copies, stretches", [(4, 5), (1, 2), (0, 0)])  # 0: in one pass
 def test_one_worker_makes_as_many_stretches_as_memory_allows(copies, stretches, place, estimated, monkeypatch):
     """Bit for bit the same model, wherever stretches are kept."""

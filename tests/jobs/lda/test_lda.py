@@ -165,6 +165,7 @@ class AtSnapshot(Progress):
         self.seen |= now
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_nothing(start, documents, tmp_path, monkeypatch, starts):
     executor, waits = start(2), []
     gang_size = executor.gang_size
