@@ -17,7 +17,6 @@ from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.storage.file_heads import (
     HEAD_BYTES,
     KENLM,
-    KenlmBinaryError,
     compression,
     is_safetensors,
     what_begins,
@@ -69,7 +68,7 @@ class Model(_states.Model):
     """
 
     def __init__(self, path: str | bytes, config: Config | None = None):
-        """Load a model. Raises OSError if that fails, but ValueError for a compressed KenLM binary model."""
+        """Load a model. Raises OSError if that fails."""
         if config is not None and not isinstance(config, Config):
             raise TypeError(
                 f"Argument 'config' has incorrect type (expected kenlm.Config, got {type(config).__name__})"
@@ -77,8 +76,6 @@ class Model(_states.Model):
         self.path = os.path.abspath(_bytes(path))
         try:
             self._load(os.fsdecode(self.path.partition(b"\0")[0]))  # a path ends at a NUL byte, as in KenLM
-        except KenlmBinaryError:  # not an OSError: a client may delete the file as damaged
-            raise
         except (InputError, OSError, OverflowError, _states.Refused) as error:
             raise OSError(f"Cannot read model '{path!s}' ({error})") from RuntimeError(str(error))  # KenLM's cause
 

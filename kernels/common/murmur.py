@@ -37,7 +37,7 @@ def murmur_hashes(offsets_V, data):
 def index_hashes(hash_V: np.ndarray) -> np.ndarray:
     """Return slots_C (C,) uint64, an open-addressing table of (hash, id) pairs.
 
-    hash_V  (V,) uint64, distinct hashes of words; word 0 has no slot
+    hash_V  (V,) uint64, hashes of words; word 0 has no slot, and of equal hashes the first one is found
     """
     slots_C = np.zeros(2 << (3 * len(hash_V) // 2).bit_length(), np.uint64)  # at most two thirds are used
     _fill_slots(hash_V, slots_C)

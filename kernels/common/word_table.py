@@ -15,6 +15,8 @@ HELD = 24  # bytes of a word that its slot holds
 def index_words(offsets_V: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, int]:
     """Return (slots_C, the first word that equals an earlier one or -1) for words in host memory.
 
+    Of equal words, the table has the first.
+
     slots_C  (C,) uint64, an open-addressing table. A slot is four numbers: the first HELD bytes of a word, padded with
              zeros, then its length (upper half) and id (lower half). Word 0 has no slot: `find_word` returns 0 for
              it, as for any unknown word.
@@ -100,13 +102,15 @@ def find_word(text, start, stop, offsets_V, data, slots_C):
 
 @njit(nogil=True, cache=True)
 def _fill_slots(offsets_V, data, slots_C):
-    """Insert all words but word 0; return the first duplicate, or -1."""
+    """Insert all words but word 0, equal ones once; return the first duplicate, or -1."""
+    duplicate = -1
     for v in range(1, len(offsets_V) - 1):
         start, stop = offsets_V[v], offsets_V[v + 1]
         held = first, second, third, _ = held_bytes(data, start, stop)
         slot = find_slot(held, data, start, stop, offsets_V, data, slots_C)
         if slots_C[slot + uint64(3)]:
-            return v
+            duplicate = v if duplicate < 0 else duplicate
+            continue
         slots_C[slot], slots_C[slot + uint64(1)], slots_C[slot + uint64(2)] = first, second, third
         slots_C[slot + uint64(3)] = uint64(stop - start) << uint64(32) | uint64(v)
-    return -1
+    return duplicate

@@ -22,16 +22,15 @@ class Sections {
 
   void align(size_t bytes) { at = (at + bytes - 1) / bytes * bytes; }
 
-  // Whether `words` strings, each with a NUL byte after it, fill the rest.
+  // Whether `words` strings follow, each with a NUL byte after it. KenLM ignores what follows these.
   bool holds_words(uint64_t words) const {
     const char *text = data_ + at, *end = data_ + size_;
-    uint64_t found = 0;
-    for (; text < end; ++found) {
+    for (; words && text < end; --words) {
       const void* nul = std::memchr(text, 0, end - text);
       if (!nul) return false;
       text = static_cast<const char*>(nul) + 1;
     }
-    return found == words;
+    return !words;
   }
 
  private:
@@ -48,7 +47,7 @@ inline std::unique_ptr<Model> map_probing(Sections& file, const std::vector<uint
   std::unique_ptr<Probing> model(new Probing);
   const char* head = file.take(2, 4);
   words = load<uint32_t>(head + 4);
-  require(load<uint32_t>(head) == 0 && words >= counts[0] && words <= counts[0] + 1, "its words are damaged");
+  require(load<uint32_t>(head) == 0 && words && words <= counts[0] + 1, "its words are damaged");
   model->bound = static_cast<uint32_t>(words);
   model->words = Table(slots_of(counts[0], multiplier), 12);
   model->words.slots = file.take(model->words.buckets, 12);

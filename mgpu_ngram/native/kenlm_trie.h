@@ -71,7 +71,9 @@ class KenlmTrie : public FromTheLastWord<KenlmTrie> {
   uint32_t id_of(uint64_t hash) const override {
     const auto value = [this](int64_t i) { return load<uint64_t>(hashes + 8 * i); };
     const uint64_t at = find_evenly(value, -1, static_cast<int64_t>(known), 0, ~uint64_t{0}, hash);
-    return at == known ? 0 : static_cast<uint32_t>(at + 1);
+    if (at == known) return 0;
+    const bool repeated = (at && value(at - 1) == hash) || (at + 1 < known && value(at + 1) == hash);
+    return static_cast<uint32_t>(repeated ? find_as_kenlm(hash) : at + 1);
   }
 
   void fetch(const uint32_t* ids, size_t i) const { prefetch(unigrams + 16 * static_cast<size_t>(ids[i])); }
@@ -124,6 +126,23 @@ class KenlmTrie : public FromTheLastWord<KenlmTrie> {
   std::vector<Entries> levels;  // of orders 2 to N
 
  private:
+  // The id of a word that the model lists several times: KenLM's interpolation decides which one its n-grams have
+  // (util/sorted_uniform.hh).
+  uint64_t find_as_kenlm(uint64_t hash) const {
+    uint64_t before = 0, after = known + 1, low = 0, high = ~uint64_t{0};
+    while (true) {
+      const uint64_t width = after - before - 1;
+      const float share = static_cast<float>(hash - low) / static_cast<float>(high - low) * static_cast<float>(width);
+      const uint64_t at = before + 1 + std::min(static_cast<uint64_t>(share), width - 1);
+      const uint64_t found = load<uint64_t>(hashes + 8 * (at - 1));
+      if (found == hash) return at;
+      if (found < hash)
+        before = at, low = found;
+      else
+        after = at, high = found;
+    }
+  }
+
   static float negative_of(uint64_t bits) {
     const uint32_t whole = static_cast<uint32_t>(bits) | 0x80000000u;
     return load<float>(&whole);
@@ -139,7 +158,10 @@ class KenlmTrie : public FromTheLastWord<KenlmTrie> {
     if (word > mask_of(word_bits)) return node.end;
     const uint64_t mask = mask_of(word_bits);
     const auto value = [&](int64_t i) { return load_bits(level.base, i * level.bits, mask); };
-    return find_evenly(value, static_cast<int64_t>(node.begin) - 1, static_cast<int64_t>(node.end), 0, known, word);
+    uint64_t at =
+        find_evenly(value, static_cast<int64_t>(node.begin) - 1, static_cast<int64_t>(node.end), 0, known, word);
+    while (at != node.end && at != node.begin && value(at - 1) == word) --at;  // an n-gram that the model lists twice
+    return at;
   }
 
   // The high bits of the pointer of an entry: the numbers of the table that are not above its index, less one.
@@ -173,8 +195,9 @@ std::unique_ptr<KenlmTrie> map_trie(Sections& file, const std::vector<uint64_t>&
   std::unique_ptr<KenlmTrie> model(new KenlmTrie);
   const uint32_t order = static_cast<uint32_t>(counts.size());
   const char* section = file.take(1 + counts[0], 8);
-  require(counts[0] && load<uint64_t>(section) + 1 == counts[0], "its words are damaged");
-  model->hashes = section + 8, model->known = counts[0] - 1;
+  // Lines of <unk> and <UNK> count apart in the header, but have no hash.
+  require(counts[0] && load<uint64_t>(section) < counts[0], "its words are damaged");
+  model->hashes = section + 8, model->known = load<uint64_t>(section);
   model->levels.resize(order - 1);
   if (quantised) {
     const unsigned char* bits = reinterpret_cast<const unsigned char*>(file.take(8, 1));

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.ngrams.words import UNKNOWN, HashedWords, Words
 from mgpu_ngram.core.storage.file_heads import KENLM_MAGIC
-from mgpu_ngram.kernels.common.murmur import murmur_hashes
+from mgpu_ngram.kernels.common.murmur import murmur_hash, murmur_hashes
+from mgpu_ngram.kernels.common.words import index_words
 
 INCOMPLETE = KENLM_MAGIC + b" incomplete\n"
 VERSION_LINE = KENLM_MAGIC + b" format version "
@@ -159,33 +161,62 @@ class KenlmFile:
         return words
 
     def _spelled(self, at: int) -> Words:
-        data = self.data[at:]
+        data, V = self.data[at:], len(self.hash_V)
         end_V = np.flatnonzero(data == 0)
-        V = len(self.hash_V)
-        if len(end_V) != V or end_V[-1] != len(data) - 1 or data[: end_V[0]].tobytes() != UNKNOWN:
+        if len(end_V) < V or data[: end_V[0]].tobytes() != UNKNOWN:
             raise self.damaged(f"it ends with {len(end_V):,} words but has the hashes of {V:,}")
-        kept_B = np.ones(len(data), bool)
-        kept_B[end_V] = False
-        offsets_V = np.concatenate([[0], end_V - np.arange(V)])
-        words = Words(offsets_V, data[kept_B])
-        wrong = np.flatnonzero(murmur_hashes(words.offsets_V, words.data)[1:] != self.hash_V[1:])
-        if len(wrong):
-            raise self.damaged(f"word {wrong[0] + 1}, {words.word(wrong[0] + 1)!r}, does not have its hash")
+        words = _cut(data, end_V[:V])  # KenLM ignores bytes after the last word
+        hash_V = murmur_hashes(words.offsets_V, words.data)
+        if (hash_V[1:] != self.hash_V[1:]).any():
+            words = _cut(data, self._ends(data, end_V))
+        words.slots_C, _ = index_words(words.offsets_V, words.data)  # finds the first of equal words
         return words
 
+    def _ends(self, data: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+        """Return (V,) the end of each word, found by its hash: a word may contain NUL bytes.
+
+        zeros  where the NUL bytes are
+        """
+        ends, start, z = [zeros[0]], zeros[0] + 1, 1
+        for v, wanted in enumerate(self.hash_V[1:].tolist(), 1):
+            first = z
+            while z < len(zeros) and murmur_hash(data, start, zeros[z]) != wanted:
+                z += 1
+            if z == len(zeros):
+                word = data[start : zeros[first] if first < z else len(data)].tobytes()
+                raise self.damaged(f"word {v}, {word.decode('utf-8', 'backslashreplace')!r}, does not have its hash")
+            ends.append(zeros[z])
+            start, z = zeros[z] + 1, z + 1
+        return np.array(ends)
+
+    @cached_property
+    def id_V(self) -> np.ndarray:
+        """(V,) int64, the id that KenLM finds for each word: its own, except for words with the same hash."""
+        hash_V, id_V = self.hash_V, np.arange(len(self.hash_V))
+        order_V = np.argsort(hash_V[1:], kind="stable") + 1
+        again_V = np.flatnonzero(hash_V[order_V[1:]] == hash_V[order_V[:-1]])
+        for h in np.unique(hash_V[order_V[again_V]]):
+            same = 1 + np.flatnonzero(hash_V[1:] == h)
+            id_V[same] = _searched(hash_V, h) if self.header.is_trie else same[0]  # a hash table: the first inserted
+        return id_V
+
     def _sorted_hashes(self, at: int) -> tuple[int, np.ndarray]:
-        """Return (the offset after the words of a trie, (V,) uint64 their hashes)."""
+        """Return (the offset after the words of a trie, (V,) uint64 their hashes).
+
+        The header counts each line of <unk> and <UNK> of the ARPA file, but these have no hash.
+        """
         unigrams = self.header.counts[0]
         section = self.array(at, np.dtype("<u8"), 1 + unigrams)
-        if section[0] + 1 != unigrams:
+        if section[0] + 1 > unigrams:
             raise self.damaged(f"it has {unigrams:,} 1-grams but {section[0]:,} words besides <unk>")
-        return at + 8 * len(section), np.concatenate([np.zeros(1, np.uint64), section[1:unigrams]])
+        hash_V = np.concatenate([np.zeros(1, np.uint64), section[1 : 1 + int(section[0])]])
+        return at + 8 * len(section), hash_V
 
     def _hash_table(self, at: int) -> tuple[int, np.ndarray]:
         """As `_sorted_hashes`, for a probing model."""
         unigrams = self.header.counts[0]
         version, V = self.array(at, np.dtype("<u4"), 2).tolist()
-        if version or not unigrams <= V <= unigrams + 1:
+        if version or not 1 <= V <= unigrams + 1:  # fewer than 1-grams: lines of <unk> and <UNK> count apart
             raise self.damaged(f"it has {unigrams:,} 1-grams but {V:,} words, in a table of version {version}")
         slots = self.array(at + 8, SLOT_V, slots_of(unigrams, self.header.multiplier))
         used = slots[slots["hash"] != 0]
@@ -198,3 +229,29 @@ class KenlmFile:
         if np.count_nonzero(hash_V[1:]) != V - 1:
             raise self.damaged("its table gives an id to two words")
         return at + 8 + slots.nbytes, hash_V
+
+
+def _cut(data: np.ndarray, end_V: np.ndarray) -> Words:
+    """Return the words of a text in which each word ends before one byte."""
+    kept_B = np.ones(end_V[-1] + 1, bool)
+    kept_B[end_V] = False
+    return Words(np.concatenate([[0], end_V - np.arange(len(end_V))]), data[: len(kept_B)][kept_B])
+
+
+def _searched(hash_V: np.ndarray, wanted: int) -> int:
+    """Return the id that KenLM finds for the hash of several words, by interpolation (util/sorted_uniform.hh).
+
+    hash_V  (V,) uint64, rising from id 1 on
+    """
+    before, after, low, high = 0, len(hash_V), 0, 2**64 - 1
+    while True:
+        width = after - before - 1
+        share = np.float32(int(wanted) - low) / np.float32(high - low) * np.float32(width)
+        at = before + 1 + min(int(share), width - 1)
+        found = int(hash_V[at])
+        if found == wanted:
+            return at
+        if found < wanted:
+            before, low = at, found
+        else:
+            after, high = at, found

@@ -21,7 +21,7 @@ from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.kenlm.binary_file import REST, KenlmFile, slots_of
 from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.kernels.common.count_true import count_true
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.score_by_keys import SIGN, KeyTables
 from mgpu_ngram.kernels.trie.find_key_pairs import find_key_pairs
 
@@ -104,8 +104,11 @@ class KenlmProbing:
             slot_G, found = self._join(found, suffixes, histories, keys)
             known = xp.zeros(len(table), bool)
             known[slot_G] = True
-            if missing := stored - count_true(known):
-                raise self._file.damaged(f"{missing:,} of its {n}-grams are not made of its {n - 1}-grams")
+            if count_true(known) < stored:
+                unknown = xp.flatnonzero((keys != 0) & ~known)
+                if missing := len(unknown) - count_true(xp.isin(keys[unknown], found.key_G)):
+                    raise self._file.damaged(f"{missing:,} of its {n}-grams are not made of its {n - 1}-grams")
+                slot_G = xp.asarray(_first_slots(to_host(keys), to_host(slot_G)))
             ids = xp.concatenate([ids[found.history_G], found.last_G[:, None]], axis=1)
             values = table[:, 2:][slot_G]
             yield Ngrams(ids, _probs(values), _backoffs(values) if n < order else None)
@@ -131,6 +134,14 @@ class KenlmProbing:
         suffix_G, history_G = suffixes[suffix_G], histories[history_G]
         first_G, last_G = found.first_G[history_G], found.last_G[suffix_G]
         return slot_G, ProbedNgrams(keys_C[slot_G], first_G, last_G, history_G, suffix_G)
+
+
+def _first_slots(keys_C: np.ndarray, slot_G: np.ndarray) -> np.ndarray:
+    """Return the slots in which KenLM finds n-grams: of slots with equal keys, the first from key % C on."""
+    used = np.flatnonzero(keys_C)
+    distance = (used - (keys_C[used] % np.uint64(len(keys_C))).astype(np.int64)) % len(keys_C)
+    used = used[np.lexsort((distance, keys_C[used]))]
+    return used[np.searchsorted(keys_C[used], keys_C[slot_G])]
 
 
 def _probs(values: Any) -> Any:

@@ -130,7 +130,7 @@ class KenlmTrie:
 
     def levels(self) -> Iterator[Ngrams]:
         """Yield the n-grams of orders 1 to N. Raises InputError for a damaged file."""
-        V = self._file.header.counts[0]
+        V = len(self._file.hash_V)
         ids = np.arange(V, dtype=np.uint32)[:, None]
         yield Ngrams(ids, self._unigrams["prob"][:V].copy(), plain_backoffs(self._unigrams["backoff"][:V]))
         first = self._unigrams["next"][: V + 1].astype(np.int64)

@@ -32,6 +32,8 @@ class Arpa:
     counts     number of n-grams of each order, from the file's header
     unk_added  whether the file lacks <unk>
     words      <unk> has id 0; the other words have ids from 1 on, in file order
+    repeated   number of 1-grams whose word another one has, too; <UNK> is <unk>. KenLM's probing models keep the first
+               of them, but the last one of <unk>
     """
 
     def __init__(self, text: ArpaText, threads: int, unk_log10: float, need_markers: bool, positive_to_zero: bool):
@@ -67,31 +69,32 @@ class Arpa:
         text = self._text
         level, spans_G, wrong = self._parse(1, np.empty(0, np.uint64))
         prob, backoff = level.prob, level.backoff
-        unk, second = lines.find_unknowns(text.data, spans_G)
-        self.unk_added = unk < 0
+        unknown = lines.unknown_rows(text.data, spans_G)
+        self.unk_added = not len(unknown)
         if self.unk_added:
-            unk, spans_G = 0, np.concatenate([np.zeros((1, 2), np.int64), spans_G])
+            unknown, spans_G = np.zeros(1, np.int64), np.concatenate([np.zeros((1, 2), np.int64), spans_G])
             prob = np.concatenate([np.array([unk_log10], np.float32), prob])
             backoff = None if backoff is None else np.concatenate([np.zeros(1, np.float32), backoff])
-        rows_V = np.concatenate([[unk], np.delete(np.arange(len(prob)), unk)])
+        rows_V = np.concatenate([unknown[-1:], np.delete(np.arange(len(prob)), unknown)])
         self.words = _spelled(text.data, spans_G[rows_V])
         slots_C, duplicate = index_words(self.words.offsets_V, self.words.data)
-        doubles = [row for row in (second, rows_V[duplicate] if duplicate >= 0 else -1) if row >= 0]
-        if doubles:
-            raise text.wrong(spans_G[min(doubles), 0], "has the word of an earlier 1-gram; remove one of the two lines")
+        self.words.slots_C = slots_C
+        if duplicate >= 0:
+            first_V = self.words.ids(self.words.offsets_V, self.words.data) == np.arange(len(rows_V))
+            self.words, rows_V = self.words.kept(first_V), rows_V[first_V]
         if wrong:
             raise wrong
-        self.words.slots_C = slots_C
         self._end(1)
+        self.repeated = len(prob) - len(rows_V)
         for marker in self._markers:
             if self.words.id(marker) == 0:
                 why = f"stands after the 1-grams, and {marker} is none of them; a model needs it: add it"
                 raise text.wrong(self._sections[1].starts[-1], why)
         if self.unk_added:
             warn(f"{text.name!r} lacks <unk>; its log10 probability is taken to be {unk_log10:g}")
-        ids = np.empty((len(prob), 1), np.uint32)
-        ids[rows_V, 0] = np.arange(len(prob))
-        self._unigrams = Ngrams(ids, prob, backoff)
+        ids = np.argsort(rows_V).astype(np.uint32)[:, None]
+        rows_V = np.sort(rows_V)
+        self._unigrams = Ngrams(ids, prob[rows_V], None if backoff is None else backoff[rows_V])
 
     def _parse(self, order: int, slots_C: np.ndarray) -> tuple[Ngrams, np.ndarray, InputError | None]:
         """Return (the n-grams of one order, spans of the words of 1-grams, the error after the n-grams or None)."""
@@ -184,8 +187,7 @@ def read_arpa(
     positive_to_zero  True: a log10 probability over 0, as IRSTLM writes by rounding, becomes 0
 
     Reads every file that KenLM reads, of any order, and refuses what KenLM refuses. It also refuses an n-gram that
-    spans lines and a word that is listed twice. Probabilities of -inf pass, as in KenLM. Raises InputError with the
-    number of the first wrong line.
+    spans lines. Probabilities of -inf pass, as in KenLM. Raises InputError with the number of the first wrong line.
     """
     return Arpa(open_text(os.path.expanduser(path)), threads, unk_log10, need_markers, positive_to_zero)
 

@@ -225,15 +225,9 @@ def gather_spans(text, spans_V, offsets_V, data):
 
 
 @njit(nogil=True, cache=True)
-def find_unknowns(text, spans_G):
-    """Return the first two rows whose word is <unk> or <UNK>; -1 for missing ones."""
-    first = -1
-    for row in range(len(spans_G)):
-        if is_unknown(text, spans_G[row, 0], spans_G[row, 1]):
-            if first >= 0:
-                return first, row
-            first = row
-    return first, -1
+def unknown_rows(text, spans_G):
+    """Return the rows whose word is <unk> or <UNK>, int64."""
+    return np.array([row for row in range(len(spans_G)) if is_unknown(text, spans_G[row, 0], spans_G[row, 1])], int64)
 
 
 @njit(nogil=True, cache=True)

@@ -124,7 +124,7 @@ def good_turing(n: int, counts_of_counts: Sequence[int], most: int) -> tuple[lis
             value = (ratio - common) / (1 - common) if common != 1 else math.nan
             if ratio > 1:
                 value = math.nan
-        fits = value > MIN_MASS  # False for nan
+        fits = MIN_MASS < value <= 1  # False for nan; above 1 the probabilities would sum to more than 1
         if not fits and lowered > 1:  # the coefficient of a single count is always 0
             warn(f"the coefficient of count {count} is out of range, so this count is not discounted")
         found.append(value if fits else 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,20 @@ class Ngrams:
 
     def __len__(self) -> int:
         return len(self.prob)
+
+
+def renumbered(levels: Iterable[Ngrams], id_V: np.ndarray, is_read_V: np.ndarray) -> Iterator[Ngrams]:
+    """Yield the n-grams of orders 1 to N with other word ids; words that get one id become one word.
+
+    id_V       (V,) the id that each word gets
+    is_read_V  (V,) bool, words whose 1-gram is kept: one of those that get the same id
+    """
+    for n, level in enumerate(levels, 1):
+        xp = array_module(level.prob)
+        ids, rows = xp.asarray(id_V.astype(np.uint32))[level.ids[:]], slice(None)
+        if n == 1:
+            rows = xp.flatnonzero(xp.asarray(is_read_V)[level.ids[:][:, 0]])
+        yield Ngrams(ids[rows], level.prob[rows], None if level.backoff is None else level.backoff[rows])
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,9 @@ class HashedWords(Words):
     def table(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return read_only(np.empty(0, np.int64)), read_only(np.empty(0, np.uint8)), self.slots_C
 
+    def kept(self, kept_V: np.ndarray) -> HashedWords:
+        return HashedWords(self.hash_V[kept_V], self._name)
+
     def arrays(self) -> dict[str, np.ndarray]:
         return {"hash_V": self.hash_V[1:]}
 

@@ -78,10 +78,6 @@ COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")  # in an
 JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
 
 
-class KenlmBinaryError(InputError):
-    """The file is a KenLM binary model, compressed or remote, which cannot be mapped."""
-
-
 def compression(head: bytes) -> str:
     """Return "gzip", "bz2", "xz" or "zstd"; "" for a file that is not compressed."""
     format = next((format for magic, format in COMPRESSION.items() if head.startswith(magic)), "")
@@ -189,10 +185,10 @@ def refuse_as_text(name: str, head: bytes, text_column: str = "text") -> None:
 
 
 def refuse_as_arpa(name: str, head: bytes) -> None:
-    """Raise InputError for a file of a known format other than ARPA; KenlmBinaryError for a KenLM binary model."""
+    """Raise InputError for a file of a known format other than ARPA."""
     what = what_begins(head)
     if what == KENLM:
-        raise KenlmBinaryError(
+        raise InputError(
             f"{name!r} is a KenLM binary model, which must be a local file that is not compressed; "
             "unpack it or copy it to this host"
         )

@@ -43,13 +43,16 @@ class Level:
     sample_starts: Any = None
     first_child_M: Any = None  # of the order before: the children of its nodes in this order
     filled_F: Any = None  # filled-in nodes, rising
+    repeated: int = 0  # n-grams that were left out, because an earlier row has the same words
 
 
-def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
+def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT, repeated: dict[int, int] | None = None) -> Trie:
     """Return the trie of a backoff model.
 
-    orders  the n-grams of order 1, 2, ..., N, rows in any order, all on one device; order 1 has every word below V
-    fanout  words that a search compares in one step, 2 or more
+    orders    the n-grams of order 1, 2, ..., N, rows in any order, all on one device; order 1 has every word below V
+    fanout    words that a search compares in one step, 2 or more
+    repeated  receives the number of rows of each order whose n-gram an earlier row has, too: the first is kept. None:
+              such rows are errors
 
     Models pruned by SRILM may lack the suffix (w2 ... wn) of an n-gram. It is filled in as KenLM does: with the
     probability of backing off, and no backoff. `filled_F` lists these nodes. Raises BadNgram, for the first row of the
@@ -57,7 +60,9 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
     """
     levels: list[Level] = []
     for ngrams in orders:
-        levels.append(_add_level(levels, ngrams, len(ngrams), fanout))
+        levels.append(_add_level(levels, ngrams, len(ngrams), fanout, repeated is not None))
+    if repeated is not None:
+        repeated.update({n: level.repeated for n, level in enumerate(levels, 1) if level.repeated})
     filled = _missing_suffixes(levels, fanout)
     if any(map(len, filled)):
         sizes = [len(level.word_G) for level in levels]
@@ -100,8 +105,11 @@ def edges_of(trie: Trie) -> EdgeTable:
         raise InputError(f"the model has {error}; use the index btree (--index btree)") from None
 
 
-def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int) -> Level:
-    """Return the next order of a trie; the first `given` rows have probabilities, others get them by backing off."""
+def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int, may_repeat: bool = False) -> Level:
+    """Return the next order of a trie; the first `given` rows have probabilities, others get them by backing off.
+
+    may_repeat  keep the first of equal n-grams; False: they are errors
+    """
     xp, n = array_module(ngrams.prob), len(levels) + 1
     if n == 1:
         row_G = xp.argsort(ngrams.ids[:, 0])
@@ -113,9 +121,14 @@ def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int)
     key_R, bits, used = _keys(parent_R, ngrams.ids[:, -1], len(levels[-1].word_G), len(levels[0].word_G))
     key_G, row_G = radix_sort(xp.stack([key_R, xp.arange(len(ngrams), dtype=np.uint64)]), used)
     row_G = row_G.view(np.int64)
-    _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "occurs twice; drop one of them")
+    again = 1 + xp.flatnonzero(key_G[1:] == key_G[:-1])  # rows of equal keys rise
+    if len(again):
+        _refuse(n, row_G[again][: 0 if may_repeat else None], "occurs twice; drop one of them")
+        first_G = xp.ones(len(key_G), bool)
+        first_G[again] = False
+        key_G, row_G = key_G[first_G], row_G[first_G]
     parent_G, word_G = _unpacked(key_G, bits, used)
-    level = Level(word_G, ngrams.prob[row_G], None, parent_G)
+    level = Level(word_G, ngrams.prob[row_G], None, parent_G, repeated=len(again))
     if ngrams.backoff is not None:
         level.backoff_G = ngrams.backoff[row_G]
     level.samples, level.sample_starts = sample_every_fanout(level.word_G, fanout)

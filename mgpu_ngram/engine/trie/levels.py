@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.ngrams.trie import Ngrams, Trie
+from mgpu_ngram.core.ngrams.trie import Ngrams, Trie, renumbered
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.trie.build import build_trie
 from mgpu_ngram.kernels.compile import njit, read_only
 
 
@@ -26,6 +28,30 @@ def levels_of(trie: Trie) -> Sequence[Ngrams]:
         ids: Any = _Ids(trie, n, rows)
         levels.append(Ngrams(ids, trie.prob_G[rows] + np.float32(0), backoff))  # -0 becomes 0
     return levels
+
+
+def with_one_unknown(words: Words, levels: Iterable[Ngrams]) -> tuple[Words, Iterator[Ngrams]]:
+    """Return a model's words and n-grams with <UNK> as <unk>, as readers of its ARPA file read them.
+
+    KenLM's vocabulary never holds <UNK>: the 1-gram of <UNK>, whose line is the later one, is that of <unk>
+    (lm/vocab.cc, ProbingVocabulary::Insert). N-grams that become equal stay, <unk> first.
+    """
+    capital = words.id(b"<UNK>")
+    if not capital:
+        return words, iter(levels)
+    kept_V, is_read_V = np.ones(len(words), bool), np.ones(len(words), bool)
+    kept_V[capital] = is_read_V[0] = False
+    id_V = np.cumsum(kept_V) - 1
+    id_V[capital] = 0
+    return words.kept(kept_V), renumbered(levels, id_V, is_read_V)
+
+
+def trie_with_one_unknown(trie: Trie, words: Words) -> tuple[Trie, Words]:
+    """As `with_one_unknown`, for a trie in host memory, without codes. Equal n-grams become the first one."""
+    if not words.id(b"<UNK>"):
+        return trie, words
+    words, levels = with_one_unknown(words, levels_of(trie))
+    return build_trie(levels, trie.fanout, {}), words
 
 
 class _Ids:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mgpu_ngram.core.errors import InputError
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.kenlm.binary_file import KenlmFile
 from mgpu_ngram.core.kenlm.intermediate import read_intermediate
 from mgpu_ngram.core.kenlm.probing import KenlmProbing
@@ -15,13 +17,14 @@ from mgpu_ngram.core.kenlm.trie import KenlmTrie
 from mgpu_ngram.core.models.arpa import Arpa, read_arpa
 from mgpu_ngram.core.models.model_file import BackoffModel, load_model
 from mgpu_ngram.core.models.model_head import ModelHead, read_head
-from mgpu_ngram.core.ngrams.trie import Ngrams
+from mgpu_ngram.core.ngrams.trie import Ngrams, renumbered
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import INTERMEDIATE, KENLM
 from mgpu_ngram.engine.memory.copies import to_device_fast, to_host_fast
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.engine.trie.build import FANOUT, BadNgram, build_trie
+from mgpu_ngram.engine.trie.levels import with_one_unknown
 from mgpu_ngram.kernels.compile import import_early
 from mgpu_ngram.kernels.score.score_by_keys import KeyTables
 
@@ -63,12 +66,13 @@ def open_model(
         return _open_kenlm(head, device, threads, fanout, watch)
     if head.kind == INTERMEDIATE:
         return _open_intermediate(head, device, fanout, watch)
-    arpa = read(path, threads)
+    arpa, repeated = read(path, threads), dict[int, int]()
     try:
-        trie = build_trie(_moved(arpa.levels(), device, watch), fanout)
+        trie = build_trie(_moved(arpa.levels(), device, watch), fanout, repeated)
     except BadNgram as error:
         where = f"{str(path)!r}, line {arpa.line_of(error.order, error.row)}"
         raise InputError(f"{where}: the {error.order}-gram {error.what}") from None
+    _warn_of_repeated(path, {1: arpa.repeated} | repeated)
     model = BackoffModel.of(trie.map_arrays(to_host_fast), arpa.words)
     watch.lap("build")
     return model
@@ -78,11 +82,16 @@ def _open_kenlm(head: ModelHead, device: str, threads: int, fanout: int, watch: 
     file = KenlmFile(head.path, head.head)
     move = partial(to_device_fast, device=device)
     sections = KenlmTrie(file) if file.header.is_trie else KenlmProbing(file, threads, move)
-    words = file.read_words(sections.end)
+    words, levels, repeated = file.read_words(sections.end), sections.levels(), dict[int, int]()
+    hidden = int(np.count_nonzero(file.id_V != np.arange(len(file.id_V))))
+    if hidden:
+        is_read_V = file.id_V == np.arange(len(file.id_V))
+        words, levels = words.kept(is_read_V), renumbered(levels, (np.cumsum(is_read_V) - 1)[file.id_V], is_read_V)
     try:
-        trie = build_trie(_moved(sections.levels(), device, watch), fanout)
+        trie = build_trie(_moved(levels, device, watch), fanout, repeated)
     except BadNgram as error:
         raise file.damaged(f"one of its {error.order}-grams {error.what.partition(';')[0]}") from None
+    _warn_of_repeated(head.path, {1: hidden} | repeated)
     model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
     watch.lap("build")
     return model
@@ -119,9 +128,9 @@ def open_keyed(file: str | Path | ModelHead) -> KeyedModel:
 
 
 def _open_intermediate(head: ModelHead, device: str, fanout: int, watch: Stopwatch) -> BackoffModel:
-    words, levels = read_intermediate(head.path, head.head)
+    words, levels = with_one_unknown(*read_intermediate(head.path, head.head))
     try:
-        trie = build_trie(_moved(levels, device, watch), fanout)
+        trie = build_trie(_moved(levels, device, watch), fanout, {})
     except BadNgram as error:
         raise InputError(
             f"{str(head.path)!r} is damaged: row {error.row:,} of order {error.order} {error.what}"
@@ -129,6 +138,19 @@ def _open_intermediate(head: ModelHead, device: str, fanout: int, watch: Stopwat
     model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
     watch.lap("build")
     return model
+
+
+def _warn_of_repeated(path: str | Path, repeated: dict[int, int]) -> None:
+    """Warn, once, of n-grams that a model lists more than once.
+
+    repeated  number of such n-grams after the first, by order
+    """
+    found = " and ".join(f"{rows:,} {n}-gram{'s' * (rows != 1)}" for n, rows in repeated.items() if rows)
+    if found:
+        warn(
+            f"{str(path)!r} lists {found} again (<UNK> is <unk>); as in KenLM's probing models, the first line of an "
+            "n-gram counts, but the last one of <unk>"
+        )
 
 
 def _moved(levels: Iterator[Ngrams], device: str, watch: Stopwatch) -> Iterator[Ngrams]:

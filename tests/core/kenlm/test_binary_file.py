@@ -78,10 +78,17 @@ def test_words_that_are_not_those_of_the_hashes(put, binaries, binary_type):
     naive = content.rindex("naïve".encode())
     with pytest.raises(InputError, match=r"damaged KenLM binary model: word \d, 'maïve', does not have its hash"):
         read(put(changed(content, naive, b"m")))
-    with pytest.raises(InputError, match="it ends with 7 words but has the hashes of 6"):
-        read(put(content + b"c\0"))
-    with pytest.raises(InputError, match="it ends with 6 words but has the hashes of 6"):
-        read(put(content + b"c"))
+    with pytest.raises(InputError, match="it ends with 5 words but has the hashes of 6"):
+        read(put(content[:-1]))
+
+
+def test_bytes_after_the_words_are_ignored(put, binaries, binary_type):
+    content = binaries.BINARIES[binary_type]
+    words, levels = read(put(content))
+    for more in b"c\0", b"c", bytes(9):
+        others, same = read(put(content + more))
+        assert others == words
+        assert all(np.array_equal(a.prob, b.prob) for a, b in zip(levels, same, strict=True))
 
 
 def test_hashes_in_place_of_words(put, binaries, binary_type):

@@ -1,11 +1,12 @@
 """open_model gives the same model from ARPA files and model files, and one line for bad files."""
 
 import gzip
+import re
 
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, InputWarning
 from mgpu_ngram.core.models.model_file import save_model
 from mgpu_ngram.core.ngrams.trie import TRIE_ARRAYS
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
@@ -76,7 +77,6 @@ def test_the_same_from_every_file(fanout, arpa, device, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("<s> the\n", "the the\n", r"model.arpa', line 15: the 2-gram occurs twice; drop one of them$"),
         ("<s> the </s>", "</s> the </s>", r"line 18: the 3-gram lacks its history, its first 2 words as a 2-gram; add"),
         ("-99", "99", "line 8: '99"),
     ],
@@ -86,6 +86,20 @@ def test_bad_models(old, new, message, arpa):
     with pytest.raises(InputError, match=message) as error:
         open_model(arpa)
     assert "\n" not in str(error.value)
+
+
+def test_an_ngram_that_is_listed_again(arpa):
+    """As in KenLM's probing models, the first line counts."""
+    once = open_model(arpa)
+    text = ARPA.replace("ngram 2=", "ngram 2=1+")
+    count = int(re.search(r"ngram 2=1\+(\d+)", text)[1])
+    text = re.sub(r"ngram 2=1\+\d+", f"ngram 2={count + 1}", text)
+    lines = text.split("\n")
+    first = lines.index("\\2-grams:") + 1
+    words = lines[first].split("\t")[1]
+    arpa.write_text("\n".join([*lines[: first + 1], f"-3\t{words}\t-1", *lines[first + 1 :]]))
+    with pytest.warns(InputWarning, match=r"lists 1 2-gram again"):
+        assert open_model(arpa).fingerprint == once.fingerprint
 
 
 def test_invalid_files(tmp_path):
