@@ -70,7 +70,7 @@ class PlainSmoothing:
             common, factors[c] = (most + 1) * seen[most + 1] / seen[1], 1.0
             if seen[c]:
                 ratio = (c + 1) * seen[c + 1] / (c * seen[c])
-                if ratio <= 1 and common != 1 and (ratio - common) / (1 - common) > LEAST:
+                if ratio <= 1 and common != 1 and LEAST < (ratio - common) / (1 - common) <= 1:
                     factors[c] = (ratio - common) / (1 - common)
         return (lambda c: c * factors.get(c, 1.0)), (lambda U: 0), 0.0, not factors
 

@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.models.arpa import ZERO_LOG10
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.memory.device import device_of, to_device
 from mgpu_ngram.engine.model_tools.backoff_nodes import BackoffNodes, logs_of, nodes_of, subtrie
+from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.sum_sentences import UNKNOWN_CODE
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
 EM_PRECISION = 1e-6  # EM ends when every weight moves by less
 MAX_EM_ITERATIONS = 1000
+LEAST_LOG10 = -1000.0  # of log-linear mixtures, for -inf
+ROUNDING = 1e-12  # a rest of a sum that is smaller, for 1, is a rounding error
 
 
 @dataclass
@@ -99,39 +103,59 @@ def posteriors(
 def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple[Trie, Words]:
     """Return (the trie of the log-linear mixture, its words), as KenLM's `interpolate` makes it.
 
-    models, weights  as for `mix`; weights need not sum to 1. Raises InputError for weights whose powers are beyond
-                     float64
+    models, weights  as for `mix`; weights need not sum to 1. Raises InputError for weights whose powers have logarithms
+                     beyond float64
+
+    Values of -99 and below are small here and not 0, as in KenLM: a word that one model excludes keeps its share.
 
     P(w | h) = S(w | h) / Z(h). S is the product of the models' probabilities to the power of their weights, Z(h) its
     sum over all words except <s>. To a model, a word that it lacks is <unk>. The n-grams are those of `mix`. Let C(h)
-    be the product of the backoffs to the power of their weights. Then Z(h) is C(h) Z(h without its first word) + the
-    sum over the listed n-grams of S(w | h) - C(h) S(w | h without its first word).
+    be the product of the backoffs to the power of their weights. Then Z(h) is the sum of S(w | h) over the listed
+    n-grams, and C(h) times the rest of Z(h without its first word): the S of the words that are not listed after h.
     """
     words, parts, nodes = open_mixture(models)
     xp = array_module(nodes.word_G)
-    product_G, backoff_M = xp.ones(len(nodes.prob_G)), xp.ones(len(nodes.backoff_M))
-    for part, weight in zip(parts, weights, strict=True):
-        prob_G, weight_M = spread(part, nodes, lacks=0)
+    product_G, backoff_M = xp.zeros(len(nodes.prob_G)), xp.zeros(len(nodes.backoff_M))  # natural logarithms
+    for part, (trie, _), weight in zip(parts, models, weights, strict=True):
+        log_G, log_M = spread_logs(part, trie, nodes)
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            product_G *= prob_G**weight
-            backoff_M *= weight_M**weight
-    V, total_M = len(words), xp.empty(len(backoff_M))
-    whole = product_G[:V].sum() - product_G[words.id("<s>")]
-    if not (whole > 0 and xp.isfinite(backoff_M).all()):
+            product_G += weight * log_G
+            backoff_M += weight * log_M
+    if not (xp.isfinite(product_G).all() and xp.isfinite(backoff_M).all()):
         raise InputError(f"the products of the powers {list(weights)} are beyond float64; give smaller weights")
-    nodes.prob_G[:V] = product_G[:V] / whole
+    V, total_M = len(words), xp.empty(len(backoff_M))
+    of_words = xp.delete(product_G[:V], words.id("<s>"))
+    whole = of_words.max() + xp.log(xp.exp(of_words - of_words.max()).sum())
+    product_G[:V] -= whole
     for n in range(1, nodes.order):
         contexts, children = nodes.level(n), nodes.level(n + 1)
-        parent, suffix = nodes.parent_G[children], nodes.suffix_G[children]
-        more_C = product_G[children] - backoff_M[parent] * product_G[suffix]
-        more_C[~nodes.listed_G[children]] = 0
-        shorter = whole if n == 1 else total_M[nodes.suffix_G[contexts]]
-        backed = backoff_M[contexts] * shorter
-        total_M[contexts] = backed + sum_siblings(more_C, nodes.first_child_M[contexts.start : contexts.stop + 1])
-        nodes.prob_G[children] = product_G[children] / total_M[parent]
-        nodes.backoff_M[contexts] = backed / total_M[contexts]
-    _set_begin(models, parts, nodes, words)
-    return subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout), words
+        backed = backoff_M[contexts] + (whole if n == 1 else total_M[nodes.suffix_G[contexts]])
+        kept, rest, scale = row_masses(nodes, n, product_G, backed)
+        total_M[contexts] = scale + xp.log(kept + rest)
+        product_G[children] -= total_M[nodes.parent_G[children]]
+        weight = backed - total_M[contexts]
+        backoff_M[contexts] = xp.where((rest == 0) & (weight > 0), -xp.inf, weight)
+    log10_G, log10_M = (xp.maximum(logs / LN_10, ZERO_LOG10).astype(np.float32) for logs in (product_G, backoff_M))
+    log10_G[words.id("<s>")] = max(float(trie.prob_G[own.id("<s>")]) for trie, own in models)
+    return subtrie(nodes, log10_G, log10_M, models[0][0].fanout), words
+
+
+def row_masses(nodes: BackoffNodes, n: int, log_G: Any, backed: Any) -> tuple[Any, Any, Any]:
+    """Return, for each history of order n, the S of its listed words, that of its other words, and the natural
+    logarithm of the unit of both, which keeps them within float64.
+
+    log_G   log P(w | h) of nodes up to order n, log S(w | h) of those of order n + 1
+    backed  log C(h) Z(h without its first word) of each history
+    """
+    xp, children = array_module(nodes.word_G), nodes.level(n + 1)
+    first_child_M = nodes.first_child_M[nodes.starts[n - 1] : nodes.starts[n] + 1]
+    here_C = nodes.parent_G[children] - nodes.starts[n - 1]
+    log_C, scale = xp.where(nodes.listed_G[children], log_G[children], -xp.inf), backed.copy()
+    xp.maximum.at(scale, here_C, log_C)
+    lower_C = xp.where(nodes.listed_G[children], xp.exp(log_G[nodes.suffix_G[children]]), 0.0)
+    rest = 1 - sum_siblings(lower_C, first_child_M)
+    rest = xp.where(rest > ROUNDING, rest, 0.0) * xp.exp(backed - scale)
+    return sum_siblings(xp.exp(log_C - scale[here_C]), first_child_M), rest, scale
 
 
 def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Component], BackoffNodes]:
@@ -203,17 +227,13 @@ def _union(parts: Sequence[Component], V: int) -> BackoffNodes:
     )  # fmt: skip
 
 
-def spread(part: Component, nodes: BackoffNodes, lacks: int | None = None) -> tuple[Any, Any]:
+def spread(part: Component, nodes: BackoffNodes) -> tuple[Any, Any]:
     """Return a model's probabilities of all nodes of the mixture (G,), and its backoffs (M,), float64.
 
-    lacks  the model's word whose values stand for missing words; None: missing words have probability 0
+    Words that the model lacks have probability 0.
     """
     xp, mine = array_module(nodes.word_G), part.nodes
     backoff_M, prob_G = xp.ones(len(nodes.backoff_M)), xp.zeros(len(nodes.prob_G))
-    if lacks is not None:
-        prob_G[nodes.level(1)] = mine.prob_G[lacks]
-        if mine.order > 1:
-            backoff_M[nodes.level(1)] = mine.backoff_M[lacks]
     backoff_M[part.place_G[: len(mine.backoff_M)]] = mine.backoff_M
     for n in range(1, nodes.order + 1):
         level = nodes.level(n)
@@ -222,6 +242,30 @@ def spread(part: Component, nodes: BackoffNodes, lacks: int | None = None) -> tu
         if n <= mine.order:
             prob_G[part.place_G[mine.level(n)]] = mine.prob_G[mine.level(n)]
     return prob_G, backoff_M
+
+
+def spread_logs(part: Component, trie: Trie, nodes: BackoffNodes) -> tuple[Any, Any]:
+    """Return as `spread` does, natural logarithms, with the values of <unk> for missing words; 0 is a small number.
+
+    trie  the model of `part`
+    """
+    xp, mine = array_module(nodes.word_G), part.nodes
+    own_G, own_M = (
+        LN_10 * xp.maximum(log10.astype(np.float64), LEAST_LOG10) for log10 in (trie.prob_G, trie.backoff_M)
+    )
+    log_M, log_G = xp.zeros(len(nodes.backoff_M)), xp.empty(len(nodes.prob_G))
+    log_G[nodes.level(1)] = own_G[0]
+    if mine.order > 1:
+        log_M[nodes.level(1)] = own_M[0]
+    log_M[part.place_G[: len(own_M)]] = own_M
+    for n in range(1, nodes.order + 1):
+        level = nodes.level(n)
+        if n > 1:
+            log_G[level] = log_M[nodes.parent_G[level]] + log_G[nodes.suffix_G[level]]
+        if n <= mine.order:
+            listed = mine.starts[n - 1] + xp.flatnonzero(mine.listed_G[mine.level(n)])
+            log_G[part.place_G[listed]] = own_G[listed]
+    return log_G, log_M
 
 
 @dataclass(frozen=True)

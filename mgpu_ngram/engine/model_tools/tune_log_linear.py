@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -14,7 +14,7 @@ from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.memory.device import device_of, to_device
 from mgpu_ngram.engine.model_tools.backoff_nodes import BackoffNodes
-from mgpu_ngram.engine.model_tools.mix import Tuned, open_mixture, spread
+from mgpu_ngram.engine.model_tools.mix import LEAST_LOG10, Tuned, open_mixture, row_masses, spread_logs
 from mgpu_ngram.kernels.common.powers import LN_10
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.find_codes import find_codes
@@ -23,6 +23,8 @@ from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 NEWTON_PRECISION = 1e-6  # Newton's method ends when every weight moves by less
 MAX_NEWTON_ITERATIONS = 50
 MAX_HALVINGS = 20  # halvings of a step that would make the text less probable
+LONG_STEP = 0.01  # a last step that is longer: there is no maximum
+KENLM_STEPS, KENLM_SHARE = 10, 0.7
 
 
 def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: TextWords) -> Tuned:
@@ -35,7 +37,8 @@ def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: T
     Newton's method from equal weights, each 1 / M. The logarithm of a text's probability is concave in the weights: its
     slope is the sum over tokens of log p_i(w | h) - E[log p_i(. | h)], its curvature the negative sum of the
     covariances of the log p_i(. | h) under the mixture. These follow, like Z(h) in `mix_log_linear`, from those of the
-    shorter history: a word that is not listed after h has p_i(w | h) = b_i(h) p_i(w | h without its first word).
+    shorter history: a word that is not listed after h has p_i(w | h) = b_i(h) p_i(w | h without its first word). If the
+    text has no greatest probability, the weights are those of KenLM's ten steps.
     """
     xp, (M, tokens) = array_module(log10_MT), log10_MT.shape
     if not tokens:
@@ -44,104 +47,143 @@ def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: T
     context_T = text.contexts(moments.nodes, moments.words)
     used_U, inverse = xp.unique(context_T, return_inverse=True)
     count_U = xp.bincount(inverse, minlength=len(used_U)).astype(np.float64)
-    given_M = xp.maximum(log10_MT.astype(np.float64), ZERO_LOG10).sum(axis=1) * LN_10
+    given_M = xp.maximum(log10_MT.astype(np.float64), LEAST_LOG10).sum(axis=1) * LN_10
     given_M = np.array([float(value) for value in given_M])
 
     def at(weights: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return (log probability of the text, its slope, the negative of its curvature)."""
         of_U = [stat_M[used_U] for stat_M in moments.at(weights)]
-        z_U, firsts, seconds = of_U[0], of_U[1 : M + 1], iter(of_U[M + 1 :])
-        log = float(weights @ given_M) - float((count_U * xp.log(z_U)).sum())
-        means = [first / z_U for first in firsts]
+        log_z_U, means, seconds = of_U[0], of_U[1 : M + 1], iter(of_U[M + 1 :])
+        log = float(weights @ given_M) - float((count_U * log_z_U).sum())
         slope = given_M - np.array([float((count_U * mean).sum()) for mean in means])
         curvature = np.zeros((M, M))
         for i, j in combinations_with_replacement(range(M), 2):
-            covariance_U = next(seconds) / z_U - means[i] * means[j]
+            covariance_U = next(seconds) - means[i] * means[j]
             curvature[i, j] = curvature[j, i] = float((count_U * covariance_U).sum())
         return log, slope, curvature
 
-    weights = np.full(M, 1 / M)
-    log, slope, curvature = at(weights)
-    found, logs = [weights], [log]
+    start = np.full(M, 1 / M)
+    found, has_maximum = _newton(at, start)
+    if not has_maximum:
+        found = _kenlm_steps(at, start)
+    return Tuned([w.tolist() for w, _ in found], [float(np.exp(-log / tokens)) for _, log in found], tokens, 0)
+
+
+Function = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]
+Steps = list[tuple[np.ndarray, float]]  # weights, and the log probability of the text
+
+
+def _newton(at: Function, start: np.ndarray) -> tuple[Steps, bool]:
+    """Return (the steps of Newton's method to the weights with the greatest log probability, whether it has a maximum).
+
+    If a text can be made as probable as wished, as a few words of the models' own text, steps do not become shorter.
+    """
+    weights, (log, slope, curvature) = start, at(start)
+    found, distance = [(weights, log)], 0.0
     while len(found) <= MAX_NEWTON_ITERATIONS:
         free = (weights > 0) | (slope > 0)
-        step = np.zeros(M)
-        step[free] = np.linalg.lstsq(curvature[np.ix_(free, free)], slope[free], rcond=None)[0]
+        step = np.zeros(len(weights))
+        step[free] = _solved(curvature[np.ix_(free, free)], slope[free])
         for _ in range(MAX_HALVINGS):
             moved = np.maximum(weights + step, 0)
             there = at(moved)
-            if there[0] >= log:
+            if there[0] >= log and np.isfinite(there[2]).all():
                 break
             step /= 2
         else:
             break
         distance = float(abs(moved - weights).max())
         weights, (log, slope, curvature) = moved, there
-        found.append(weights)
-        logs.append(log)
+        found.append((weights, log))
         if distance < NEWTON_PRECISION:
             break
-    return Tuned([w.tolist() for w in found], [float(np.exp(-value / tokens)) for value in logs], tokens, 0)
+    return found, distance < LONG_STEP
+
+
+def _kenlm_steps(at: Function, start: np.ndarray) -> Steps:
+    """Return the ten steps, each 0.7 times Newton's, that KenLM takes (lm/interpolate/tune_weights.cc)."""
+    weights, found = start, [(start, at(start)[0])]
+    for _ in range(KENLM_STEPS):
+        _, slope, curvature = at(weights)
+        moved = np.maximum(weights + KENLM_SHARE * _solved(curvature, slope), 0)
+        log = at(moved)[0]
+        if not np.isfinite(log):
+            break
+        weights = moved
+        found.append((weights, log))
+    return found
+
+
+def _solved(curvature: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    return np.linalg.lstsq(curvature, slope, rcond=None)[0]
 
 
 class _Moments:
-    """The nodes of a mixture, and after each history the sums of S, S l_i and S l_i l_j over all words: S(w | h) is the
-    product of the models' probabilities to the power of their weights, l_i(w | h) the logarithm of model i's.
+    """The nodes of a mixture, and after each history h log Z(h) and the means of l_i and l_i l_j over all words:
+    l_i(w | h) is the logarithm of model i's probability.
     """
 
     def __init__(self, models: Sequence[tuple[Trie, Words]]):
         self.words, parts, self.nodes = open_mixture(models)
         self.begin = self.words.id("<s>")
-        pairs = [spread(part, self.nodes, lacks=0) for part in parts]
-        xp = array_module(self.nodes.word_G)
-        least = 10.0**ZERO_LOG10
-        self.logs = [xp.log(xp.maximum(prob_G, least)) for prob_G, _ in pairs]
-        self.weights = [xp.log(xp.maximum(backoff_M, least)) for _, backoff_M in pairs]
+        pairs = [spread_logs(part, trie, self.nodes) for part, (trie, _) in zip(parts, models, strict=True)]
+        self.logs, self.weights = ([pair[i] for pair in pairs] for i in (0, 1))
 
     def at(self, weights: np.ndarray) -> list[Any]:
-        """Return the sums after each history, (M + 1,) float64 each; the last one is that of the empty history: S, then
-        S l_i for each i, then S l_i l_j for each i <= j.
+        """Return arrays over histories, (M + 1,) float64 each; the last value is that of the empty history: log Z, then
+        the mean of l_i for each i, then that of l_i l_j for each i <= j.
         """
         nodes, xp = self.nodes, array_module(self.nodes.word_G)
-        product_G = xp.exp(_weighted(weights, self.logs))
-        backoff_M = xp.exp(_weighted(weights, self.weights))
-        M = len(backoff_M)
-        counted_V = xp.arange(nodes.starts[1]) != self.begin
-        level = nodes.level(1)
-        sums = []
-        for values in _moments(product_G[level], [log_G[level] for log_G in self.logs]):
-            sum_M = xp.empty(M + 1)
-            sum_M[M] = values[counted_V].sum()
-            sums.append(sum_M)
+        log_G, backoff_M = _weighted(weights, self.logs), _weighted(weights, self.weights)
+        M, level = len(backoff_M), nodes.level(1)
+        log_V = log_G[level].copy()
+        log_V[self.begin] = -np.inf
+        greatest = log_V.max()
+        prob_V = xp.exp(log_V - greatest)
+        log_z = greatest + xp.log(prob_V.sum())
+        log_G[level] -= log_z
+        found = []
+        for values in _moments(prob_V / prob_V.sum(), [log[level] for log in self.logs]):
+            found.append(xp.empty(M + 1))
+            found[-1][M] = values.sum()
+        found[0][M] = log_z
         for n in range(1, nodes.order):
             contexts, children = nodes.level(n), nodes.level(n + 1)
             parent, suffix = nodes.parent_G[children], nodes.suffix_G[children]
             first_child_M = nodes.first_child_M[contexts.start : contexts.stop + 1]
-            unlisted_C = ~nodes.listed_G[children]
             shorter = slice(M, M + 1) if n == 1 else nodes.suffix_G[contexts]
-            backed = self._backed([sum_M[shorter] for sum_M in sums], contexts, backoff_M[contexts])
-            mine = _moments(product_G[children], [log_G[children] for log_G in self.logs])
-            others = _moments(
-                backoff_M[parent] * product_G[suffix],
-                [w_M[parent] + log_G[suffix] for w_M, log_G in zip(self.weights, self.logs, strict=True)],
-            )
-            for sum_M, whole, own_C, other_C in zip(sums, backed, mine, others, strict=True):
-                more_C = own_C - other_C
-                more_C[unlisted_C] = 0
-                sum_M[contexts] = whole + sum_siblings(more_C, first_child_M)
-        return sums
+            backed = backoff_M[contexts] + found[0][shorter]
+            kept, rest, scale = row_masses(nodes, n, log_G, backed)
+            found[0][contexts] = scale + xp.log(kept + rest)
+            log_G[children] -= found[0][parent]
+            listed_C = nodes.listed_G[children]
+            own_C, lower_C = (xp.where(listed_C, xp.exp(log_G[of]), 0.0) for of in (children, suffix))
+            mine = _moments(own_C, [log[children] for log in self.logs])
+            lower = _moments(lower_C, [log[suffix] for log in self.logs])
+            next(mine)
+            left = [1 - sum_siblings(next(lower), first_child_M)]
+            left += [
+                mean_M[shorter] - sum_siblings(values, first_child_M)
+                for mean_M, values in zip(found[1:], lower, strict=True)
+            ]
+            share = xp.where(rest > 0, xp.exp(backed - found[0][contexts]), 0.0)
+            unlisted = self._backed_off(left, contexts)
+            for mean_M, values, other in zip(found[1:], mine, unlisted, strict=True):
+                mean_M[contexts] = sum_siblings(values, first_child_M) + share * other
+        return found
 
-    def _backed(self, shorter: list[Any], contexts: slice, backoff_M: Any) -> Iterator[Any]:
-        """Yield the sums over all words as if none were listed, from those of the shorter history."""
+    def _backed_off(self, left: list[Any], contexts: slice) -> Iterator[Any]:
+        """Yield the sums of l_i, then of l_i l_j, over words that are not listed, weighted by P(w | shorter history).
+
+        left  the sums of 1, l_i and l_i l_j after the shorter history; here l_i is greater by the backoff of model i
+        """
         logs = [w_M[contexts] for w_M in self.weights]
-        first, M = shorter[0], len(logs)
-        firsts, seconds = shorter[1 : M + 1], iter(shorter[M + 1 :])
-        yield backoff_M * first
+        mass, M = left[0], len(logs)
+        firsts, seconds = left[1 : M + 1], iter(left[M + 1 :])
         for i in range(M):
-            yield backoff_M * (firsts[i] + logs[i] * first)
+            yield firsts[i] + logs[i] * mass
         for i, j in combinations_with_replacement(range(M), 2):
-            cross = logs[i] * firsts[j] + logs[j] * firsts[i] + logs[i] * logs[j] * first
-            yield backoff_M * (next(seconds) + cross)
+            yield next(seconds) + logs[i] * firsts[j] + logs[j] * firsts[i] + logs[i] * logs[j] * mass
 
 
 def _weighted(weights: np.ndarray, logs: Sequence[Any]) -> Any:

@@ -31,6 +31,8 @@ from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
 from mgpu_ngram.engine.memory.spill import result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
+from mgpu_ngram.engine.trie.levels import trie_with_one_unknown
+from mgpu_ngram.engine.trie.row_sums import check_row_sums
 from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
@@ -242,18 +244,27 @@ def _moved(unigrams: Unigrams, device: str) -> Unigrams:
 
 
 def save(
-    model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int, closed: bool = False
+    model: Estimate,
+    path: str | Path,
+    format: str,
+    header: Sequence[str] | None,
+    threads: int,
+    closed: bool = False,
+    is_normal: bool = True,
 ) -> tuple[int, str, dict[str, float]]:
     """Write a model. Return (bytes, fingerprint, seconds by step). The file appears at `path` when it is complete.
 
-    closed  leave <unk> out of an ARPA file
+    closed     leave <unk> out of an ARPA file
+    is_normal  check that probabilities sum to 1
     """
     watch = Stopwatch("cpu")
-    size_bytes, fingerprint = write_model(path, model.trie, model.words, format, threads, header, closed)
+    size_bytes, fingerprint = write_model(path, model.trie, model.words, format, threads, header, closed, is_normal)
     watch.lap("write")
     return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
 
 
-def in_host_memory(model: Estimate) -> BackoffModel:
-    """Return the model in host memory, for the Python interface."""
-    return BackoffModel.of(model.trie.map_arrays(to_host_fast), model.words)
+def in_host_memory(model: Estimate, is_normal: bool) -> BackoffModel:
+    """Return the model in host memory, for the Python interface; `is_normal` as in `save`."""
+    if is_normal:
+        check_row_sums(model.trie.map_arrays(to_host_fast), model.words)
+    return BackoffModel.of(*trie_with_one_unknown(model.trie.map_arrays(to_host_fast), model.words))

@@ -127,6 +127,11 @@ class EstimateConfig:
         return self.smoothing != KNESER_NEY or self.vocabulary is not None
 
     @property
+    def is_normal(self) -> bool:
+        """Return whether the probabilities of the model sum to 1."""
+        return not (self.collapse_values or self.vocab_pad)
+
+    @property
     def highest(self) -> int:
         """Return the order of a model of a corpus."""
         return 5 if self.order is None else self.order

@@ -167,7 +167,8 @@ def run_to_model(config: EstimateConfig, context: RunContext, inputs: Corpus | N
     config, source = _opened(config, inputs)
     context = replace(context, checkpoint_seconds=math.inf, resume=False)
     with estimated(config, source, context, Path(context.target) / "model") as (model, _):
-        fetched: BackoffModel = context.executor.fetch(context.executor.call(in_host_memory, model))
+        task = context.executor.call(in_host_memory, model, config.is_normal)
+        fetched: BackoffModel = context.executor.fetch(task)
         return fetched
 
 
@@ -299,7 +300,8 @@ def saved(
         names = config.counts or ", ".join(config.corpus)
         header = [f"Input file: {names}", f"Token count: {result.tokens}", f"Smoothing: {METHODS[config.smoothing]}"]
     threads = executor.threads * executor.tasks_per_host  # no other task runs
-    saving = executor.call(save, model, path, config.format, header, threads, config.closed, label=f"writing {path}")
+    how = config.format, header, threads, config.closed, config.is_normal
+    saving = executor.call(save, model, path, *how, label=f"writing {path}")
     start = time.perf_counter()
     executor.wait([saving])
     [(size_bytes, fingerprint, seconds)] = executor.gather([saving])

@@ -22,6 +22,7 @@ from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.engine.model_tools.mix import Tuned, mix, mix_log_linear, tune_weights
 from mgpu_ngram.engine.model_tools.tune_log_linear import TextWords, tune_log_linear
 from mgpu_ngram.engine.score.replica import Replica
+from mgpu_ngram.engine.trie.row_sums import words_sum_to_one
 from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.mix.config import MixConfig
@@ -88,6 +89,7 @@ def build(config: MixConfig, output: str | Path, device: str, threads: int, over
     with memory_guard("mixing models", device, "mix where there is more, such as with --device cpu"):
         models = [open_on(model, device, threads, watch) for model in config.models]
         before = [listed_counts(trie) for trie, _ in models]
+        are_normal = all(words_sum_to_one(*model) for model in models)
         weights, tuned = config.weights, None
         if config.tune is not None:
             tuned = _tuned(config.tune, models, device, config.log_linear)
@@ -100,7 +102,8 @@ def build(config: MixConfig, output: str | Path, device: str, threads: int, over
         del models
         watch.lap("mix")
     counts = listed_counts(trie)
-    size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
+    is_normal = config.log_linear or (are_normal and not overfull)
+    size_bytes, fingerprint = write_model(output, trie, words, config.format, threads, is_normal=is_normal)
     watch.lap("write")
     return MixResult(
         path=output, counts=counts, fingerprint=fingerprint, size_bytes=size_bytes, seconds=watch.seconds,

@@ -16,6 +16,7 @@ from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.engine.model_tools.prune import prune, prune_rare
 from mgpu_ngram.engine.model_tools.rare_ngrams import check_rare_counts, rare_ngrams
 from mgpu_ngram.engine.model_tools.restrict import read_allowed, restrict
+from mgpu_ngram.engine.trie.row_sums import words_sum_to_one
 from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.estimate.from_counts import describe
@@ -86,6 +87,7 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
     with memory_guard("pruning", device, "prune where there is more, such as with --device cpu"):
         trie, words = open_on(config.model, device, threads, watch)
         before, limit, overfull = listed_counts(trie), None, 0
+        is_normal = config.vocabulary is None and words_sum_to_one(trie, words)
         if config.vocabulary is not None:
             allowed = read_allowed(config.vocabulary, words, config.phrases)
             trie, words = restrict(trie, words, allowed, config.vocabulary_mode, config.context)
@@ -97,7 +99,8 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
             begin, end = words.id("<s>"), words.id("</s>")
             trie, overfull, limit = prune(trie, begin, end, config.entropy, config.max_ngrams)
         watch.lap("prune")
-    size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
+    is_normal &= not overfull
+    size_bytes, fingerprint = write_model(output, trie, words, config.format, threads, is_normal=is_normal)
     watch.lap("write")
     after = listed_counts(trie)
     return PruneResult(
