@@ -38,11 +38,12 @@ class SrilmTables:
         return {n: table.part(p, p + 1) for n, table in self.tables.items()}
 
 
-def read_srilm(path: str, order: int, inside: Words | None, limits: PartLimits) -> SrilmTables:
+def read_srilm(path: str, order: int, inside: Words | None, limits: PartLimits, is_whole: bool = False) -> SrilmTables:
     """Return the n-grams of a counts file, up to an order.
 
-    inside  <unk> and the words of a given vocabulary; other words count as <unk>. None: the words of the 1-grams
-    limits  limits of the size of a shard
+    inside    <unk> and the words of a given vocabulary; other words count as <unk>. None: the words of the 1-grams
+    limits    limits of the size of a shard
+    is_whole  whether each n-gram must be the end of a longer one, up to the order, as in the counts of all n-grams
 
     N-grams with <s> after the first word, or with </s> before the last one, are left out. Raises InputError for wrong
     lines, and if the file lacks the history or the suffix of an n-gram, or gives one of them a smaller count.
@@ -55,6 +56,8 @@ def read_srilm(path: str, order: int, inside: Words | None, limits: PartLimits) 
     for n in range(2, order + 1):
         tables[n] = _table_of(lines, n, words, inside is None)
         _check_parts(tables, n, vocabulary, lines.name)
+        if is_whole:
+            _check_ends(tables, n, vocabulary, lines.name)
     shards = limits.num_parts(int(vocabulary.counts_V.sum()))
     shard_V = deal_words(vocabulary.counts_V, shards)
     return SrilmTables(vocabulary, {n: _in_shards(table, shard_V, shards) for n, table in tables.items()})
@@ -119,6 +122,29 @@ def _check_parts(tables: dict[int, Table], n: int, vocabulary: Vocabulary, name:
                 f"{name!r} says that {' '.join(ngram)!r} occurs {table.counts[row]:,} times and {part!r} "
                 f"{counts_G[row]:,} times, so these are not the counts of a text; {ALL_ORDERS}"
             )
+
+
+def _check_ends(tables: dict[int, Table], n: int, vocabulary: Vocabulary, name: str) -> None:
+    """Raise InputError if an (n - 1)-gram without <s> at its start is not the end of an n-gram."""
+    table = tables[n]
+    if n == 2:
+        counts_V = vocabulary.counts_V.copy()
+        counts_V[START_ID] = 0
+        counts_V[words_at(table.keys, n, table.bits, 1).astype(np.int64) - 1] = 0
+        missing = np.flatnonzero(counts_V)
+        ngrams = ([vocabulary.symbol(v).decode("utf-8", "backslashreplace")] for v in missing.tolist())
+    else:
+        below = tables[n - 1]
+        is_alone = words_at(below.keys, n - 1, below.bits, 0) != START_ID + 1
+        is_alone[find_ngrams(below.keys, n - 1, table.bits, table.keys, 1)] = False
+        missing = np.flatnonzero(is_alone)
+        ngrams = (_words_at(below, row, vocabulary) for row in missing.tolist())
+    if len(missing):
+        raise InputError(
+            f"{name!r} has {' '.join(next(ngrams))!r} but no {n}-gram that ends with it, so counts were cut off (as "
+            "with -gt3min 2) or lack <s>; Kneser-Ney smoothing needs the counts of all n-grams: write them, or give "
+            "another --smoothing"
+        )
 
 
 def _words_at(table: Table, row: int, vocabulary: Vocabulary) -> list[str]:

@@ -266,7 +266,7 @@ def adjust_unigrams(left_V: Any, counts_V: Any, options: EstimateOptions, bad_V:
     xp = array_module(left_V)
     count_V = (counts_V if options.order == 1 else left_V).copy()
     count_V[START_ID] = 0
-    kept_V = counts_V > options.thresholds[0]
+    kept_V = counts_V > (options.thresholds[0] or -1)  # words of a given vocabulary may not occur
     if bad_V is not None:
         kept_V &= ~bad_V
     kept_V[: END_ID + 1] = True

@@ -18,6 +18,7 @@ from mgpu_ngram.core.counts.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.verify import counts_checksum
+from mgpu_ngram.core.ngrams.smoothing import KNESER_NEY
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.read_counts import read_tables
 from mgpu_ngram.engine.count.read_srilm_counts import SrilmTables, read_srilm
@@ -123,7 +124,8 @@ def _parts_of_srilm(
 ) -> tuple[Estimation, list[Handle]]:
     """Read a file on one worker, and adjust its counts on all: see `parts_of_counts`."""
     executor, inside, order = resources.executor, read_word_file(config.vocabulary, "vocabulary"), config.highest
-    read = executor.call(read_srilm, counts.path, order, inside, part_limits, label=f"reading {counts.path}")
+    is_whole = config.smoothing == KNESER_NEY
+    read = executor.call(read_srilm, counts.path, order, inside, part_limits, is_whole, label=f"reading {counts.path}")
     vocabulary = executor.call(_vocabulary_of, read)
     [(symbols, shards)] = executor.gather([executor.call(_sizes_of, read)])
     estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)
