@@ -63,6 +63,8 @@ def run_filter(argv: list[str]) -> None:
                 run_stage("convert", {"model": model, "format": "arpa"}, path, MemoryConfig())
             return
         lines = [line for line in text.split(b"\n") if line.split()]  # KenLM does not count others
+        if wanted.mode == "multiple" and not lines:
+            return  # a file for each line
         (scratch / "words").write_bytes(b"".join(line + b"\n" for line in lines))
         settings = {
             "model": model, "vocabulary": str(scratch / "words"), "vocabulary_mode": wanted.mode,

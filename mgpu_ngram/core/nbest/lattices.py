@@ -74,21 +74,26 @@ def split_lattices(text: str, format: str, name: str) -> Iterator[tuple[str, lis
 
 
 def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice:
-    """Return the lattice of lines. Raises InputError, without the place."""
+    """Return the lattice of lines, without arcs of infinite cost, which no path may take.
+
+    Raises InputError, without the place.
+    """
     if format == "slf":
         name, arcs, start, ends = _parse_slf(lines)
     else:
         name, arcs, start, ends = _parse_kaldi(lines)
+    possible = [arc for arc in arcs if -math.inf not in arc.scores]
+    ends = {node: scores for node, scores in ends.items() if -math.inf not in scores}
     name = name or default_id
     if len(split_words(name)) > 1 or BARS.search(name):
         raise InputError(f"the id {_shown(name)} has white space, or begins or ends with |||; give it another name")
-    for word in sorted({arc.word for arc in arcs}):
+    for word in sorted({arc.word for arc in possible}):
         if len(split_words(word)) > 1 or BARS.search(word):
             raise InputError(
                 f"the word {_shown(word)} would be read as several words or as the end of a text in an n-best list; "
                 "rename it"
             )
-    return _sorted(name, arcs, start, ends)
+    return _sorted(name, possible, start, ends)
 
 
 def _shown(text: str) -> str:
@@ -118,6 +123,8 @@ def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
             weight = row[-1] if len(row) == 5 or (len(row) == 4 and _is_weight(row[3])) else ""  # else two labels
             word = row[3] if len(row) == 5 or (len(row) == 4 and not weight) else row[2]
             arcs.append(Arc(source, _node(row[1]), "" if word in EMPTY_LABELS else word, _costs(weight)))
+        except InputError as error:
+            raise InputError(f"{_shown(' '.join(row))} {error}") from None
         except ValueError:
             raise InputError(
                 f"{_shown(' '.join(row))} is neither an arc 'from to word graph,acoustic' nor a final node "
@@ -160,12 +167,14 @@ def _is_number(text: str) -> bool:
 
 
 def _costs(text: str) -> tuple[float, float]:
-    """Return the logarithms of costs "graph,acoustic,..." or "graph"; "" is 0. Raises ValueError."""
+    """Return the logarithms of costs "graph,acoustic,..." or "graph"; "" is 0. Raises ValueError, and InputError for
+    numbers that are no costs.
+    """
     graph, _, rest = text.partition(",")
     acoustic = rest.partition(",")[0]
     values = _number(graph) if graph else 0.0, _number(acoustic) if acoustic else 0.0
-    if not all(map(math.isfinite, values)):
-        raise ValueError
+    if wrong := next((value for value in values if math.isnan(value) or value == -math.inf), 0.0):
+        raise InputError(f"has the cost {wrong}; a cost is a number, or inf where no path may pass: correct it")
     return 0.0 - values[0], 0.0 - values[1]
 
 
@@ -213,7 +222,9 @@ def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
         try:
             scores = log(link.get("l")), log(link.get("a"))
         except ValueError:
-            raise InputError(f"link J={link['J']} has a score that is not a finite number; correct it") from None
+            raise InputError(
+                f"link J={link['J']} has a score that is not a number, or infinitely high; correct it"
+            ) from None
         word = link.get("W", words[target])
         arcs.append(Arc(source, target, "" if word in EMPTY_LABELS else word, scores))
     start = _only("start", header, set(words) - {arc.target for arc in arcs})
@@ -257,8 +268,11 @@ def _logarithm(base: str) -> Callable[[str | None], float]:
         ) from None
 
     def log(text: str | None) -> float:
-        score = 0.0 if text is None else _number(text) * unit if unit else math.log(_number(text))
-        if not math.isfinite(score):
+        if text is None:
+            return 0.0
+        number = _number(text)
+        score = number * unit if unit else math.log(number) if number else -math.inf
+        if math.isnan(score) or score == math.inf:
             raise ValueError
         return score
 

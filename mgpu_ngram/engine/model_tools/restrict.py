@@ -143,7 +143,8 @@ def _in_one_line(nodes: BackoffNodes, allowed: AllowedWords) -> Any:
         if allowed.phrases is None:
             passes_G |= bits_G != 0
             continue
-        for line, phrases in enumerate(allowed.phrases[first : first + LINES_AT_ONCE]):
+        # N-grams without words to look for pass in every line, and also without any.
+        for line, phrases in enumerate(allowed.phrases[first : first + LINES_AT_ONCE] or [Phrases([])]):
             candidates = array_module(bits_G).flatnonzero(bits_G & np.uint64(1 << line))
             ids = _spelled(nodes, candidates)
             kept = [phrases.allow(_counted(gram, allowed)) for gram in ids]

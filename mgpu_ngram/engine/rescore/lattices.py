@@ -84,19 +84,23 @@ class SteppedModel:
 
 def best_texts(
     texts: Sequence[tuple[str, str, list[str]]], options: LatticeOptions
-) -> tuple[list[tuple[str, str]], bytes]:
-    """Return (place and id of each lattice, n-best lists as lines: id ||| text ||| features ||| sum of the features).
+) -> tuple[list[tuple[str, str]], bytes, list[str]]:
+    """Return (place and id of each lattice, n-best lists as lines: id ||| text ||| features ||| sum of the features,
+    what is wrong with the lattices that were left out).
 
     texts  (place for messages, id if the lattice has none, lines) of each lattice
 
     A list has the texts with the greatest weighted sums of scores, each with the scores of its best path.
     """
-    lattices = []
+    lattices, places, wrong = [], list[str](), list[str]()
     for place, default_id, lines in texts:
         try:
             lattices.append(parse_lattice(lines, options.format, default_id))
+            places.append(place)
         except InputError as error:
-            raise InputError(f"{place}: {error}") from None
+            wrong.append(f"{place}: {error}")
+    if not lattices:
+        return [], b"", wrong
     way_out = f"use smaller lattices, or {LESS_TO_SCORE}"
     with memory_guard("composing lattices", options.device, way_out), np.errstate(over="ignore", invalid="ignore"):
         models = [_model_of(model) for model in options.models]
@@ -108,8 +112,8 @@ def best_texts(
                 features = " ".join(f"{name}= {_shown(score)}" for name, score in named)
                 total = _shown(sum(path.scores))
                 lines.append(f"{lattice.id} ||| {' '.join(path.words)} ||| {features} ||| {total}\n")
-    named_places = [(place, lattice.id) for (place, _, _), lattice in zip(texts, lattices, strict=True)]
-    return named_places, "".join(lines).encode("utf-8", "surrogateescape")
+    named_places = [(place, lattice.id) for place, lattice in zip(places, lattices, strict=True)]
+    return named_places, "".join(lines).encode("utf-8", "surrogateescape"), wrong
 
 
 def _shown(value: float) -> str:

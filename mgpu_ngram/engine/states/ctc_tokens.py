@@ -15,6 +15,7 @@ from mgpu_ngram.kernels.ctc.search_beams import hashes
 WORD_MARK = "▁"  # SentencePiece writes it where a word begins
 UNKNOWN_SIGN = "⁇"
 PAD = re.compile(r"[<\[]pad[>\]]", re.IGNORECASE)
+NAMED_BLANK = re.compile(r"[<\[](blank|blk)[>\]]", re.IGNORECASE)  # of ESPnet and icefall
 UNK_LABEL = re.compile(r"[<\[]unk[>\]]", re.IGNORECASE)
 SPECIAL = re.compile(r"[<\[].+[>\]]")
 
@@ -38,6 +39,9 @@ def read_labels(labels: Sequence[str]) -> Alphabet:
     Labels that begin with "▁" or "##" are pieces of words: those with "▁" begin a word, those with "##" do not. Other
     labels are characters, and " " ends a word. The blank is "", <pad>, [PAD] or, for characters, "_"; if there is none,
     a blank is added after the last label. "|" stands for " " if no label is " ".
+
+    Beyond pyctcdecode, <blank> and <blk> are the blank unless a label is ""; so is a first "-" beside "|", as
+    torchaudio has it, if there is no other blank.
 
     Raises InputError for labels that are not strings, for equal labels, for two blanks, and if no label has characters.
     """
@@ -74,9 +78,15 @@ def read_labels(labels: Sequence[str]) -> Alphabet:
 
 
 def _with_blank(labels: Sequence[str], unknown: str) -> list[str]:
-    made = ["" if PAD.fullmatch(label) else unknown if UNK_LABEL.fullmatch(label) else label for label in labels]
-    if not any(made.count(blank) for blank in ("", *("_" * (unknown == UNKNOWN_SIGN)))):
-        made.append("")
+    is_named = "" not in labels and any(map(NAMED_BLANK.fullmatch, labels))
+    blank = NAMED_BLANK if is_named else PAD
+    made = ["" if blank.fullmatch(label) else unknown if UNK_LABEL.fullmatch(label) else label for label in labels]
+    characters = unknown == UNKNOWN_SIGN
+    if not any(made.count(blank) for blank in ("", *("_" * characters))):
+        if characters and made[:1] == ["-"] and "|" in made:
+            made[0] = ""
+        else:
+            made.append("")
     return made
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.inputs.compress import SUFFIX_FORMATS
 from mgpu_ngram.core.inputs.corpus import Corpus
 from mgpu_ngram.core.inputs.read_text import whole_text
@@ -27,14 +27,18 @@ LatticeText = tuple[str, str, list[str]]
 def lattice_lists(
     config: ListsConfig, corpus: Corpus, executor: Executor, progress: Progress, models: tuple[ScoreOptions, ...]
 ) -> Corpus:
-    """Return the best texts of lattices as lines of Moses, in memory; see `engine.rescore.lattices.best_texts`."""
+    """Return the best texts of lattices as lines of Moses, in memory; see `engine.rescore.lattices.best_texts`.
+
+    Lattices and files that cannot be read are left out with one warning. Raises InputError if none can be read.
+    """
     weights = config.list_weights
     names = LATTICE_FEATURES[config.lattices]
     total, first, second = (weights.get(name, (0.0,))[0] for name in (TOTAL, *names))
     options = LatticeOptions(
         models, config.model_weights, names, (total, first, second), config.lattices, config.n_best, executor.device
     )
-    texts = list(_texts(config.lattices, corpus))
+    wrong: list[str] = []
+    texts = list(_texts(config.lattices, corpus, wrong))
     sizes: deque[int] = deque()  # lattices of each task
 
     def calls() -> Iterator[Handle]:
@@ -44,24 +48,39 @@ def lattice_lists(
 
     progress.start("compose", len(texts), "lattices")
     parts, place_of = [], dict[str, str]()
-    for named_places, lines in in_order(executor, calls(), AHEAD * executor.workers):
+    for named_places, lines, wrong_here in in_order(executor, calls(), AHEAD * executor.workers):
         for place, id in named_places:
             if id in place_of:
                 raise InputError(f"{place} has the id {id!r}, which {place_of[id]} has, too; give each lattice its own")
             place_of[id] = place
         parts.append(lines)
+        wrong += wrong_here
         progress.advance(sizes.popleft())
     progress.finish()
+    if wrong and not place_of:
+        raise InputError(wrong[0])
+    if wrong:
+        warn(
+            f"{len(wrong):,} of {len(wrong) + len(place_of):,} lattices or files are left out; the first is {wrong[0]}"
+        )
     data = b"".join(parts)
     return Corpus((Source(corpus.sources[0].name, "memory", len(data), data=data),), "word")
 
 
-def _texts(format: str, corpus: Corpus) -> Iterator[LatticeText]:
-    """Yield (place for messages, id of a lattice without a name, lines) of each lattice."""
+def _texts(format: str, corpus: Corpus, wrong: list[str]) -> Iterator[LatticeText]:
+    """Yield (place for messages, id of a lattice without a name, lines) of each lattice.
+
+    wrong  receives what is wrong with each file that cannot be read
+    """
     number = 0
     for source in corpus.sources:
-        text = whole_text(Corpus((source,), "word")).decode("utf-8", "surrogateescape")
-        for place, lines in split_lattices(text, format, source.name):
+        try:
+            text = whole_text(Corpus((source,), "word")).decode("utf-8", "surrogateescape")
+            found = list(split_lattices(text, format, source.name))
+        except InputError as error:
+            wrong.append(str(error))
+            continue
+        for place, lines in found:
             yield place, _stem(source.name) if format == "slf" else str(number), lines
             number += 1
 
