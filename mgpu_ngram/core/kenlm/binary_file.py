@@ -17,7 +17,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.ngrams.words import UNKNOWN, HashedWords, Words
 from mgpu_ngram.core.storage.file_heads import KENLM_MAGIC
 from mgpu_ngram.kernels.common.murmur import murmur_hash, murmur_hashes
-from mgpu_ngram.kernels.common.words import index_words
+from mgpu_ngram.kernels.common.word_table import index_words
 
 INCOMPLETE = KENLM_MAGIC + b" incomplete\n"
 VERSION_LINE = KENLM_MAGIC + b" format version "

@@ -141,7 +141,8 @@ def _first_slots(keys_C: np.ndarray, slot_G: np.ndarray) -> np.ndarray:
     used = np.flatnonzero(keys_C)
     distance = (used - (keys_C[used] % np.uint64(len(keys_C))).astype(np.int64)) % len(keys_C)
     used = used[np.lexsort((distance, keys_C[used]))]
-    return used[np.searchsorted(keys_C[used], keys_C[slot_G])]
+    first_G: np.ndarray = used[np.searchsorted(keys_C[used], keys_C[slot_G])]
+    return first_G
 
 
 def _probs(values: Any) -> Any:

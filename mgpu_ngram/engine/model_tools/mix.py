@@ -48,6 +48,8 @@ def mix(
     computed anew (`BackoffNodes.normalise`). `<s>` has the greatest of its values in the models.
     """
     words, parts, nodes = open_mixture(models)
+    if nodes.order == 1:
+        bayes = 0  # no histories
     if bayes:
         weights_M = posteriors([spread(part, nodes)[0] for part in parts], nodes, words, weights, bayes, bayes_scale)
     for i, (part, weight) in enumerate(zip(parts, weights, strict=True)):

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.models.arpa import ZERO_LOG10
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.memory.device import device_of, to_device
