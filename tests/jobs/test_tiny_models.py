@@ -116,7 +116,7 @@ def prob(model, context, word):
 
 
 def assert_rows_sum_to_1(path, sources=(), near=1e-4):
-    """Of a model without <UNK> beside <unk>, made of `sources` without it: as KenLM, we drop the mass of one of them."""
+    """Of a model without <UNK> beside <unk>, made of `sources` without it: as in KenLM, the mass of one is lost."""
     if any("<UNK>" in source.read_text() for source in (path, *sources)):
         return
     model, words = model_of(path)
