@@ -126,7 +126,8 @@ def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float
     if not (xp.isfinite(product_G).all() and xp.isfinite(backoff_M).all()):
         raise InputError(f"the products of the powers {list(weights)} are beyond float64; give smaller weights")
     V, total_M = len(words), xp.empty(len(backoff_M))
-    of_words = xp.delete(product_G[:V], words.id("<s>"))
+    of_words = product_G[:V].copy()
+    of_words[words.id("<s>")] = -xp.inf
     whole = of_words.max() + xp.log(xp.exp(of_words - of_words.max()).sum())
     product_G[:V] -= whole
     for n in range(1, nodes.order):
