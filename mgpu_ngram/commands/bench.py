@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mgpu_ngram.benchmarks import BENCHES, PAPER_RESULTS, PAPERS, RESULTS
 from mgpu_ngram.commands.shared import DEVICES
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.json_text import to_json
 
 if TYPE_CHECKING:
     from mgpu_ngram.benchmarks.harness.options import BenchOptions
@@ -100,7 +100,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     else:
         rows = _run(arguments.what, arguments, arguments.results)
         if arguments.json:
-            print(json.dumps(rows, indent=2))
+            print(to_json(rows, indent=2))
         else:
             from mgpu_ngram.benchmarks.harness.rows import show_rows
 
@@ -116,7 +116,7 @@ def _paper(arguments: argparse.Namespace) -> None:
     paper = open_paper(arguments.of[0])
     _refuse_others(arguments, paper.flags)
     page = reproduce(paper, _options(arguments, arguments.results))
-    print(json.dumps(str(page)) if arguments.json else f"wrote {page}")
+    print(to_json(str(page)) if arguments.json else f"wrote {page}")
 
 
 def _run(name: str, arguments: argparse.Namespace, results: str) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ def _check(arguments: argparse.Namespace) -> None:
             _refuse_others(arguments, CHECK_FLAGS)
         found = check.compare_folders(arguments.new or place, arguments.results, stage, tolerance)
     if arguments.json:
-        print(json.dumps([asdict(one) for one in found], indent=2))
+        print(to_json([asdict(one) for one in found], indent=2))
     else:
         check.show(found)
     check.raise_if_worse(found, tolerance)
@@ -173,7 +173,7 @@ def _quote(arguments: argparse.Namespace) -> None:
             raise InputError(f"{page}: no such file; run in the checkout, or name the pages")
     changed = [] if arguments.of else [str(page) for page in refresh(papers_beside(arguments.results))]
     changed += [str(page) for page in pages if update(page, arguments.results)]
-    print(json.dumps(changed) if arguments.json else "\n".join(f"updated {page}" for page in changed) or "up to date")
+    print(to_json(changed) if arguments.json else "\n".join(f"updated {page}" for page in changed) or "up to date")
 
 
 def _refuse_others(arguments: argparse.Namespace, allowed: set[str]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 
 from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.output import MANIFEST, find_manifest
 from mgpu_ngram.stages.registry import STAGES, stage_of_format
 from mgpu_ngram.stages.report import show_file, show_model, show_topic_model, show_translation_model
@@ -59,7 +59,7 @@ def _info(arguments: argparse.Namespace) -> None:
     described = stage.describe(path, manifest)
     with stdout():
         if arguments.json:
-            print(json.dumps(described, indent=2))
+            print(to_json(described, indent=2))
         else:
             stage.show_info(path, described)
 
@@ -84,7 +84,7 @@ def _show_file(path: str, as_json: bool) -> None:
     described = identify_file(path)
     with stdout():
         if as_json:
-            print(json.dumps(described, indent=2))
+            print(to_json(described, indent=2))
         elif described["format"] == FORMAT:
             show_model(path, described)
         elif described["format"] == TOPIC_MODEL:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from mgpu_ngram.api.executors import describe_cluster
 from mgpu_ngram.commands.run import Job, check_settings
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.stages.contract import Target
 from mgpu_ngram.stages.registry import STAGES
@@ -42,7 +42,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     plans = [(stage, stage.plan(settings, context) | {"transport": context.transport}) for stage, settings in jobs]
     with stdout():
         if arguments.json:
-            print(json.dumps([plan for _, plan in plans], indent=2))
+            print(to_json([plan for _, plan in plans], indent=2))
             return
         print(f"runs {found['reason']}\n")
         for stage, plan in plans:

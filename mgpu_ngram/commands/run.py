@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from mgpu_ngram.api.executors import open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.output import check_not_input, find_manifest, no_empty_folders
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Result, Settings, Target
@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> None:
         results = run_jobs(jobs, config, options, quiet=arguments.json)
     if arguments.json:
         with stdout():
-            print(json.dumps([result.as_json() for result in results], indent=2))
+            print(to_json([result.as_json() for result in results], indent=2))
 
 
 def run_jobs(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -24,6 +23,7 @@ from mgpu_ngram.commands.shared import (
     stdout,
 )
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.output import no_empty_folders
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Target
@@ -66,7 +66,7 @@ def _run_stage(stage: RegisteredStage, arguments: argparse.Namespace) -> None:
         for result in results if arguments.json else ():  # no results if the reader of a pipe has ended
             with stdout():
                 if isinstance(result, FinishedBefore):
-                    print(json.dumps([result.as_json()], indent=2))
+                    print(to_json([result.as_json()], indent=2))
                 else:
                     stage.print_json(result)
 

@@ -8,7 +8,6 @@ three: a general method would look the functions up by name, and mypy could not 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from abc import ABC, abstractmethod
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.json_text import to_json
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
@@ -192,7 +192,7 @@ class Stage(ABC, Generic[C, R]):
 
     def print_json(self, result: R) -> None:
         """Print the result of the command for machines."""
-        print(json.dumps(result.as_json(), indent=2))
+        print(to_json(result.as_json(), indent=2))
 
     def check_memory(self, memory: MemoryConfig, job: str) -> None:
         """Raise InputError for a key of `memory` that has no effect on this stage."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import COUNT_BYTES
@@ -127,7 +127,7 @@ class CountStage(Stage[CountConfig, "CountResult"]):
         return changed_since(config, manifest)
 
     def print_json(self, result: CountResult) -> None:
-        print(json.dumps([result.as_json()], indent=2))
+        print(to_json([result.as_json()], indent=2))
 
     def show_result(self, config: CountConfig, result: CountResult) -> None:
         _show_counts(result)

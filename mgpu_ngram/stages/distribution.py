@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import HISTORIES, ROW_BYTES, opening_seconds
@@ -125,7 +125,7 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
         return changed_since(config, manifest)
 
     def print_json(self, result: DistributionResult) -> None:
-        print(json.dumps([result.as_json()], indent=2))
+        print(to_json([result.as_json()], indent=2))
 
     def show_result(self, config: DistributionConfig, result: DistributionResult) -> None:
         _show_written(result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.jobs.score.config import ScoreConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_text_plan
@@ -150,7 +150,7 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         return not (prints and sys.stdout.isatty())  # a bar would be drawn between the lines
 
     def print_json(self, result: ScoreResult) -> None:
-        print(json.dumps(result.totals.summary(), indent=2))
+        print(to_json(result.totals.summary(), indent=2))
 
     def show_result(self, config: ScoreConfig, result: ScoreResult) -> None:
         if not isinstance(config, ScoreCommand):

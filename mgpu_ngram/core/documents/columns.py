@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgpu_ngram.core.documents.documents import head_text
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.inputs.in_memory import is_text
 from mgpu_ngram.core.inputs.read_text import read_blocks
@@ -23,7 +24,11 @@ PERIOD_UNITS = {"year": "Y", "month": "M", "week": "D", "day": "D"}  # units of 
 MONDAY = 3  # days from the last Monday before 1970 to the first day of 1970
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 16
-DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?(?![\d-])")
+# YYYY, YYYY-MM or YYYY-MM-DD, also with another separator; a time may follow a day. Exif dates are 2019:03:09.
+DATE = re.compile(r"(\d{4})(?:([-/._])(\d\d)(?:\2(\d\d))?|:(\d\d):(\d\d))?(Z|[+-]\d\d:?\d\d|[Tt ]\d\d(?:\W?\d\d.*)?)?")
+QUARTER = re.compile(r"(\d{4})[-/ ]?[Qq]([1-4])")
+WEEK = re.compile(r"(\d{4})-?[Ww](\d\d)(?:-?([1-7]))?")  # ISO 8601
+PERIODS = ("year", "quarter", "month", "week", "day")  # from the coarsest
 
 
 def check_column(corpus: Corpus, column: str) -> None:
@@ -92,26 +97,50 @@ def _parquet_values(piece: Piece, column: str) -> Iterator[Any]:
 
 def classes_of(values: Sequence[Any]) -> list[str]:
     """Return the name of each value's class; "" for a missing one."""
-    return ["" if value is None else str(value) for value in values]
+    return ["" if _is_missing(value) else str(value) for value in values]
 
 
 def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
     """Return the period of each date, such as "2019-03"; "" for a missing one. A week has the date of its Monday.
 
-    values  dates, times, years as integers, or text that starts with YYYY, YYYY-MM or YYYY-MM-DD
+    values  dates, times, years as numbers, or text: YYYY, YYYY-MM, YYYY-MM-DD, with a time or without, also with
+            "/", "." or "_" in place of "-"; quarters such as 2019Q1, and weeks of ISO 8601 such as 2019-W10
 
-    Raises InputError, which names the column, for other values. Time zones are not converted.
+    A value of a longer period, such as a year by month, counts at its first day, with a warning. Raises InputError,
+    which names the column, for other values. Time zones are not converted.
     """
-    dates = []
+    dates, coarsest = [], "day"
     for value in values:
-        found = None if value in (None, "") else DATE.match(str(value))
-        if found is None and value not in (None, ""):
-            raise InputError(f"the column {column!r} has {value!r}; give dates such as 2019-03-01, 2019-03 or 2019")
-        try:
-            dates.append(np.datetime64(found[0] if found else "NaT", "D"))
-        except ValueError:
-            raise InputError(f"the column {column!r} has {value!r}, which is not a date; correct it") from None
+        found, precision = (None, "day") if _is_missing(value) or value == "" else _first_day(value, column)
+        dates.append(np.datetime64(found or "NaT", "D"))
+        coarsest = min(coarsest, precision, key=PERIODS.index)
+    if PERIODS.index(coarsest) < PERIODS.index(period):
+        warn(f"the column {column!r} has values of a whole {coarsest}; by {period}, they count at its first day")
     cut = np.array(dates, "datetime64[D]").astype(f"datetime64[{PERIOD_UNITS[period]}]")
     if period == "week":
         cut = cut - ((cut.astype(np.int64) + MONDAY) % 7).astype("timedelta64[D]")
     return ["" if name == "NaT" else name for name in map(str, cut)]
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value  # NaN, as tools write missing values in JSON
+
+
+def _first_day(value: Any, column: str) -> tuple[datetime.date, str]:
+    """Return the first day of a date, and the period that it names, such as "month"."""
+    text = str(value).removesuffix(".0") if isinstance(value, float) else str(value).strip()
+    try:
+        if (found := DATE.fullmatch(text)) and not (isinstance(value, float) and found[2]):  # 2021.05
+            year, _, month, day, exif_month, exif_day, time = found.groups()
+            month, day = month or exif_month, day or exif_day
+            if day or not time:
+                date = datetime.date(int(year), int(month or 1), int(day or 1))
+                return date, "day" if day else "month" if month else "year"
+        if found := QUARTER.fullmatch(text):
+            return datetime.date(int(found[1]), 3 * int(found[2]) - 2, 1), "quarter"
+        if found := WEEK.fullmatch(text):
+            day = int(found[3] or 1)
+            return datetime.date.fromisocalendar(int(found[1]), int(found[2]), day), "day" if found[3] else "week"
+    except ValueError:
+        raise InputError(f"the column {column!r} has {value!r}, which is not a date; correct it") from None
+    raise InputError(f"the column {column!r} has {value!r}; give dates such as 2019-03-01, 2019-03 or 2019")

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Self
 
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.interrupts import end_if_interrupted
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.crc import append_crc32
 from mgpu_ngram.core.storage.scratch import is_running
 
@@ -396,7 +397,7 @@ def clear_leftovers(path: Path) -> None:
 def write_manifest(folder: str | Path, manifest: dict[str, Any], format: str) -> None:
     """Write manifest.json: `manifest` plus the format's name and version."""
     whole = {**manifest, "format": format, "format_version": FORMAT_VERSION}
-    text = json.dumps(whole, sort_keys=True, indent=2, default=lambda scalar: scalar.item())  # NumPy scalars
+    text = to_json(whole, sort_keys=True, indent=2)
     with new_file(Path(folder) / MANIFEST) as sink:
         sink.write(text.encode() + b"\n")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -29,6 +31,7 @@ DENSE_BYTES = 64 << 20  # approximate bytes of the shares that a task returns
 DOCUMENT_BYTES = 100  # approximate least bytes of text of a document
 BLOCK_TOKENS = 1 << 19  # tokens of a block of a matrix
 MAX_GROUPS = 10_000
+NUMBER = re.compile(r"[-+]?\d{1,300}(\.\d+)?")
 
 
 @dataclass
@@ -75,12 +78,17 @@ class InferredTotals:
         self.seconds = add_seconds(self.seconds, found.seconds)
 
     def group_shares(self) -> GroupShares:
-        """Return the mean shares of each group; the groups ascend."""
-        names = sorted(self.groups)
+        """Return the mean shares of each group; the groups ascend, numbers by their value and before other names."""
+        names = sorted(self.groups, key=_place_of_group)
         sums_GZ = np.array([self.groups[name][1] for name in names]).reshape(len(names), len(self.documents_Z))
         totals_G = sums_GZ.sum(1, keepdims=True)
         documents_G = np.array([self.groups[name][0] for name in names], np.int64)
         return GroupShares(names, documents_G, sums_GZ / np.where(totals_G > 0, totals_G, 1))
+
+
+def _place_of_group(name: str) -> tuple[bool, float, str]:
+    is_number = bool(NUMBER.fullmatch(name))
+    return not is_number and name != "", float(name) if is_number else -math.inf, name
 
 
 TakeInferred = Callable[[Inferred], None]

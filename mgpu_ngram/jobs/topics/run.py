@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from mgpu_ngram.core.documents.documents import stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Corpus
 from mgpu_ngram.core.inputs.files import find_files
+from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -200,7 +200,7 @@ def run(config: TopicsConfig, context: RunContext, wanted: Wanted | None = None)
         result = replace(result, path=out.path, page=page)
         table = result.table.as_json() | (result.groups.as_json() if result.groups else {})
         with new_file(out.folder / TABLE_FILE) as sink:
-            sink.write(json.dumps(table, indent=2).encode() + b"\n")
+            sink.write(to_json(table, indent=2).encode() + b"\n")
         found = asdict(result.found) if result.found else None
         about = {"topics": result.num_topics, "documents": found, "versions": {"mgpu-ngram": VERSION}}
         write_manifest(out.folder, made_of | about, FORMAT)

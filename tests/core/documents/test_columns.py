@@ -8,7 +8,7 @@ import pytest
 
 from mgpu_ngram.core.documents.columns import check_column, classes_of, column_values, periods_of
 from mgpu_ngram.core.documents.documents import open_documents
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, InputWarning
 from mgpu_ngram.core.inputs.files import find_files
 
 
@@ -61,6 +61,49 @@ def test_weeks_begin_on_monday():
     days = [datetime.date(1960, 2, 26) + datetime.timedelta(days=n) for n in range(0, 30_000, 11)]
     mondays = [datetime.date.fromisocalendar(*day.isocalendar()[:2], 1).isoformat() for day in days]
     assert periods_of(days, "week", "c") == mondays and periods_of([None], "week", "c") == [""]
+
+
+@pytest.mark.parametrize(
+    ("value", "day"),
+    [
+        ("2021/05/18", "2021-05-18"), ("2021.05.18", "2021-05-18"), ("2021_05_18", "2021-05-18"),
+        ("2021:05:18 10:00:00", "2021-05-18"), ("2021-05-18 10:00", "2021-05-18"), ("2021/05", "2021-05-01"),
+        ("2021-05-18T10:00:00+02:00", "2021-05-18"), ("2021-05-18Z", "2021-05-18"), (" 2021-05-18\n", "2021-05-18"),
+        ("2021Q2", "2021-04-01"), ("2021-Q4", "2021-10-01"), ("2021W20", "2021-05-17"), ("2021-W20-3", "2021-05-19"),
+        ("2020-W53", "2020-12-28"), (2021.0, "2021-01-01"), (float("nan"), ""),
+    ],
+)  # fmt: skip
+def test_ways_to_write_a_date(value, day):
+    assert periods_of([value], "day", "c") == [day]
+
+
+def test_a_longer_period_counts_at_its_first_day_with_a_warning(recwarn):
+    assert periods_of(["2019-03-09", "2019"], "year", "c") == ["2019", "2019"]
+    assert periods_of(["2019-03", "2019-03-09"], "month", "c") == ["2019-03"] * 2 and not recwarn.list
+    for values, period, longer in [(["2019-03", "2019"], "month", "year"), (["2019Q2"], "month", "quarter")]:
+        with pytest.warns(InputWarning, match=f"'c' has values of a whole {longer}; by {period}, they count at"):
+            periods_of(values, period, "c")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2021-05/18",
+        "2021/22",
+        "2021-138",
+        "2021Q5",
+        "2021W54",
+        "2021-05-18 later",
+        "2021:05",
+        "2021 AD",
+        "0000",
+        2021.05,
+        True,
+    ],
+)  # fmt: skip
+def test_values_that_only_begin_like_a_date(value):
+    with pytest.raises(InputError, match="the column 'c' has "):
+        periods_of([value], "month", "c")
 
 
 @pytest.mark.parametrize("value", ["yesterday", "20190309", "9.3.2019", 20190309, "2019-3-9", "2019-13-01", 3.5])

@@ -250,6 +250,12 @@ def test_shares_of_groups_are_means_of_the_documents_with_a_known_word():
     assert found.shares_GZ == pytest.approx(np.array([[0, 0], [1 / 3, 2 / 3], [0.25, 0.75]]))
 
 
+def test_groups_ascend_as_numbers_then_as_names():
+    names = ["10", "9", "-1", "2.5", "b", "", "a", "007", "1e3", "2019-03", "nan"]
+    summary = infer.InferredTotals(np.zeros(1), infer.no_examples(1, 0), groups={n: (1, np.ones(1)) for n in names})
+    assert summary.group_shares().groups == ["", "-1", "2.5", "007", "9", "10", "1e3", "2019-03", "a", "b", "nan"]
+
+
 def test_snippets_are_kept_of_the_representative_documents_alone(model, planted, here, tmp_path, monkeypatch):
     """Each chunk has examples of its own, so memory would grow with the documents."""
     (tmp_path / "docs.txt").write_text("".join(f"{text}\n" for text, *_ in planted.documents(700)))
