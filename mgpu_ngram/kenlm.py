@@ -135,7 +135,7 @@ def _packed_parts(path: str) -> Iterator[Any]:
     """Yield the bytes in a compressed file."""
     from mgpu_ngram.core.inputs.byte_ranges import reader
     from mgpu_ngram.core.inputs.decompress import decompressed
-    from mgpu_ngram.core.inputs.sources import file_source
+    from mgpu_ngram.core.inputs.file_sources import file_source
 
     source = file_source(path, path, "byte", 1, "text")
     with reader(source) as read:

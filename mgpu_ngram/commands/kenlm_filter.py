@@ -13,8 +13,8 @@ from pathlib import Path
 from mgpu_ngram.commands.kenlm_stages import folder_of, regular_file, run_stage
 from mgpu_ngram.commands.stage import file_for
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.corpus import open_corpus
-from mgpu_ngram.core.inputs.read_text import read_blocks, whole_text
+from mgpu_ngram.core.inputs.corpus import open_list
+from mgpu_ngram.core.inputs.read_text import read_blocks, read_list
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.ngrams.line_words import LineWords, allowed_lines
 from mgpu_ngram.core.storage.output import check_not_input
@@ -52,9 +52,7 @@ def run_filter(argv: list[str]) -> None:
         scratch = Path(scratch_folder(folder))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         model = stack.enter_context(regular_file(_as_file(wanted.model, scratch / "model"), folder))
-        text = (
-            b"" if wanted.mode == "copy" else whole_text(open_corpus([_as_file(wanted.vocabulary, scratch / "text")]))
-        )
+        text = b"" if wanted.mode == "copy" else read_list(_as_file(wanted.vocabulary, scratch / "text"))
         if wanted.raw:
             _filter_raw(wanted, model, text, scratch)
             return
@@ -161,6 +159,6 @@ def _append(held: list[bytearray], folder: Path) -> None:
 
 def _lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a file, plain or compressed."""
-    for chunk in open_corpus([path]).chunks(1 << 62):
+    for chunk in open_list(path).chunks(1 << 62):
         for block in read_blocks(chunk, "word", BLOCK_BYTES):
             yield from block.data.tobytes()[:-1].split(b"\n")

@@ -61,7 +61,7 @@ FLAGS: dict[str, dict[str, Any]] = {
         "help": "strategy private: number of partial histograms (default 1)",
     },
     "add": {"nargs": "+", "metavar": "DIR", "help": "output folders of count, whose counts are added to those of TEXT"},
-    "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
+    "text_column": {"metavar": "NAME", "help": "column of Parquet inputs, key of JSON lines (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }
 UNIT_NAMES = {"word": "tokens", "byte": "bytes", "id": "ids"}

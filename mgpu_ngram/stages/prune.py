@@ -117,12 +117,12 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
 
     def check(self, config: PruneConfig, made: Collection[str] = ()) -> None:
         from mgpu_ngram.core.counts.counts import read_counts
-        from mgpu_ngram.core.inputs.corpus import open_corpus
+        from mgpu_ngram.core.inputs.corpus import open_list
         from mgpu_ngram.core.models.model_head import check_models
 
         check_models([config.model], made)
         if config.vocabulary is not None:
-            open_corpus([config.vocabulary])
+            open_list(config.vocabulary)
         if config.counts is not None and config.counts not in made:
             read_counts(config.counts)
 

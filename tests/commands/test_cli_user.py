@@ -139,9 +139,21 @@ def test_matching_and_unknown_suffixes_are_accepted(folder, mgpu_ngram):
 def test_a_folder_with_a_model_is_no_text(folder, mgpu_ngram):
     err = refused(mgpu_ngram("score", "m.arpa", ".", *HERE))
     assert re.search(r"'\./m\.arpa' is an ARPA file, not text; give only text files", err)
-    (folder / "docs.jsonl").write_bytes(b'{"text": "a"}\n')
-    err = refused(mgpu_ngram("score", "m.arpa", "docs.jsonl", "--text-column", "text", *HERE))
-    assert "'docs.jsonl' holds JSON lines, which are not read; " in err and "jq -r .text docs.jsonl > text.txt" in err
+
+
+def test_json_lines_are_text(folder, mgpu_ngram):
+    """Of every command that reads text, as of plain lines."""
+    (folder / "plain").write_bytes(b"a b\nb\n")
+    (folder / "docs.jsonl").write_bytes(b'\n{"text": "a b"}\n{"text": "b"}\n')
+    (folder / "n.arpa").write_text(ARPA.replace("-0.5	a", "-0.75	a"))
+    assert mgpu_ngram("score", "m.arpa", "plain", *HERE) == mgpu_ngram("score", "m.arpa", "docs.jsonl", *HERE)
+    found = [mgpu_ngram("compare", "m.arpa", "n.arpa", name, *HERE)[1] for name in ("plain", "docs.jsonl")]
+    assert found[0].partition(" s on ")[0][:-4] == found[1].partition(" s on ")[0][:-4].replace("docs.jsonl", "plain")
+    for name in "plain", "docs.jsonl":
+        assert mgpu_ngram("mix", "m.arpa", "n.arpa", "--tune", name, "-o", f"{name}.arpa", *HERE)[0] == 0
+    assert Path("plain.arpa").read_bytes() == Path("docs.jsonl.arpa").read_bytes()
+    err = refused(mgpu_ngram("score", "m.arpa", "plain", "--text-column", "text", *HERE))
+    assert "text_column is 'text' but 'plain' is plain text, without columns; leave text_column out" in err
 
 
 def test_json_lines_are_counted_as_text_from_memory(folder):
@@ -177,8 +189,8 @@ def test_damaged_kenlm_binaries_are_refused(binaries, folder, mgpu_ngram):
 def test_standard_input_is_named_dash(folder):
     command = [sys.executable, "-m", "mgpu_ngram", "score", "m.arpa", "-", *HERE]
     done = subprocess.run(command, input=b'{"text": "a"}\n', capture_output=True)
-    assert done.returncode == 2 and done.stderr.startswith(b"mgpu-ngram: '-' holds JSON lines")
-    assert b"jq -r .text - > text.txt" in done.stderr
+    plain = subprocess.run(command, input=b"a\n", capture_output=True)
+    assert done.returncode == 0 and done.stdout == plain.stdout != b""
 
 
 def test_a_folder_that_is_not_writable(folder, mgpu_ngram, monkeypatch):

@@ -214,7 +214,7 @@ REFUSED = [
         "array.json.zst",
         "'array.json.zst' holds a JSON array, which is not read; give JSON lines, an object a line: zstd",
     ),
-    ("comma.jsonl", "'comma.jsonl' at byte 0 is not a JSON object; correct the line, or rename the file if it is"),
+    ("comma.jsonl", "'comma.jsonl' at byte 0 is not a JSON object: Extra data; correct the line, or leave it out"),
     ("quotes.ndjson.gz", "'quotes.ndjson.gz' at byte 0 is not a JSON object; correct the line, or rename"),
     ("array.json", "'array.json' holds a JSON array, which is not read; give JSON lines, an object a line: jq"),
     ("docword.fraction.txt", f"'docword.fraction.txt' line 7 has the count '0.5', {COUNTS}"),

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.corpus import open_corpus
-from mgpu_ngram.core.inputs.read_text import whole_text
+from mgpu_ngram.core.inputs.read_text import read_list
 from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.utf8 import to_bytes
 
 
 def read_word_list(path: str | os.PathLike[str]) -> Words:
@@ -19,8 +19,7 @@ def read_word_list(path: str | os.PathLike[str]) -> Words:
 
     A line may end with CR LF. Raises InputError if the file cannot be read or has no line.
     """
-    corpus = open_corpus([path])
-    lines = whole_text(corpus).split(b"\n")[:-1]
+    lines = read_list(path).split(b"\n")[:-1]
     if not lines:
         raise InputError(f"the vocabulary {os.fspath(path)!r} is empty; give a file with one word a line")
     return make_words([line.removesuffix(b"\r") for line in lines])
@@ -61,5 +60,5 @@ def as_words(vocabulary: Any, name: str = "the vocabulary") -> Words:
 
 def make_words(words: list[Any]) -> Words:
     """Return the words of a list, str or bytes; word 0 need not be <unk>."""
-    encoded = [word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word for word in words]
+    encoded = [to_bytes(word) if isinstance(word, str) else word for word in words]
     return Words(np.cumsum([0, *map(len, encoded)], dtype=np.int64), np.frombuffer(b"".join(encoded), np.uint8))

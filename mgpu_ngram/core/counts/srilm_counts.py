@@ -13,9 +13,8 @@ from numpy import uint32
 
 from mgpu_ngram.core.decimals import MAX_DIGITS
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.files import check_path
-from mgpu_ngram.core.inputs.read_text import whole_text
+from mgpu_ngram.core.inputs.read_text import read_list
 from mgpu_ngram.kernels.common.ascii import NEWLINE
 from mgpu_ngram.kernels.common.find_tokens import is_delimiter
 from mgpu_ngram.kernels.common.word_table import find_word
@@ -103,7 +102,7 @@ def read_srilm_counts(path: str | os.PathLike[str]) -> NgramLines:
     Words end at white space, as in text. Raises InputError with the number of the first wrong line, and for fractional
     counts.
     """
-    text = read_only(np.frombuffer(whole_text(open_corpus([path])), np.uint8))
+    text = read_only(np.frombuffer(read_list(path), np.uint8))
     starts_L = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(text == NEWLINE) + 1])[:-1]
     words_L, counts_L = np.empty(len(starts_L), np.int64), np.zeros(len(starts_L), np.int64)
     code, row = _parse(text, starts_L, words_L, counts_L)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from mgpu_ngram.core.documents.documents import head_text
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
+from mgpu_ngram.core.inputs.file_sources import head_text
 from mgpu_ngram.core.inputs.in_memory import is_text
+from mgpu_ngram.core.inputs.json_column import load_line
 from mgpu_ngram.core.inputs.read_text import read_blocks
 from mgpu_ngram.core.inputs.sources import Source, parquet_file
 from mgpu_ngram.core.inputs.streams import place_in
@@ -67,7 +67,7 @@ def _values(chunk: Chunk, piece: Piece, column: str) -> Iterator[Any]:
         for line in block.data.tobytes().split(b"\n"):
             try:
                 if line.strip():
-                    yield json.loads(line.decode("utf-8", "replace")).get(column)
+                    yield load_line(line, "replace").get(column)
             except (ValueError, RecursionError, AttributeError):
                 raise InputError(f"{place_in(piece.source, offset)} is not a JSON object; correct the line") from None
             offset += len(line) + 1

@@ -17,8 +17,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES, Read, reader
 from mgpu_ngram.core.inputs.decompress import decompressed
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source
+from mgpu_ngram.core.storage.file_heads import WARC_MAGIC
 
-WARC_MAGIC = b"WARC/"
 TEXT_RECORD = "conversion"  # type of the records that hold text
 IN_WET = (TEXT_RECORD, "warcinfo")  # types of the records of a WET file
 DOCUMENT_FIELDS = {  # of a document, by header

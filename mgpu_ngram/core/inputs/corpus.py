@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.file_sources import file_source, refuse_column
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.inputs.in_memory import Lines, id_bytes, line_bytes
-from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, file_source
+from mgpu_ngram.core.inputs.sources import CUTTABLE, Source
 
 MEMORY_CHUNK_BYTES = 7 << 20  # with the end of a line or a look-ahead, a task stays below 8 MiB
 LOOKAHEAD_BYTES = 64 << 10  # bytes that a piece of an in-memory corpus carries past its end, for halos
@@ -157,7 +158,7 @@ def _with_its_bytes(piece: Piece, unit: str) -> Piece:
     return replace(piece, source=replace(source, row_groups=()))
 
 
-def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_column: str = "text") -> Corpus:
+def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_column: str | None = None) -> Corpus:
     """Return the corpus of `inputs`.
 
     inputs       a str or Path, or a list or tuple of them: files, globs (also **), directories (all
@@ -166,10 +167,11 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
                  "\\n"), an Arrow string array, or integers for unit "id". Or an open corpus.
     unit         "word", "byte" or "id"
     dtype        "uint16" or "uint32", little-endian: the token ids of unit "id"
-    text_column  of Parquet files
+    text_column  column of Parquet files, or key of JSON lines; None: "text", or the only column of text
 
     Globs and directories expand in sorted order; a file named twice is counted twice. The first bytes
-    of a file determine its format; its name does not matter. Raises InputError if there is nothing to read.
+    of a file determine its format; the names .json, .jsonl, .ndjson, .csv and .tsv say what it must be. Raises
+    InputError if there is nothing to read, and for files that hold no text.
     """
     if isinstance(inputs, Corpus):
         return inputs
@@ -184,7 +186,9 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
         inputs = [inputs]
     if isinstance(inputs, (list, tuple)) and all(isinstance(item, (str, os.PathLike)) for item in inputs):
         files = find_files([os.fspath(item) for item in inputs])
-        return Corpus(tuple(file_source(*file, unit, itemsize, text_column) for file in files), unit)
+        sources = tuple(file_source(*file, unit, itemsize, text_column) for file in files)
+        refuse_column(text_column, sources)
+        return Corpus(sources, unit)
     if isinstance(inputs, (list, tuple)) and {str, bytes} <= set(map(type, inputs)):
         raise InputError("the corpus mixes str (paths) and bytes (lines); give paths alone, or ng.Lines([...])")
     lines = inputs.lines if isinstance(inputs, Lines) else inputs
@@ -196,3 +200,12 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     data = id_bytes(lines, dtype) if unit == "id" else line_bytes(lines)
     name = "<ids in memory>" if unit == "id" else "<lines in memory>"
     return Corpus((Source(name, "memory", len(data), itemsize=itemsize, data=data),), unit)
+
+
+def open_list(path: str | os.PathLike) -> Corpus:
+    """Return the corpus of a list, such as a vocabulary: a file of lines that is not running text, by any name.
+
+    `read_text.read_list` reads it. Raises InputError as `open_corpus`.
+    """
+    [file] = find_files([os.fspath(path)])
+    return Corpus((file_source(*file, "list", 1, None),), "word")

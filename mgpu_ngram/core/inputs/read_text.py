@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -12,10 +13,11 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES
-from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece, open_list
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, odd_size
 from mgpu_ngram.core.inputs.streams import UNKNOWN_END, ArrayStream, Range, open_streams
 from mgpu_ngram.core.storage.crc import PartCrc
+from mgpu_ngram.core.storage.file_heads import BOM
 from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -33,7 +35,8 @@ class TextBlock:
                that a last line lacks
     sources_S  (S,) int32, index of its source
     offsets_S  (S,) int64, offset of its first byte in the decompressed source. The text of a Parquet file is
-               its values, each with a newline. Offsets count from the start of the file for bytes. For words
+               its values, each with a newline; that of JSON lines is their texts, from the offset of the
+               first line of its piece. Offsets count from the start of the file for bytes. For words
                they count from the start of the row group, whose number is in the bits from 40 up
     """
 
@@ -95,6 +98,14 @@ def read_blocks(
     yield from filler.flush()
 
 
+def read_list(path: str | os.PathLike) -> bytes:
+    """Return the text of a list, such as a vocabulary, without a byte order mark; each line ends with a newline.
+
+    Raises InputError for a file that cannot be read or holds no lines.
+    """
+    return whole_text(open_list(path)).removeprefix(BOM)
+
+
 @dataclass
 class BlockChecksums:
     """The CRC-32 of the bytes of plain sources that a block owns, computed on the device of the block's bytes.
@@ -110,8 +121,8 @@ class BlockChecksums:
     @classmethod
     def of(cls, block: TextBlock, data: Any, chunk: Chunk) -> BlockChecksums:
         """Compute them on the current stream; data are the block's bytes, on the host or on a GPU."""
-        cuttable = {p.source_index for p in chunk.pieces if p.source.format in CUTTABLE}
-        plain_S = np.array([source in cuttable for source in block.sources_S.tolist()], bool)
+        stored = {p.source_index for p in chunk.pieces if p.source.is_stored_text}
+        plain_S = np.array([source in stored for source in block.sources_S.tolist()], bool)
         starts_S, lengths_S = block.starts_S[plain_S], block.owned_S[plain_S]
         xp = array_module(data)
         crcs_S = crc32(data, xp.asarray(starts_S), xp.asarray(lengths_S))

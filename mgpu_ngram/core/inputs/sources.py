@@ -11,7 +11,7 @@ from typing import Any
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.inputs.in_memory import is_text
-from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, PARQUET, compression, refuse_as_text
+from mgpu_ngram.core.storage.file_heads import HEAD_BYTES
 
 CUTTABLE = ("plain", "memory")  # can be read from any offset
 
@@ -25,11 +25,17 @@ class Source:
     size_bytes: int  # as stored
     location: str = ""  # absolute path or fsspec URL
     itemsize: int = 1  # bytes per token id; 1 for words and bytes
-    column: str = ""  # text column of a Parquet file, or key of JSON lines
+    column: str = ""  # text column of a Parquet file, or key of JSON lines, which are read as stored
+    json_key: str = ""  # key of JSON lines that are read as text: the lines of their values
     warc: bool = False  # a WARC file with texts, perhaps compressed
     row_groups: tuple[int, ...] = ()  # bytes of that column in each row group, uncompressed
     data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes from data_start on
     data_start: int = 0
+
+    @property
+    def is_stored_text(self) -> bool:
+        """Return whether the text is the stored bytes."""
+        return self.format in CUTTABLE and not self.json_key
 
     @property
     def is_local(self) -> bool:
@@ -39,31 +45,6 @@ class Source:
     def modified_ns(self) -> int:
         """Return the modification time of a local file; 0 for other sources."""
         return os.stat(self.location).st_mtime_ns if self.is_local and self.location else 0
-
-
-def file_source(name: str, location: str, unit: str, itemsize: int, text_column: str) -> Source:
-    """Return the source of a file: its size, and its format by its first bytes.
-
-    name, location  the user's name of the file; its absolute path or URL
-    unit            "word": a plain file must hold lines of text; "byte": any bytes; "id": token ids of itemsize bytes
-    text_column     of Parquet files
-
-    Raises InputError for a file that cannot be read or has another format.
-    """
-    head, size_bytes = stored_head(name, location)
-    format = "parquet" if head.startswith(PARQUET) else compression(head) or "plain"
-    source = Source(name, format, size_bytes, location, itemsize)
-    if format == "zstd":
-        import_zstandard(name)
-    if format == "parquet":
-        if unit == "id":
-            raise InputError(f"{name!r} is a Parquet file; token ids are read from raw binary files: export the column")
-        return parquet_source(source, text_column)
-    if format == "plain" and unit == "word":
-        refuse_as_text(name, head, text_column)
-    if format == "plain" and size_bytes % itemsize:
-        raise InputError(odd_size(name, size_bytes, itemsize))
-    return source
 
 
 def stored_head(name: str, location: str, head_bytes: int = HEAD_BYTES) -> tuple[bytes, int]:
@@ -90,19 +71,21 @@ def odd_size(name: str, size_bytes: int, itemsize: int) -> str:
             f"the file is cut short or its dtype is not uint{8 * itemsize}")  # fmt: skip
 
 
-def parquet_source(source: Source, text_column: str, fits: Callable[[Any], bool] = is_text) -> Source:
+def parquet_source(source: Source, text_column: str | None, fits: Callable[[Any], bool] = is_text) -> Source:
     """Return the source with its column and row groups. Raises InputError if the file lacks such a column.
 
-    fits  function of the Arrow type of a column: whether it can be the text column
+    text_column  None: the column "text", or the only column that fits
+    fits         function of the Arrow type of a column: whether it can be the text column
     """
+    wanted = text_column or "text"
     with parquet_file(source) as file:
         schema, metadata = file.schema_arrow, file.metadata
         texts = [column.name for column in schema if fits(column.type)]
-        only = texts[0] if len(texts) == 1 and text_column == "text" else None  # a named column is used, never guessed
-        column = text_column if text_column in schema.names else only
+        only = texts[0] if len(texts) == 1 and text_column is None else None  # a named column is used, never guessed
+        column = wanted if wanted in schema.names else only
         if column is None or column not in texts:
             columns = ", ".join(f"{column.name} ({column.type})" for column in schema)
-            what = f"the column {text_column!r}" if column is None else f"text in the column {text_column!r}"
+            what = f"the column {wanted!r}" if column is None else f"text in the column {wanted!r}"
             way_out = f"name one with text_column: {', '.join(texts)}" if texts else "no column of it is text"
             raise InputError(f"{source.name!r} lacks {what}; {way_out}; its columns: {columns}")
         paths = [leaf.path for leaf in metadata.schema]  # of a list: COLUMN.list.element, or other names after COLUMN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES, LocalFi
 from mgpu_ngram.core.inputs.corpus import Piece
 from mgpu_ngram.core.inputs.decompress import decompressed
 from mgpu_ngram.core.inputs.in_memory import arrow_lines
+from mgpu_ngram.core.inputs.json_column import json_column
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, parquet_file
 from mgpu_ngram.core.storage.crc import Crc, PartCrc
-from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
 
 ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
 UNKNOWN_END = 1 << 62
+MAX_STEP_BYTES = 1 << 28  # of a long line, read at once
 
 
 def place_in(source: Source, offset: int) -> str:
@@ -28,7 +30,8 @@ def place_in(source: Source, offset: int) -> str:
         row_group, offset = divmod(offset, 1 << ROW_GROUP_SHIFT)
         return f"{source.name!r} at byte {offset:,} of the text of row group {row_group:,}"
     text = " of its text" if source.format not in CUTTABLE else ""
-    return f"{source.name!r} at byte {offset:,}{text}"
+    about = "after" if source.json_key else "at"  # its text is shorter than its lines
+    return f"{source.name!r} {about} byte {offset:,}{text}"
 
 
 class Range:
@@ -106,28 +109,40 @@ def open_streams(
         return
     offset, crc = piece.start, None
     with reader(source, threads) as read:
+        stream: Range | ArrayStream
         if source.format not in CUTTABLE:
             crc = None if checksums is None else Crc(piece.end)
-            texts = decompressed(source, read, crc)
-            is_plain_text = unit == "word" and not source.column  # else JSON lines
-            yield [ArrayStream(_checked(texts, source) if is_plain_text else texts)]
+            stream = ArrayStream(decompressed(source, read, crc))
         else:
             stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, halo)
-            if checksums is not None and plain_crcs:
+            if checksums is not None and (plain_crcs or source.json_key):
                 offset, crc = stream.start, Crc(stream.end)
                 stream.crc = crc
-            yield [stream]
+        yield [ArrayStream(_json_texts(stream, source), stream.start) if source.json_key else stream]
     if checksums is not None and crc and (crc.length or source.format not in CUTTABLE):
         checksums.append((piece.source_index, offset, crc.length, crc.value))
 
 
-def _checked(texts: Iterator[np.ndarray], source: Source) -> Iterator[np.ndarray]:
-    """Yield decompressed text unchanged. Raises InputError if its beginning shows that it is not text."""
-    for text in texts:
-        refuse_as_text(source.name, text[:HEAD_BYTES].tobytes())
-        yield text
-        break
-    yield from texts
+def _json_texts(stream: Range | ArrayStream, source: Source) -> Iterator[np.ndarray]:
+    """Yield the texts of JSON lines, each followed by a newline. They are never longer than the lines."""
+    stored = replace(source, column=source.json_key, json_key="")
+    carry, start, step = b"", stream.start, STRIP_BYTES  # `carry` begins at byte `start` of the source
+    while not stream.ended():
+        view = np.empty(step, np.uint8)
+        given = view[: stream.readinto(view)].tobytes()
+        end = given.rfind(b"\n") + 1
+        if not end:
+            carry, step = carry + given, min(2 * step, MAX_STEP_BYTES)  # a long line
+            continue
+        lines = carry + given[:end]
+        yield _texts_of(lines, stored, start)
+        carry, start, step = given[end:], start + len(lines), STRIP_BYTES
+    if carry:
+        yield _texts_of(carry + b"\n", stored, start)
+
+
+def _texts_of(lines: bytes, source: Source, start: int) -> np.ndarray:
+    return arrow_lines(json_column(lines, source.column, lambda offset: place_in(source, start + offset)))
 
 
 def _lines(piece: Piece, read: Read, pool: Any) -> Range:

@@ -14,7 +14,8 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.byte_ranges import reader
-from mgpu_ngram.core.inputs.sources import Source, file_source
+from mgpu_ngram.core.inputs.file_sources import file_source
+from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.inputs.streams import footer_crc
 from mgpu_ngram.core.storage.crc import PartCrc, combine_crc32
 from mgpu_ngram.core.storage.output import find_manifest
@@ -36,7 +37,7 @@ def verify_inputs(manifest: dict[str, Any], folder: str | Path = ".", threads: i
 
 
 def _differences(manifest: dict[str, Any], folder: Path, threads: int) -> Iterator[str]:
-    text_column = manifest.get("options", {}).get("text_column", "text")
+    text_column = manifest.get("options", {}).get("text_column")
     for given in manifest.get("inputs", []):
         name = given["name"]
         if name in IN_MEMORY:

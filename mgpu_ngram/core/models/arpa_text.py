@@ -12,7 +12,8 @@ import numpy as np
 from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.inputs.byte_ranges import reader
 from mgpu_ngram.core.inputs.decompress import decompressed
-from mgpu_ngram.core.inputs.sources import Source, file_source
+from mgpu_ngram.core.inputs.file_sources import file_source
+from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.models import arpa_lines as lines
 from mgpu_ngram.core.storage.file_heads import COUNT_LINE, HEAD_BYTES, refuse_as_arpa
 from mgpu_ngram.kernels.compile import read_only

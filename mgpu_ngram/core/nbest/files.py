@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, write_float32
-from mgpu_ngram.core.documents.documents import head_text, stored_source
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
+from mgpu_ngram.core.inputs.corpus import Corpus
+from mgpu_ngram.core.inputs.file_sources import head_text, stored_source
 from mgpu_ngram.core.inputs.files import find_files
-from mgpu_ngram.core.inputs.read_text import whole_text
+from mgpu_ngram.core.inputs.read_text import read_list, whole_text
 from mgpu_ngram.core.inputs.sources import Source, parquet_source
 from mgpu_ngram.core.models.arpa_lines import newline
 from mgpu_ngram.core.nbest.moses_lines import (
@@ -29,7 +29,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
 )
 from mgpu_ngram.core.nbest.nbest import shown_line
 from mgpu_ngram.core.ngrams.words import Words
-from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, what_begins
+from mgpu_ngram.core.storage.file_heads import JSON_LINES, refuse_as_text, what_begins
 from mgpu_ngram.kernels.common.word_table import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
@@ -39,7 +39,7 @@ _BAR = np.frombuffer(b" ||| ", np.uint8)
 _JSON_START = re.compile(rb"""\s*\{\s*(["'}]|$)""")
 
 
-def open_lists(paths: list[str], text_column: str) -> Corpus:
+def open_lists(paths: list[str], text_column: str | None) -> Corpus:
     """Return the corpus of n-best lists; a source of JSON lines has the column "text".
 
     Raises InputError for files that cannot be read, and for JSON lines beside other files.
@@ -51,14 +51,14 @@ def open_lists(paths: list[str], text_column: str) -> Corpus:
     return Corpus(sources, "word")
 
 
-def _source(name: str, location: str, text_column: str) -> Source:
+def _source(name: str, location: str, text_column: str | None) -> Source:
     source = stored_source(name, location)
     if source.format == "parquet":
         return parquet_source(source, text_column)
     head = head_text(source)
     if what_begins(head) == JSON_LINES or _is_wrong_json(head):
         return replace(source, column="text")
-    refuse_as_text(name, head[:HEAD_BYTES], text_column)
+    refuse_as_text(name, head)
     return source
 
 
@@ -77,7 +77,7 @@ def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
     Raises InputError if the keys of corresponding lines differ.
     """
     words = np.frombuffer(whole_text(corpus), np.uint8)
-    arrays = {name: np.frombuffer(whole_text(open_corpus([path])), np.uint8) for name, path in costs.items()}
+    arrays = {name: np.frombuffer(read_list(path), np.uint8) for name, path in costs.items()}
     leads = Words.of([f" {name}= " for name in costs])
     starts_K = np.cumsum([0, *map(len, arrays.values())])
     cost_B = np.concatenate([*arrays.values(), np.zeros(0, np.uint8)])

@@ -7,13 +7,16 @@ import json
 import re
 import shlex
 import unicodedata
+from typing import Any, NoReturn
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.storage.model_layout import FORMAT
 
-HEAD_BYTES = 4096  # a head: enough for every magic number, and for the first line of most JSON lines
+HEAD_BYTES = 1 << 16  # a head: enough for every magic number, and for several lines of most JSON lines
 MAX_HEADER_BYTES = 100_000_000  # bytes of the header of a safetensors file: the format's limit
 ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a KenLM binary model", "JSON lines"
+JSON_ARRAY, JSON_DOCUMENT = "a JSON array", "one JSON object on several lines"
+MATRIX_MARKET, WARC = "a Matrix Market file", "a WARC file"
 IRSTLM = "a binary model of IRSTLM"
 INTERMEDIATE = "an intermediate model of KenLM"
 ZIP = "a ZIP archive"
@@ -28,6 +31,8 @@ COMPRESSION = {
 }
 UNPACK = {"gzip": "gzip -dc", "bz2": "bzip2 -dc", "xz": "xz -dc", "zstd": "zstd -dc"}  # to standard output
 PARQUET = b"PAR1"
+BOM = codecs.BOM_UTF8
+WARC_MAGIC = b"WARC/"
 BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # a block follows the four bytes of a bz2 header, or its end
 UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that of UTF-16
     b"\xff\xfe\0\0": "UTF-32",
@@ -60,6 +65,10 @@ MAGIC_NUMBERS = {
     b"SQLite format 3\0": "an SQLite database",
     b"GGUF": "a GGUF model",
     b"Obj\x01": "an Avro file",
+    b"FEA1": "a Feather file",
+    b"LZIP\x01": "lzip data",
+    b"\x1f\x9d": "data of compress (.Z)",
+    WARC_MAGIC: WARC,
     b"OggS\0": "an Ogg recording",
     b"\x80\x02": "a pickle",
     b"\x80\x03": "a pickle",
@@ -75,7 +84,13 @@ NOT_ARPA = {  # formats that hold a model or may hold one, and the way out
     **{f"{format} data": "unpack or export the ARPA file in it" for format in COMPRESSION.values()},
 }
 COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")  # in an ARPA file: order, number of n-grams
-JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
+JSON_NAME = re.compile(r"\.(json|jsonl|ndjson)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+TABLE_NAME = re.compile(r"\.(csv|tsv)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_STRING = rb'"(?:[^"\\\n]|\\.)*"'
+_OBJECT = re.compile(rb"\{\s*" + _STRING + rb"\s*:")  # begins an object
+_OBJECT_ON_LINES = re.compile(rb"\{(?:[ \t]*" + _STRING + rb"[ \t]*:[^\n]*)?\s*\n\s*" + _STRING + rb"\s*:")
+_OPEN_OBJECT = re.compile(rb"\{[ \t]*" + _STRING + rb"[ \t]*:[^\n]*[\[{][ \t\r]*\n")
+_ARRAY = re.compile(rb"\[\s*(?:\{\s*(?:\}\s*,|" + _STRING + rb"\s*:)|[\[\s]*" + _STRING + rb"\s*,\s*[\"\[{])")
 
 
 def compression(head: bytes) -> str:
@@ -112,12 +127,43 @@ def what_begins(head: bytes) -> str:
         return "a RIFF file (sound, image or video)"
     if encoding := unmarked_utf16(head):
         return f"{encoding} text"
+    if head[:14].lower() == b"%%matrixmarket":
+        return MATRIX_MARKET
     first = next((line for line in head.splitlines() if line.strip() and not line.startswith(b"#")), b"")
     if first.rstrip() == b"\\data\\":
         return ARPA
     if first.startswith(b"iARPA"):
         return IARPA
-    return JSON_LINES if _is_json_line(head) else ""
+    return _json_kind(head)
+
+
+def text_format(name: str, head: bytes, format: str = "plain") -> str:
+    """Return JSON_LINES, or "" for lines of text.
+
+    name    of the file, which may end in .json, .jsonl, .ndjson, .csv or .tsv
+    head    its first bytes, decompressed: HEAD_BYTES or more unless the file is shorter
+    format  format of the file as stored: "plain", or a result of `compression`
+
+    Raises InputError for a file of another format.
+    """
+    what, json_name = what_begins(head), JSON_NAME.search(name)
+    if what == JSON_LINES:
+        return JSON_LINES
+    text = head.removeprefix(BOM).lstrip()
+    if json_name and text and not what:
+        if set(text.split()) == {b"{}"}:
+            return JSON_LINES
+        is_line = json_name[1].lower() != "json" and _is_json(text.partition(b"\n")[0])
+        if is_line or not text.startswith(b"["):
+            raise InputError(
+                f"{name!r} at byte 0 is not a JSON object; correct the line, or rename the file if it is plain text"
+            )
+        what = JSON_ARRAY
+    if what:
+        refuse(name, what, format)
+    if (table := TABLE_NAME.search(name)) and text:
+        _refuse_table(name, table[1].lower())
+    return ""
 
 
 def unmarked_utf16(head: bytes) -> str:
@@ -154,34 +200,70 @@ def is_utf8(head: bytes) -> bool:
 
 
 def json_keys(head: bytes) -> list[str]:
-    """Return the keys of the object on the first line of a file; no keys if the line is longer than the head."""
-    try:
-        found = json.loads(head.partition(b"\n")[0])
-    except (ValueError, RecursionError):
-        return []
-    return list(found) if isinstance(found, dict) else []
+    """Return the keys of the objects on the lines of a file, in order; lines that are cut or damaged count for none."""
+    found: dict[str, None] = {}
+    for line in head.split(b"\n"):
+        found |= dict.fromkeys(_object_of(line))
+    return list(found)
 
 
-def refuse_as_text(name: str, head: bytes, text_column: str = "text") -> None:
-    """Raise InputError for a file that should hold lines of text but has another format.
+def refuse_as_text(name: str, head: bytes) -> None:
+    """Raise InputError for a file that should hold lines of text but has another format, by its first HEAD_BYTES."""
+    if what := what_begins(head):
+        refuse(name, what)
 
-    name         of the file, for the message
-    head         its first HEAD_BYTES, decompressed
-    text_column  the key that holds the text, for the message
+
+def refuse(name: str, what: str, format: str = "plain") -> NoReturn:
+    """Raise InputError for a file of a kind that is not read, with the way out.
+
+    what    result of `what_begins`
+    format  format of the file as stored: "plain", or a result of `compression`
     """
-    what = what_begins(head)
-    if not what:
-        return
+    file = shlex.quote(name)
+    unpacked = "" if format == "plain" else f"{UNPACK[format]} {file} | "
+    given = file if format == "plain" else "-"
+    jq_file = f" {file}" if format == "plain" else ""
     if what == JSON_LINES:
-        key, file = text_column if text_column in (json_keys(head) or [text_column]) else "KEY", shlex.quote(name)
         raise InputError(
-            f"{name!r} holds JSON lines, which are not read; give the text in them as a column of a Parquet file, "
-            f"or as lines: jq -r .{key} {file} > text.txt"
+            f"{name!r} holds JSON lines, but lines of text are read here; give its texts as lines: "
+            f"{unpacked}jq -r .text{jq_file} > text.txt"
+        )
+    if what == JSON_ARRAY:
+        raise InputError(
+            f"{name!r} holds a JSON array, which is not read; give JSON lines, an object a line: "
+            f"{unpacked}jq -c '.[]'{jq_file} > documents.jsonl"
+        )
+    if what == JSON_DOCUMENT:
+        raise InputError(
+            f"{name!r} holds {what}, which is not read; give JSON lines, an object a line: "
+            f"{unpacked}jq -c .{jq_file} > documents.jsonl"
         )
     if what.startswith("UTF-"):
-        encoding, file = what.removesuffix(" text"), shlex.quote(name)
-        raise InputError(f"{name!r} is {what}, but text must be UTF-8; convert it: iconv -f {encoding} -t UTF-8 {file}")
+        encoding = what.removesuffix(" text")
+        raise InputError(
+            f"{name!r} is {what}, but text must be UTF-8; convert it: {unpacked}iconv -f {encoding} -t UTF-8 {given}"
+        )
+    if format != "plain" and what.removesuffix(" data") in UNPACK:
+        raise InputError(f"{name!r} holds {what} inside {format} data; unpack it once: {UNPACK[format]} {file} > FILE")
+    if what == MATRIX_MARKET:
+        raise InputError(
+            f"{name!r} is {what}, not text; for lda, save the matrix: "
+            "scipy.sparse.save_npz('counts.npz', scipy.io.mmread(FILE).tocsr())"
+        )
+    if what == WARC:
+        raise InputError(
+            f"{name!r} is {what}, not text; mgpu-ngram filter reads texts of WET files and writes them as JSON lines"
+        )
     raise InputError(f"{name!r} is {what}, not text; give only text files")
+
+
+def _refuse_table(name: str, kind: str) -> NoReturn:
+    """Raise InputError for a file whose name says that it is a table, CSV or TSV."""
+    separator = "" if kind == "csv" else ", sep='\\t'"
+    raise InputError(
+        f"{name!r} is a {kind.upper()} table by its name, which is not read; save it as Parquet: "
+        f"pandas.read_csv(FILE{separator}).to_parquet('text.parquet'), or rename it to .txt if its lines are plain text"
+    )
 
 
 def refuse_as_arpa(name: str, head: bytes) -> None:
@@ -200,22 +282,6 @@ def refuse_as_arpa(name: str, head: bytes) -> None:
         raise InputError(f"{name!r} is {what}; {NOT_ARPA.get(what, 'give an ARPA file or a model file')}")
 
 
-def refuse_array(name: str, head: bytes, format: str = "plain") -> None:
-    """Raise InputError for a file that holds one JSON array instead of JSON lines.
-
-    head    its first bytes, decompressed: HEAD_BYTES or more unless the file is shorter
-    format  format of the file as stored: "plain", or a result of `compression`
-    """
-    first, _, others = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
-    if not first.startswith(b"[") or (others.strip() and _is_json(first)):
-        return
-    file = shlex.quote(name)
-    jq = f"jq -c '.[]' {file}" if format == "plain" else f"{UNPACK[format]} {file} | jq -c '.[]'"
-    raise InputError(
-        f"{name!r} holds a JSON array, which is not read; give JSON lines, an object a line: {jq} > documents.jsonl"
-    )
-
-
 def _is_json(text: bytes) -> bool:
     try:
         json.loads(text)
@@ -224,11 +290,57 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _is_json_line(head: bytes) -> bool:
-    """Return whether the first line is a JSON object; a line longer than the head need only begin like one."""
-    line, newline, _ = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+def _object_of(line: bytes) -> dict[str, Any]:
+    """Return the JSON object on a line; an empty one for other lines."""
+    line = line.removeprefix(BOM).strip()
     if not line.startswith(b"{"):
+        return {}
+    try:
+        found = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _json_kind(head: bytes) -> str:
+    """Return JSON_LINES, JSON_ARRAY, JSON_DOCUMENT or "".
+
+    Prose may begin with a bracket and may quote JSON. So only clear structure counts: objects with keys on most lines.
+    """
+    text = head.removeprefix(BOM).lstrip()
+    if b'"' not in text or (b"{" not in text and b"[" not in text):
+        return ""
+    is_cut = len(head) >= HEAD_BYTES
+    first = text.partition(b"\n")[0]
+    if text.startswith(b"["):
+        is_line = bool(text[len(first) :].strip()) and _is_json(first)  # and other lines follow
+        if (_ARRAY.match(text) and not is_line) or (not is_cut and _is_strings(text)):
+            return JSON_ARRAY
+    if (_OBJECT_ON_LINES.match(text) or _OPEN_OBJECT.match(text)) and not _is_json(first):
+        return JSON_DOCUMENT
+    lines = [line.removeprefix(BOM).strip() for line in text.split(b"\n")]
+    last = lines.pop() if is_cut and len(lines) > 1 else b""  # it may be cut
+    lines = [line for line in lines if line and line != b"{}"]
+    lines = lines or [last]
+    objects = [line for line in lines if _OBJECT.match(line)]
+    if not objects:
+        return ""
+    others = [line for line in lines if not _OBJECT.match(line)]
+    is_first = lines[0] is objects[0] and bool(_object_of(lines[0]))
+    if is_first or 2 * len(others) <= len(objects) or all(map(_is_piece, others)):
+        return JSON_LINES
+    return ""
+
+
+def _is_strings(text: bytes) -> bool:
+    """Return whether a text is one JSON array that holds a string, an array or an object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return False
-    if not newline and len(head) >= HEAD_BYTES:
-        return bool(JSON_START.match(line))
-    return bool(json_keys(line))
+    return isinstance(found, list) and any(isinstance(value, (str, list, dict)) for value in found)
+
+
+def _is_piece(line: bytes) -> bool:
+    """Return whether a line looks like a damaged JSON object, such as the end of one."""
+    return line.startswith((b'{"', b"{'")) or (line.endswith((b"}", b"},")) and b'"' in line)

@@ -15,9 +15,10 @@ from mgpu_ngram.core.bags.csr_npz import csr_npz_words, is_csr_npz, read_csr_npz
 from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.uci import PARSE_THREADS, is_uci, read_uci, read_uci_header
 from mgpu_ngram.core.bags.word_list import as_words
-from mgpu_ngram.core.documents.documents import head_text, open_documents, stored_source
+from mgpu_ngram.core.documents.documents import open_documents
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
+from mgpu_ngram.core.inputs.file_sources import head_text, refuse_column, stored_source
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.ngrams.words import Words
@@ -34,7 +35,7 @@ def open_bags(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     vocabulary: Any = None,
     options: TextOptions | None = None,
-    text_column: str = "text",
+    text_column: str | None = None,
     device: str = "cpu",
     spread: Spread | None = None,
 ) -> BagCorpus:
@@ -53,9 +54,9 @@ def open_bags(
                  are picklable. None: use threads of this process, or one thread for a token_pattern, which holds the
                  GIL
 
-    Raises InputError for files that cannot be used, such as docword.NAME with a damaged header, and NAME.json with a
-    JSON array, which would be read as text; for a mix of documents and of bags; for options or a text column of bags;
-    for a text column of plain text; and for a vocabulary that has a word twice.
+    Raises InputError for files that cannot be used, such as docword.NAME with a damaged header; for a mix of
+    documents and of bags; for options or a text column of bags; for a text column of plain text; and for a
+    vocabulary that has a word twice.
     """
     files, sources, formats = _look(inputs)
     name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
@@ -63,17 +64,17 @@ def open_bags(
     if formats[0] != "documents":
         if options:
             options.refuse_for(repr(sources[0].name))
-        refuse_column(text_column, sources[0].name)
+        refuse_column_of_counts(text_column, sources[0].name)
         return _corpus_of_bags(name, sources, formats, words)
     corpus = open_documents(files, text_column)
-    refuse_column_of_text(text_column, corpus)
+    refuse_column(text_column, corpus.sources)
     options = options or TextOptions()
     threads = PARSE_THREADS if options.has_default_pattern and device == "cpu" else 1
     parts = partial(_local_parts, corpus, options, device, spread or partial(_in_threads, threads))
     return corpus_of_documents(name, parts, words, options, states=tuple(corpus.states))
 
 
-def open_texts(inputs: Sequence[str | os.PathLike[str]], text_column: str = "text") -> Corpus | None:
+def open_texts(inputs: Sequence[str | os.PathLike[str]], text_column: str | None = None) -> Corpus | None:
     """Return the corpus of files of documents, for `read_local_bags`; None for files of bags of words.
 
     Arguments and errors are those of `open_bags`.
@@ -82,21 +83,11 @@ def open_texts(inputs: Sequence[str | os.PathLike[str]], text_column: str = "tex
     return open_documents(files, text_column) if formats[0] == "documents" else None
 
 
-def refuse_column(text_column: str | None, matrix: str) -> None:
+def refuse_column_of_counts(text_column: str | None, matrix: str) -> None:
     """Raise InputError if a text column is given, because `matrix` is a file of bags of words."""
-    if text_column not in (None, "text"):
+    if text_column is not None:
         raise InputError(
             f"text_column is {text_column!r} but {matrix!r} is a matrix of counts, not text; leave text_column out"
-        )
-
-
-def refuse_column_of_text(text_column: str | None, corpus: Corpus) -> None:
-    """Raise InputError if a text column is given, but all files are plain text."""
-    files = [source for source in corpus.sources if source.size_bytes]
-    if text_column not in (None, "text") and files and not any(source.column for source in files):
-        raise InputError(
-            f"text_column is {text_column!r} but {files[0].name!r} is plain text, without columns; leave text_column "
-            "out, or give Parquet or JSON lines"
         )
 
 

@@ -17,6 +17,7 @@ from mgpu_ngram.core.counts.vocabulary import HashCollision, words_from_arrow, w
 from mgpu_ngram.core.documents.documents import JoinedTexts, TextDocuments, TokenLists, read_documents
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.utf8 import to_bytes, to_text
 from mgpu_ngram.engine.bags.local_bags import LocalBags, join_local
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.kernels.common.bag_words import bag_words
@@ -69,7 +70,7 @@ def count_tokens(token_lists: Iterable[Sequence[str]]) -> LocalBags:
 
 
 def _make_words(table: Iterable[str]) -> Words:
-    return make_words([word.encode("utf-8", "surrogatepass") for word in table])
+    return make_words(list(table))
 
 
 def _bags_of_ids(starts_D1: np.ndarray, ids_T: np.ndarray, words: Words) -> LocalBags:
@@ -110,7 +111,7 @@ def _kept(data: np.ndarray, lowercase: bool, device: str) -> Any:
     """Return the text on the device, lowercased, with spaces in place of all bytes outside words."""
     kept_B, longer = keep_words(to_device(read_only(data), device), _letters(lowercase, device))
     if longer:  # letters whose lowercase has another length
-        text = data.tobytes().decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")
+        text = to_bytes(to_text(data.tobytes()).lower())
         kept_B, _ = keep_words(to_device(np.frombuffer(text, np.uint8), device), _letters(False, device))
     return kept_B
 

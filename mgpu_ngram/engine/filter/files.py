@@ -11,20 +11,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mgpu_ngram.core.documents.documents import head_text, stored_source
 from mgpu_ngram.core.documents.json_lines import KIND, NUMBER, ODD, TEXT_END, JsonLines, join_lines, scan_json
-from mgpu_ngram.core.documents.json_records import BOM, RecordError, parse_record, with_fields
+from mgpu_ngram.core.documents.json_records import RecordError, parse_record, with_fields
 from mgpu_ngram.core.documents.new_fields import NewField, fields_of, json_fields
 from mgpu_ngram.core.documents.text_column import TextColumn, are_utf8
-from mgpu_ngram.core.documents.warc import TEXT_RECORD, WARC_MAGIC, DamagedRecord, check_wet, document_of, read_records
+from mgpu_ngram.core.documents.warc import TEXT_RECORD, DamagedRecord, check_wet, document_of, read_records
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.compress import compressing_in_threads
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
+from mgpu_ngram.core.inputs.file_sources import head_text, stored_source
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.inputs.read_text import read_blocks
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, parquet_file, parquet_source
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, json_keys, refuse_array, what_begins
+from mgpu_ngram.core.storage.file_heads import (
+    JSON_LINES,
+    WARC_MAGIC,
+    json_keys,
+    text_format,
+)
 from mgpu_ngram.core.storage.output import Sink
 
 if TYPE_CHECKING:
@@ -126,20 +131,16 @@ def _shard(name: str, location: str, text_column: str, language_column: str) -> 
     source = stored_source(name, location)
     if source.format == "parquet":
         _check_names(source, language_column)
-        return parquet_source(source, text_column)
+        return parquet_source(source, None if text_column == "text" else text_column)
     head = head_text(source)
     if head.startswith(WARC_MAGIC):
         check_wet(name, head, text_column)
         return replace(source, column=text_column, warc=True)
-    refuse_array(name, head, source.format)
-    lines = head.removeprefix(BOM).split(b"\n")
-    if head.strip() and not any(line.lstrip().startswith(b"{") for line in lines):
-        what = what_begins(head[:HEAD_BYTES]) or "text"
-        raise InputError(
-            f"{name!r} is {what}, not JSON lines; give one JSON object with the key {text_column!r} a line"
-        )
-    keys = json_keys(head.removeprefix(BOM))
-    if keys and not any(text_column in json_keys(line) for line in lines):
+    begins = (line.lstrip().startswith(b"{") for line in head.split(b"\n"))  # records, perhaps with errors
+    if text_format(name, head, source.format) != JSON_LINES and head.strip() and not any(begins):
+        raise InputError(f"{name!r} is text, not JSON lines; give one JSON object with the key {text_column!r} a line")
+    keys = json_keys(head)
+    if keys and text_column not in keys:
         raise InputError(f"{name!r} lacks the key {text_column!r}; name one with text_column: {', '.join(keys)}")
     return replace(source, column=text_column)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.inputs.corpus import open_corpus
-from mgpu_ngram.core.inputs.read_text import whole_text
+from mgpu_ngram.core.inputs.read_text import read_list
 from mgpu_ngram.core.ngrams.phrases import Phrases
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
@@ -53,7 +52,7 @@ def read_allowed(path: str, words: Words, phrases: bool = False) -> AllowedWords
 
     phrases  each line holds phrases, separated by tabs
     """
-    text = whole_text(open_corpus([path]))
+    text = read_list(path)
     text_B = np.frombuffer(text, np.uint8)
     codes_T = find_codes(text_B, find_tokens(text_B, isspace=True), words.slots_C, words.offsets_V, words.data)
     lines_T = np.cumsum(codes_T == 0)

@@ -21,7 +21,8 @@ class AdaptConfig:
     corpus: list[str]  # the new text: paths, globs, directories or fsspec URLs; one sentence per line
     estimate: dict[str, Any] = field(default_factory=dict)  # settings of stage estimate, such as prune: [0, 0, 1]; if
     # adapt wrote `earlier`, the settings that you leave out, except the format, are those of that run
-    text_column: str = "text"  # column of Parquet inputs
+    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
+    # text
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory
     name: str = "adapt"  # folder of the result, in the run's output
 

@@ -16,7 +16,8 @@ class CompareConfig:
     text: list[str]  # held-out text: paths, globs, directories or fsspec URLs; one sentence per line
     sentence_markers: bool = True  # <s> before each sentence, and a scored </s> after it
     shown: int = 10  # number of sentences to show with the largest differences in either direction
-    text_column: str = "text"  # column of Parquet inputs
+    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
+    # text
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from device, text and workers
     verify: bool = True  # check the checksums of model files
     name: str = "compare"  # folder of the result, in the run's output

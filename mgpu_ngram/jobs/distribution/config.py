@@ -29,7 +29,8 @@ class DistributionConfig:
     positions: Literal["every", "last"] = "every"  # every: a history ends before each word and at the end of each
     # line; last: a whole line is one history
     sentence_markers: bool = True  # <s> before each line, and a row for the end of each line
-    text_column: str = "text"  # column of Parquet inputs
+    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
+    # text
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from the expected output size
     verify: bool = True  # check the checksums of a model file
     name: str = "distribution"  # folder of the result, in the run's output

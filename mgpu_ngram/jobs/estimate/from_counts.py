@@ -16,7 +16,7 @@ from mgpu_ngram.core.counts.srilm_counts import SrilmCounts
 from mgpu_ngram.core.counts.tables import ShardedTable
 from mgpu_ngram.core.counts.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.corpus import open_list
 from mgpu_ngram.core.inputs.verify import counts_checksum
 from mgpu_ngram.core.ngrams.smoothing import KNESER_NEY
 from mgpu_ngram.core.ngrams.words import Words
@@ -79,7 +79,7 @@ def _is_file(path: str) -> bool:
 def describe(counts: Counts | SrilmCounts) -> list[dict[str, Any]]:
     """Return the identity of the counts, for manifests."""
     if isinstance(counts, SrilmCounts):
-        return open_corpus([counts.path]).described
+        return open_list(counts.path).described
     size_bytes, crc32 = counts_checksum(counts.manifest)
     return [{"name": str(counts.path), "size_bytes": size_bytes, "crc32": crc32}]
 

@@ -15,7 +15,7 @@ from mgpu_ngram.core.counts.counts import Counts
 from mgpu_ngram.core.counts.shards import PartLimits
 from mgpu_ngram.core.counts.srilm_counts import SrilmCounts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, open_corpus, open_list
 from mgpu_ngram.core.models.model_file import BackoffModel, check_free_file
 from mgpu_ngram.core.ngrams.smoothing import METHODS
 from mgpu_ngram.core.ngrams.words import Words
@@ -353,7 +353,7 @@ def _made_of(config: EstimateConfig, source: Corpus | Counts | SrilmCounts) -> d
 
 def _described(path: str | None) -> list[Any]:
     """Return the description of a file of words; [] without one."""
-    return [] if path is None else open_corpus([path]).described
+    return [] if path is None else open_list(path).described
 
 
 def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:

@@ -24,7 +24,8 @@ class LdaConfig:
     # lines, Parquet; paths, globs, directories or fsspec URLs
     vocabulary: str | None = None  # file with the words of the columns of a matrix, one a line; not needed for
     # documents
-    text_column: str = "text"  # column of Parquet files, or key of JSON lines, with a text or a list of tokens
+    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
+    # text
     lowercase: bool = True  # change the text to lower case first
     token_pattern: str | None = None  # regular expression of a token; auto: words of two letters or digits and more
     stop_words: str | None = None  # words to leave out: english, or a file with a word a line

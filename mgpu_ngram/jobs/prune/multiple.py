@@ -12,7 +12,7 @@ from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.corpus import open_list
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.ngrams.trie import Trie
@@ -94,7 +94,7 @@ def run(config: PruneConfig, context: RunContext, made_of: dict[str, Any], kind:
     """
     executor, progress, start = limited_to(context.executor, context.memory), context.progress, time.perf_counter()
     config = replace(config, model=absolute(config.model), vocabulary=absolute(str(config.vocabulary)))
-    text = json.dumps(open_corpus([str(config.vocabulary)]).states)
+    text = json.dumps(open_list(str(config.vocabulary)).states)
     source = _Source(config, identify(config.model), text, executor.device, executor.threads)
     seconds: list[dict[str, float]] = []
     ngrams = size_bytes = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.counts.counts import read_counts
-from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.corpus import open_list
 from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard
@@ -60,7 +60,7 @@ def _made_of(config: PruneConfig) -> dict[str, Any]:
     options = {name: value for name, value in asdict(config).items() if name not in ("model", "name")}
     made_of = {"model": {"path": config.model, "identity": identify(config.model)}, "options": options}
     if config.vocabulary is not None:
-        return made_of | {"inputs": open_corpus([config.vocabulary]).described}
+        return made_of | {"inputs": open_list(config.vocabulary).described}
     return made_of | ({"inputs": [describe(read_counts(config.counts))]} if config.counts is not None else {})
 
 

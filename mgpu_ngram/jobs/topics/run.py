@@ -11,9 +11,9 @@ from typing import Any
 
 from mgpu_ngram.core.bags.topic_model import TopicModel, find_topic_model, identify_topic_model, load_topic_model
 from mgpu_ngram.core.documents.columns import check_column, check_column_of
-from mgpu_ngram.core.documents.documents import stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Corpus
+from mgpu_ngram.core.inputs.file_sources import refuse_column, stored_source
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
@@ -23,8 +23,7 @@ from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags.open_bags import (
     open_bags,
     open_texts,
-    refuse_column,
-    refuse_column_of_text,
+    refuse_column_of_counts,
     states_of_inputs,
 )
 from mgpu_ngram.engine.topics.distances import nearest_of
@@ -126,12 +125,12 @@ def open_inputs(config: TopicsConfig) -> Corpus | None:
             for name, location in find_files(config.documents):
                 check_column_of(stored_source(name, location), grouping)
         return None
-    column = config.text_column or _settings(config).get("text_column") or "text"
-    corpus = open_texts(config.documents, str(column))
+    column = config.text_column or _settings(config).get("text_column")
+    corpus = open_texts(config.documents, column)
     if corpus is None:
-        refuse_column(config.text_column, config.documents[0])
+        refuse_column_of_counts(config.text_column, config.documents[0])
     else:
-        refuse_column_of_text(config.text_column, corpus)
+        refuse_column(config.text_column, corpus.sources)
     if corpus is None and grouping:
         raise InputError(
             f"{config.documents[0]!r} is a matrix, which has no column {grouping!r}; give documents as text"

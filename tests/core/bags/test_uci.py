@@ -16,7 +16,7 @@ from mgpu_ngram.core.bags.bags import join_bags, make_bags
 from mgpu_ngram.core.bags.uci import is_uci, read_uci, read_uci_header
 from mgpu_ngram.core.bags.word_list import read_word_list
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.sources import file_source
+from mgpu_ngram.core.inputs.file_sources import file_source
 from mgpu_ngram.engine.bags.bag_corpus import regroup
 
 SMALL = b"4\n5\n4\n1 2 1\n1 5 70000\n3 1 2\n3 4 1\n"

@@ -41,7 +41,7 @@ def test_a_relative_path_is_reopened_from_any_folder(tree, monkeypatch):
 
 
 def test_an_output_folder_is_no_folder_of_text(tree):
-    """Its manifest would be read as text; a manifest of another program is text, and so is a file that is named."""
+    """Its manifest would be read as text; that of another program is read, and so is a named file."""
     write_manifest(tree / "sub", {}, "mgpu_ngram counts")
     for folder in tree, tree / "sub", f"file://{tree}":
         with pytest.raises(
@@ -49,7 +49,7 @@ def test_an_output_folder_is_no_folder_of_text(tree):
         ):
             open_corpus(folder)
     assert names(open_corpus(f"{tree}/sub/*.txt"), tree) == ["sub/c.txt"]
-    (tree / "sub" / "manifest.json").write_text('{\n"format": "of others"}\n')
+    (tree / "sub" / "manifest.json").write_text('{"text": "of others"}\n')
     assert "sub/manifest.json" in names(open_corpus(tree), tree)
     (tree / ".made").mkdir(exist_ok=True)
     write_manifest(tree / ".made", {}, "mgpu_ngram counts")

@@ -1,16 +1,20 @@
 """The format of a file by its first bytes, and the error for a file without text that is given as text."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import zipfile
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import zstandard
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.inputs.file_sources import file_source
 from mgpu_ngram.core.inputs.read_text import read_blocks
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, compression, what_begins
 
@@ -95,25 +99,92 @@ def test_text_is_accepted(tmp_path, head):
     assert open_corpus(tmp_path / "text").size_bytes == len(head)
 
 
-@pytest.mark.parametrize(
-    ("head", "column", "key"),
-    [
-        (LINE, "text", "text"),
-        (LINE, "id", "id"),
-        (LINE, "body", "KEY"),
-        (LONG_LINE, "body", "body"),
-        (b"\xef\xbb\xbf" + LINE, "text", "text"),
-    ],
-)
-def test_json_lines_are_refused(tmp_path, head, column, key):
-    path = tmp_path / "docs 1.jsonl"
-    path.write_bytes(head)
-    with pytest.raises(InputError) as error:
-        open_corpus(path, text_column=column)
-    assert str(error.value) == (
-        f"{str(path)!r} holds JSON lines, which are not read; give the text in them as a column of a Parquet file, or "
-        f"as lines: jq -r .{key} '{path}' > text.txt"
-    )
+JSON = {  # by the first bytes alone
+    "an object": LINE,
+    "a long object": LONG_LINE,
+    "a mark": b"\xef\xbb\xbf" + LINE,
+    "a mark and a blank line": b"\xef\xbb\xbf\r\n" + LINE,
+    "blank lines": b"\n \t\r\n" + LINE,
+    "indented": b"  " + LINE,
+    "an empty object": b"{}\n" + LINE,
+    "cut at its end": b'{"text": "of the\n' + LINE,
+    "cut at its start": b'the value"}\n' + LINE,
+    "cut alone": b'{"text": "of the',
+    "commas": b'{"text": "of the"},\n{"text": "in the"},\n',
+    "two on a line": LINE.strip() + LINE,
+    "a comment": b"# made by hand\n" + LINE + LINE,
+}
+NO_LINES = {
+    "array": (b'[{"text": "a"}, {"text": "b"}]', "holds a JSON array, .*: jq -c '.\\[\\]' /"),
+    "array on lines": (b'[\n  {\n    "text": "a"\n  }\n]\n', "holds a JSON array"),
+    "array of texts": (b'["of the", "in the"]\n', "holds a JSON array"),
+    "table": (b'[["id", "text"], ["1", "of the"]]', "holds a JSON array"),
+    "pretty": (b'{\n  "text": "a"\n}\n', "holds one JSON object on several lines, .*: jq -c . /"),
+    "pretty with a mark": (b'\xef\xbb\xbf{\n\t"text": "a"}', "holds one JSON object on several lines"),
+    "pretty from its first line": (b'{"id": 1,\n "text": "a"}\n', "holds one JSON object on several lines"),
+    "nested": (b'{"docs": [\n{"text": "a"},\n{"text": "b"}]}', "holds one JSON object on several lines"),
+    "Matrix Market": (b"%%MatrixMarket matrix coordinate integer general\n1 1 1\n1 1 3\n", "is a Matrix Market file"),
+    "matrix market": (b"%%matrixmarket matrix array real general\n1 1\n3\n", "is a Matrix Market file"),
+    "crawl": (b"WARC/1.0\r\nWARC-Type: warcinfo\r\n", "is a WARC file, not text; mgpu-ngram filter reads"),
+}
+PROSE = {
+    "verse": b'[Verse 1]\n"La la"\n[Chorus]\n',
+    "speech": b'["Hello," she said.]\n',
+    "a set": b'{"a", "b"} is a set\n',
+    "an example": b'An example:\n{"text": "a"}\nis a line of JSON.\nThe end.\n',
+    "code": b'{"a": b},\nx = 1\ny = 2\n',
+    "commas": b"id, name, text\nof, the, value\n",
+    "tabs": b"id\ttext\n1\tof the\n",
+    "quotes": b'"of the"\n"in the"\n',
+    "percent": b"%% MatrixMarket is a format\n",
+}
+
+
+@pytest.mark.parametrize("head", JSON.values(), ids=JSON)
+def test_json_lines_are_found(tmp_path, head):
+    for name, stored in {"docs": head, "docs.json": head, "docs.gz": gzip.compress(head)}.items():
+        (tmp_path / name).write_bytes(stored)
+        assert open_corpus(tmp_path / name).sources[0].json_key == "text"
+        assert open_corpus(tmp_path / name, "byte").sources[0].json_key == ""
+
+
+@pytest.mark.parametrize(("head", "message"), NO_LINES.values(), ids=NO_LINES)
+def test_other_files_of_text_are_refused(tmp_path, head, message):
+    for name, stored in {"docs": head, "docs.json.gz": gzip.compress(head)}.items():
+        (tmp_path / name).write_bytes(stored)
+        with pytest.raises(InputError, match=message if name == "docs" else message.partition(":")[0]):
+            open_corpus(tmp_path / name)
+
+
+@pytest.mark.parametrize("head", PROSE.values(), ids=PROSE)
+def test_prose_is_text(tmp_path, head):
+    (tmp_path / "prose").write_bytes(head)
+    assert open_corpus(tmp_path / "prose").sources[0].json_key == ""
+    for name, said in {"a.json": "JSON", "a.NDJSON": "JSON", "a.jsonl": "JSON", "a.csv": "CSV", "a.tsv": "TSV"}.items():
+        (tmp_path / name).write_bytes(head)
+        with pytest.raises(InputError, match=f"{said}.*(rename|jq)"):
+            open_corpus(tmp_path / name)
+        (tmp_path / f"{name}.xz").write_bytes(lzma.compress(head))
+        with pytest.raises(InputError, match=said):
+            open_corpus(tmp_path / f"{name}.xz")
+
+
+def test_ways_out_of_compressed_files(tmp_path):
+    ways = {
+        "a.json.zst": (zstandard.compress(b"[{}]"), "zstd -dc a.json.zst | jq -c '.[]' > documents.jsonl"),
+        "a b.gz": (gzip.compress(b'{\n"a": 1}'), "gzip -dc 'a b.gz' | jq -c . > documents.jsonl"),
+        "a.bz2": (bz2.compress("a\nb".encode("utf-16")), "bzip2 -dc a.bz2 | iconv -f UTF-16 -t UTF-8 -"),
+        "a.gz": (
+            gzip.compress(gzip.compress(b"a b\n")),
+            "gzip data inside gzip data; unpack it once: gzip -dc a",
+        ),
+        "a.xz": (lzma.compress(zstandard.compress(b"a b\n")), "zstd data inside xz data; unpack it once: xz -dc"),
+    }
+    for name, (stored, way_out) in ways.items():
+        (tmp_path / name).write_bytes(stored)
+        with pytest.raises(InputError) as error:
+            file_source(name, str(tmp_path / name), "word", 1, None)
+        assert way_out in str(error.value)
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16", "UTF-32"])
@@ -159,18 +230,14 @@ def test_numbers_are_no_wide_text(dtype):
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (LINE, "holds JSON lines"),
         (BINARY["an ARPA file"], "is an ARPA file, not text"),
-        (gzip.compress(b"a\n"), "is gzip data"),
+        (gzip.compress(b"a\n"), "holds gzip data inside gzip data"),
     ],
 )
-def test_compressed_files_are_refused_when_they_are_read(tmp_path, head, message):
+def test_compressed_files_are_refused(tmp_path, head, message):
     path = tmp_path / "packed.gz"
     path.write_bytes(gzip.compress(head))
-    for unit in "word", "byte":
-        [chunk] = open_corpus(path, unit=unit).chunks(1 << 20)
-        if unit == "word":
-            with pytest.raises(InputError, match=f"packed.gz' {message}"):
-                list(read_blocks(chunk, unit, 1 << 20))
-        else:
-            assert b"".join(block.data.tobytes() for block in read_blocks(chunk, unit, 1 << 20)) == head
+    with pytest.raises(InputError, match=f"packed.gz' {message}"):
+        open_corpus(path)
+    [chunk] = open_corpus(path, unit="byte").chunks(1 << 20)
+    assert b"".join(block.data.tobytes() for block in read_blocks(chunk, "byte", 1 << 20)) == head

@@ -1,0 +1,104 @@
+"""Open a file as a source: what it holds, by its first bytes and its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.inputs.byte_ranges import reader
+from mgpu_ngram.core.inputs.decompress import decompressed
+from mgpu_ngram.core.inputs.sources import Source, import_zstandard, odd_size, parquet_source, stored_head
+from mgpu_ngram.core.storage.file_heads import (
+    HEAD_BYTES,
+    JSON_LINES,
+    PARQUET,
+    WARC_MAGIC,
+    compression,
+    json_keys,
+    refuse_as_text,
+    text_format,
+)
+
+
+def stored_source(name: str, location: str) -> Source:
+    """Return the source of a file as stored: its size and its format, without checking the contents."""
+    head, size_bytes = stored_head(name, location)
+    format = "parquet" if head.startswith(PARQUET) else compression(head) or "plain"
+    if format == "zstd":
+        import_zstandard(name)
+    return Source(name, format, size_bytes, location)
+
+
+def head_text(source: Source) -> bytes:
+    """Return the first bytes of a file, decompressed: HEAD_BYTES or more unless the file is shorter.
+
+    Raises InputError for damaged data; but of a WARC file, returns the bytes before the damage, which `read_records`
+    skips.
+    """
+    found = b""
+    with reader(source) as read:
+        if source.format == "plain":
+            head = np.empty(min(HEAD_BYTES, source.size_bytes), np.uint8)
+            read(0, head)
+            return head.tobytes()
+        try:
+            for text in decompressed(source, read, None):
+                found += text.tobytes()
+                if len(found) >= HEAD_BYTES:
+                    break
+        except InputError:
+            if not found.startswith(WARC_MAGIC):
+                raise
+    return found
+
+
+def json_key(source: Source, text_column: str | None) -> str:
+    """Return the key of the texts of a source, "" for lines of text.
+
+    Raises InputError if the source holds neither text nor JSON lines, and for JSON lines without the key.
+    """
+    head, key = head_text(source), text_column or "text"
+    if text_format(source.name, head, source.format) != JSON_LINES:
+        return ""
+    keys = json_keys(head)
+    if keys and key not in keys:
+        raise InputError(f"{source.name!r} lacks the key {key!r}; name one with text_column: {', '.join(keys)}")
+    return key
+
+
+def file_source(name: str, location: str, unit: str, itemsize: int, text_column: str | None) -> Source:
+    """Return the source of a file: its size, and its format by its first bytes.
+
+    name, location  the user's name of the file; its absolute path or URL
+    unit            "word": the file must hold lines of text, JSON lines or a column of text; "list": lines; "byte": any
+                    bytes; "id": token ids of itemsize bytes
+    text_column     column of Parquet files, or key of JSON lines; None: "text", or the only column of text
+
+    Raises InputError for a file that cannot be read or has another format.
+    """
+    source = replace(stored_source(name, location), itemsize=itemsize)
+    if source.format == "parquet":
+        if unit == "id":
+            raise InputError(f"{name!r} is a Parquet file; token ids are read from raw binary files: export the column")
+        return parquet_source(source, text_column)
+    if unit == "list":
+        refuse_as_text(name, head_text(source))
+        return source
+    if unit == "word":
+        return replace(source, json_key=json_key(source, text_column))
+    if source.format == "plain" and source.size_bytes % itemsize:
+        raise InputError(odd_size(name, source.size_bytes, itemsize))
+    return source
+
+
+def refuse_column(text_column: str | None, sources: Iterable[Source]) -> None:
+    """Raise InputError if a text column is given, but all files are plain text."""
+    files = [source for source in sources if source.location and source.size_bytes]
+    if text_column is not None and files and not any(source.column or source.json_key for source in files):
+        raise InputError(
+            f"text_column is {text_column!r} but {files[0].name!r} is plain text, without columns; leave text_column "
+            "out, or give Parquet or JSON lines"
+        )

@@ -1,0 +1,78 @@
+"""Read the values of one key of JSON lines."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.storage.file_heads import BOM
+from mgpu_ngram.core.utf8 import to_bytes
+
+
+def json_column(lines: bytes, key: str, place: Callable[[int], str], lists: bool = False) -> Any:
+    """Return the values of a key of JSON lines, an Arrow array of texts, or of lists of them; a null has no value.
+
+    lines  each ends with a newline; blank lines are skipped
+    place  place(offset) is the place of a byte of `lines` for messages
+    lists  values may be lists of texts, all of them
+
+    Bytes that are not UTF-8 stay as they are. Raises InputError for a line that is no object with this key.
+    """
+    import pyarrow as pa
+    from pyarrow import json as pj
+
+    kind = pa.list_(pa.string()) if lists and _begins_with_list(lines, key) else pa.string()
+    parse = pj.ParseOptions(pa.schema([(key, kind)]), unexpected_field_behavior="ignore")
+    try:
+        read = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+        values = pj.read_json(pa.BufferReader(lines), read, parse).column(0).combine_chunks()
+        if not values.null_count and len(values) == lines.count(b"\n"):
+            return values
+    except pa.ArrowException:
+        pass  # json.loads finds the line that is wrong
+    plain = list(_plain_json(lines, key, place, lists))
+    is_list = any(isinstance(value, list) for value in plain)
+    return pa.array(plain, pa.list_(pa.binary()) if is_list else pa.binary())
+
+
+def load_line(line: bytes, errors: str = "surrogateescape") -> Any:
+    """Return the JSON value on a line; bytes that are not UTF-8 are decoded as `errors` says.
+
+    Raises ValueError or RecursionError for a line that is no JSON.
+    """
+    return json.loads(line.removeprefix(BOM).decode("utf-8", errors))
+
+
+def _begins_with_list(lines: bytes, key: str) -> bool:
+    first = next((line for line in lines.split(b"\n", 64) if line.strip()), b"{}")
+    try:
+        return isinstance(load_line(first).get(key), list)
+    except (ValueError, RecursionError, AttributeError):
+        return False
+
+
+def _plain_json(lines: bytes, key: str, place: Callable[[int], str], lists: bool) -> Iterator[Any]:
+    """Yield the value of each line. Raises InputError for the first that is neither a text nor a list of tokens."""
+    kinds, offset = set(), 0
+    wanted = "give a text, or a list of str, on every line" if lists else "give a text on every line"
+    for line in lines.split(b"\n")[:-1]:
+        at, offset = offset, offset + len(line) + 1
+        if not line.strip():
+            continue
+        try:
+            found = load_line(line)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", "nested too deep")
+            raise InputError(f"{place(at)} is not a JSON object: {reason}; correct the line, or leave it out") from None
+        if not isinstance(found, dict) or key not in found:
+            what = f"lacks the key {key!r}" if isinstance(found, dict) else f"is {type(found).__name__}, not an object"
+            raise InputError(f"{place(at)} {what}; give each line an object with this key, null for an empty document")
+        value = found[key]
+        kinds |= {type(value)} - {type(None)}
+        tokens = value if isinstance(value, list) and lists else [value if value is not None else ""]
+        if len(kinds) > 1 or not all(isinstance(token, str) for token in tokens):
+            raise InputError(f"{place(at)} has {reprlib.repr(value)} in {key!r}; {wanted}")
+        yield [to_bytes(token) for token in tokens] if isinstance(value, list) else value and to_bytes(value)
