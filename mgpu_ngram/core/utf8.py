@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+
+BOM = codecs.BOM_UTF8  # the byte order mark, which some editors write at the start of a file
+
+
+def without_mark(data: bytes) -> bytes:
+    """Return the bytes of a file of text without a byte order mark."""
+    return data.removeprefix(BOM)
+
 
 def to_text(data: bytes) -> str:
     """Return bytes as str; `to_bytes` returns the same bytes again."""

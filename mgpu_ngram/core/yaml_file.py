@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.utf8 import without_mark
 
 
 def read_yaml(path: str | Path, holds: str) -> dict[Any, Any]:
@@ -29,7 +30,7 @@ def parse_yaml(data: bytes, name: str | Path, holds: str) -> dict[Any, Any]:
     import yaml
 
     try:
-        document = yaml.load(data.decode(), _loader())
+        document = yaml.load(without_mark(data).decode(), _loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""

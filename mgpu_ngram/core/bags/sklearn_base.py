@@ -87,7 +87,7 @@ def check_columns(estimator: Any, X: Any, reset: bool) -> None:
     """
     rows, columns = X.shape
     for number, what, least in ((rows, "sample(s)", int(reset)), (columns, "feature(s)", 1)):
-        if number < least:
+        if isinstance(number, (int, float)) and number < least:  # the rows of a Dask table are not known
             raise InputError(
                 f"Found array with {number} {what} (shape=({rows}, {columns})) while a minimum of 1 is required by "
                 f"{type(estimator).__name__}"

@@ -71,6 +71,10 @@ class TextOptions:
             if value != getattr(defaults, name):
                 raise InputError(f"{name} is set but {matrix} is a matrix of counts, not text; leave {name} out")
 
+    def tokens_of(self, text: str) -> list[str]:
+        """Return the tokens of a text."""
+        return re.findall(self.token_pattern, text.lower() if self.lowercase else text)
+
     @property
     def has_default_pattern(self) -> bool:
         """Return whether token_pattern is the default, for which there are kernels."""

@@ -133,7 +133,7 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
     cut-offs. A language that lacks a cut-off is left out.
     """
     try:
-        rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
+        rows = list(csv.reader(Path(path).read_text("utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "it is not CSV in UTF-8"
         raise InputError(

@@ -15,11 +15,11 @@ from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.inputs.file_sources import json_key, stored_source
 from mgpu_ngram.core.inputs.in_memory import arrow_lines, is_text
 from mgpu_ngram.core.inputs.json_column import json_column
-from mgpu_ngram.core.inputs.read_text import read_blocks
+from mgpu_ngram.core.inputs.read_text import TextBlock, read_blocks
 from mgpu_ngram.core.inputs.sources import Source, parquet_file, parquet_source
 from mgpu_ngram.core.inputs.streams import place_in
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.utf8 import to_text
+from mgpu_ngram.core.utf8 import BOM, to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,14 +83,20 @@ def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> 
             yield from _read_parquet(piece, block_bytes, as_strings)
             continue
         for block in read_blocks(Chunk(chunk.index, (piece,), piece.size_bytes), "word", block_bytes):
+            data = _without_mark(block)
             if piece.source.column:
                 place = partial(_place, piece.source, int(block.offsets_S[0]))
                 values = json_column(block.data.tobytes(), piece.source.column, place, lists=True)
                 yield _from_arrow(values, piece.source.name, as_strings)
             elif as_strings:
-                yield to_text(block.data.tobytes()).split("\n")[:-1]
+                yield to_text(data.tobytes()).split("\n")[:-1]
             else:
-                yield JoinedTexts(block.data)
+                yield JoinedTexts(data)
+
+
+def _without_mark(block: TextBlock) -> np.ndarray:
+    is_first = block.offsets_S[0] == 0 and block.data[: len(BOM)].tobytes() == BOM
+    return block.data[len(BOM) :] if is_first else block.data
 
 
 def _place(source: Source, start: int, offset: int) -> str:

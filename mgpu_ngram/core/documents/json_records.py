@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-BOM = b"\xef\xbb\xbf"
+from mgpu_ngram.core.utf8 import without_mark
 
 
 class RecordError(ValueError):
@@ -23,7 +23,7 @@ def parse_record(line: bytes, key: str) -> tuple[dict[str, Any], str]:
 
     Raises RecordError for a line that is not a JSON object in UTF-8, or whose text is missing or not a string.
     """
-    line = line.removeprefix(BOM)
+    line = without_mark(line)
     try:
         found = json.loads(line.decode())
     except UnicodeDecodeError as error:

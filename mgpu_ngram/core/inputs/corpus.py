@@ -192,6 +192,8 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     if isinstance(inputs, (list, tuple)) and {str, bytes} <= set(map(type, inputs)):
         raise InputError("the corpus mixes str (paths) and bytes (lines); give paths alone, or ng.Lines([...])")
     lines = inputs.lines if isinstance(inputs, Lines) else inputs
+    if hasattr(lines, "to_delayed") and getattr(lines, "ndim", 1) == 1:  # a Dask bag, series or array
+        lines = (line for block in np.ravel(lines.to_delayed()) for line in block.compute())
     if isinstance(lines, Mapping) or hasattr(lines, "columns"):  # iterating them gives names, not lines
         kind = type(lines).__name__
         raise InputError(
@@ -202,7 +204,7 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     return Corpus((Source(name, "memory", len(data), itemsize=itemsize, data=data),), unit)
 
 
-def open_list(path: str | os.PathLike) -> Corpus:
+def open_list(path: str | os.PathLike[str]) -> Corpus:
     """Return the corpus of a list, such as a vocabulary: a file of lines that is not running text, by any name.
 
     `read_text.read_list` reads it. Raises InputError as `open_corpus`.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.storage.file_heads import BOM
-from mgpu_ngram.core.utf8 import to_bytes
+from mgpu_ngram.core.storage.file_heads import is_utf8
+from mgpu_ngram.core.utf8 import to_bytes, without_mark
 
 
 def json_column(lines: bytes, key: str, place: Callable[[int], str], lists: bool = False) -> Any:
@@ -43,7 +43,7 @@ def load_line(line: bytes, errors: str = "surrogateescape") -> Any:
 
     Raises ValueError or RecursionError for a line that is no JSON.
     """
-    return json.loads(line.removeprefix(BOM).decode("utf-8", errors))
+    return json.loads(without_mark(line).decode("utf-8", errors))
 
 
 def _begins_with_list(lines: bytes, key: str) -> bool:
@@ -75,4 +75,9 @@ def _plain_json(lines: bytes, key: str, place: Callable[[int], str], lists: bool
         tokens = value if isinstance(value, list) and lists else [value if value is not None else ""]
         if len(kinds) > 1 or not all(isinstance(token, str) for token in tokens):
             raise InputError(f"{place(at)} has {reprlib.repr(value)} in {key!r}; {wanted}")
-        yield [to_bytes(token) for token in tokens] if isinstance(value, list) else value and to_bytes(value)
+        encode = to_bytes if not is_utf8(line) else _with_halves  # of surrogate pairs, from escapes
+        yield [encode(token) for token in tokens] if isinstance(value, list) else value and encode(value)
+
+
+def _with_halves(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

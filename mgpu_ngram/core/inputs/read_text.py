@@ -17,7 +17,7 @@ from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece, open_list
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, odd_size
 from mgpu_ngram.core.inputs.streams import UNKNOWN_END, ArrayStream, Range, open_streams
 from mgpu_ngram.core.storage.crc import PartCrc
-from mgpu_ngram.core.storage.file_heads import BOM
+from mgpu_ngram.core.utf8 import without_mark
 from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -98,12 +98,12 @@ def read_blocks(
     yield from filler.flush()
 
 
-def read_list(path: str | os.PathLike) -> bytes:
+def read_list(path: str | os.PathLike[str]) -> bytes:
     """Return the text of a list, such as a vocabulary, without a byte order mark; each line ends with a newline.
 
     Raises InputError for a file that cannot be read or holds no lines.
     """
-    return whole_text(open_list(path)).removeprefix(BOM)
+    return without_mark(whole_text(open_list(path)))
 
 
 @dataclass

@@ -9,17 +9,20 @@ from typing import IO
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.files import filesystem, find_files, remote_errors, unreadable
+from mgpu_ngram.core.utf8 import without_mark
 
 MAX_UNPACKED_BYTES = 1 << 30  # bytes of an unpacked file
 
 
 def read_unpacked(path: str, what: str) -> tuple[str, bytes]:
-    """Return (name, bytes) of a file, unpacked if it is gzipped. Errors call the file `what`."""
+    """Return (name, bytes) of a file, unpacked if it is gzipped, without a byte order mark. Errors call the file
+    `what`.
+    """
     name, _ = _found(path)
     with _opened(path) as file:
         data = file.read()
     if data[:2] != b"\x1f\x8b":
-        return name, data
+        return name, without_mark(data)
     decoder = zlib.decompressobj(wbits=31)
     try:
         text = decoder.decompress(data, MAX_UNPACKED_BYTES)
@@ -27,7 +30,7 @@ def read_unpacked(path: str, what: str) -> tuple[str, bytes]:
         raise InputError(f"{what} {name!r} is damaged gzip data ({error}); compress it again") from None
     if not decoder.eof:
         raise InputError(f"{what} {name!r} is truncated gzip data or unpacks to over 1 GiB; compress it again")
-    return name, text
+    return name, without_mark(text)
 
 
 def read_lines(path: str, what: str) -> tuple[str, list[str]]:

@@ -16,6 +16,7 @@ from mgpu_ngram.core.inputs.file_sources import file_source
 from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.models import arpa_lines as lines
 from mgpu_ngram.core.storage.file_heads import COUNT_LINE, HEAD_BYTES, refuse_as_arpa
+from mgpu_ngram.core.utf8 import BOM
 from mgpu_ngram.kernels.compile import read_only
 
 STRIP_BYTES = 1 << 20  # bytes of lines that a thread parses at once
@@ -35,7 +36,8 @@ class ArpaText:
     """The text of a file, with messages about its lines."""
 
     def __init__(self, name: str, data: np.ndarray):
-        self.name, self.data = name, read_only(data)
+        has_mark = data[: len(BOM)].tobytes() == BOM
+        self.name, self.data = name, read_only(data[len(BOM) :] if has_mark else data)
         self.whole_bytes = lines.whole_lines(self.data)
 
     def read_counts(self) -> tuple[list[int], int]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.utf8 import to_bytes
 from mgpu_ngram.kernels.common.ascii import SPACE
 from mgpu_ngram.kernels.common.murmur import index_hashes
 from mgpu_ngram.kernels.common.word_table import find_word, index_words
@@ -82,10 +83,7 @@ class Words:
         """Return the id of `word`, 0 if it is unknown. Raises InputError unless it is str or bytes."""
         if not isinstance(word, (str, bytes)):
             raise InputError(f"word is {word!r} but must be str or bytes")
-        try:
-            symbol = np.frombuffer(_bytes(word), np.uint8)
-        except UnicodeEncodeError:  # half of a surrogate pair, which no word contains
-            return 0
+        symbol = np.frombuffer(_bytes(word), np.uint8)
         return int(find_word(symbol, 0, len(symbol), *self.table))
 
     def ids(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
@@ -201,7 +199,7 @@ def line_of(text: str | bytes, name: str) -> bytes:
 
 
 def _bytes(word: str | bytes) -> bytes:
-    return word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word
+    return to_bytes(word) if isinstance(word, str) else word
 
 
 @njit(nogil=True, cache=True)

@@ -86,7 +86,7 @@ def vocabularies_beside(path: str) -> list[str]:
 def _options_beside(path: str) -> dict[str, Any]:
     """Return the options that Nematus writes in PATH.json; {} for no such file."""
     try:
-        with open(f"{path}.json", encoding="utf-8") as file:
+        with open(f"{path}.json", encoding="utf-8-sig") as file:
             options = json.load(file)
     except (OSError, ValueError):
         return {}

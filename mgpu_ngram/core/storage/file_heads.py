@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.storage.model_layout import FORMAT
+from mgpu_ngram.core.utf8 import without_mark
 
 HEAD_BYTES = 1 << 16  # a head: enough for every magic number, and for several lines of most JSON lines
 MAX_HEADER_BYTES = 100_000_000  # bytes of the header of a safetensors file: the format's limit
@@ -31,7 +32,6 @@ COMPRESSION = {
 }
 UNPACK = {"gzip": "gzip -dc", "bz2": "bzip2 -dc", "xz": "xz -dc", "zstd": "zstd -dc"}  # to standard output
 PARQUET = b"PAR1"
-BOM = codecs.BOM_UTF8
 WARC_MAGIC = b"WARC/"
 BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # a block follows the four bytes of a bz2 header, or its end
 UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that of UTF-16
@@ -129,7 +129,8 @@ def what_begins(head: bytes) -> str:
         return f"{encoding} text"
     if head[:14].lower() == b"%%matrixmarket":
         return MATRIX_MARKET
-    first = next((line for line in head.splitlines() if line.strip() and not line.startswith(b"#")), b"")
+    filled = (line for line in without_mark(head).splitlines() if line.strip())
+    first = next((line for line in filled if not line.startswith(b"#")), b"")
     if first.rstrip() == b"\\data\\":
         return ARPA
     if first.startswith(b"iARPA"):
@@ -149,7 +150,7 @@ def text_format(name: str, head: bytes, format: str = "plain") -> str:
     what, json_name = what_begins(head), JSON_NAME.search(name)
     if what == JSON_LINES:
         return JSON_LINES
-    text = head.removeprefix(BOM).lstrip()
+    text = without_mark(head).lstrip()
     if json_name and text and not what:
         if set(text.split()) == {b"{}"}:
             return JSON_LINES
@@ -292,7 +293,7 @@ def _is_json(text: bytes) -> bool:
 
 def _object_of(line: bytes) -> dict[str, Any]:
     """Return the JSON object on a line; an empty one for other lines."""
-    line = line.removeprefix(BOM).strip()
+    line = without_mark(line).strip()
     if not line.startswith(b"{"):
         return {}
     try:
@@ -307,7 +308,7 @@ def _json_kind(head: bytes) -> str:
 
     Prose may begin with a bracket and may quote JSON. So only clear structure counts: objects with keys on most lines.
     """
-    text = head.removeprefix(BOM).lstrip()
+    text = without_mark(head).lstrip()
     if b'"' not in text or (b"{" not in text and b"[" not in text):
         return ""
     is_cut = len(head) >= HEAD_BYTES
@@ -318,7 +319,7 @@ def _json_kind(head: bytes) -> str:
             return JSON_ARRAY
     if (_OBJECT_ON_LINES.match(text) or _OPEN_OBJECT.match(text)) and not _is_json(first):
         return JSON_DOCUMENT
-    lines = [line.removeprefix(BOM).strip() for line in text.split(b"\n")]
+    lines = [without_mark(line).strip() for line in text.split(b"\n")]
     last = lines.pop() if is_cut and len(lines) > 1 else b""  # it may be cut
     lines = [line for line in lines if line and line != b"{}"]
     lines = lines or [last]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.bags.bags import Bags, check_vocabulary, join_bags
 from mgpu_ngram.core.bags.text_options import TextOptions
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.documents.text_column import shown as shown_word
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.bags.local_bags import LocalBags, Terms, WordIndex, choose_words, merge_terms
 
 KEEP_BYTES = 1 << 30  # bags of words that are kept from the pass that finds the vocabulary; more are made again
 BLOCK_TOKENS = 1 << 24
+WORDS_WAY_OUT = "write words as lowercase and token_pattern leave them, one a line"
 MERGED_TERMS = 16  # vocabularies of parts that are merged at once
 
 Parts = Callable[[], Iterator[Any]]  # returns a new iterator over Bags, or over LocalBags
@@ -30,6 +32,7 @@ class BagCorpus:
     words      the V words of the vocabulary; None if only ids are known. Raises InputError if there are not V words
     ignored    words of the vocabulary whose tokens in `LocalBags` are dropped
     states     files as checkpoints describe them (`Corpus.states`); none for values in memory
+    check      called once, before documents that are texts are numbered
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class BagCorpus:
         words: Words | None,
         ignored: frozenset[str] = frozenset(),
         states: tuple[dict[str, Any], ...] = (),
+        check: Callable[[], None] = lambda: None,
     ):
+        self._check, self._is_checked = check, False
         self.name, self.num_words, self.words, self.states = name, num_words, words, states
         self._parts, self._ignored = parts, ignored
         if words is not None:
@@ -68,6 +73,9 @@ class BagCorpus:
 
     def _numbered(self, part: Bags | LocalBags) -> Bags:
         if isinstance(part, LocalBags):
+            if part.is_text and not self._is_checked:
+                self._is_checked = True
+                self._check()
             return part.in_vocabulary(self._index)
         if part.num_words != self.num_words:
             sizes = f"parts of {self.num_words:,} and of {part.num_words:,} words"
@@ -82,13 +90,16 @@ def corpus_of_documents(
     options: TextOptions,
     repeatable: bool = True,
     states: tuple[dict[str, Any], ...] = (),
+    is_new: bool = True,
 ) -> BagCorpus:
     """Return the corpus of parts that are `LocalBags`.
 
     words       the vocabulary; stop words keep their ids but get no tokens. None: the options choose it, and
                 all parts are read now. Up to KEEP_BYTES of bags are kept; others are made again on demand
     repeatable  whether `parts` can be called twice; else all bags are kept
+    is_new      whether given words come from a user, and not from a model, so that words without a use are told
     """
+    is_given = words is not None and is_new
     kept: list[LocalBags] | None = [] if words is None or not repeatable else None
     levels: list[list[Terms]] = []
     size_bytes = 0
@@ -105,7 +116,24 @@ def corpus_of_documents(
             raise InputError(f"{name} is empty; give at least one document with a word")
         words = choose_words(merge_terms([terms for level in levels for terms in level]), options, name)
     again: Parts = parts if kept is None else kept.__iter__
-    return BagCorpus(name, again, len(words), words, options.stop_words, states)
+    check = partial(_warn_of_words, words if is_given else None, options)
+    return BagCorpus(name, again, len(words), words, options.stop_words, states, check)
+
+
+def _warn_of_words(words: Words | None, options: TextOptions) -> None:
+    """Warn of words of a given vocabulary and of stop words that no token can be."""
+    lost = [] if words is None else [word for word in words if options.tokens_of(word) != [word]]
+    if lost:
+        warn(f"{_some(lost)} of the vocabulary can match no token of text; {WORDS_WAY_OUT}")
+    stops = options.stop_words
+    lost = [word for word in sorted(stops) if not stops.issuperset(options.tokens_of(word))]
+    if lost:
+        warn(f"{_some(lost)} of the stop words can match no token of text; {WORDS_WAY_OUT}")
+
+
+def _some(words: list[str]) -> str:
+    shown = ", ".join(repr(shown_word(word)) for word in words[:3])
+    return f"{len(words):,} word{'s' if len(words) > 1 else ''} ({shown}{' ...' if len(words) > 3 else ''})"
 
 
 def _add_terms(levels: list[list[Terms]], terms: Terms) -> None:

@@ -14,6 +14,8 @@ from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.word_list import as_words
 from mgpu_ngram.core.documents.documents import JoinedTexts
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.utf8 import to_bytes, to_text
 from mgpu_ngram.engine.bags.bag_corpus import BagCorpus, corpus_of_documents
 from mgpu_ngram.engine.bags.local_bags import LocalBags
 from mgpu_ngram.engine.bags.text_bags import count_tokens, local_bags
@@ -36,10 +38,11 @@ def bags_of(
     Dask collections are computed partition by partition, each time blocks are read.
     """
     options, words = options or TextOptions(), None if vocabulary is None else as_words(vocabulary)
+    is_new = not isinstance(vocabulary, Words)
     if isinstance(X, (str, bytes)):
         raise InputError(f"{name} is one text; give an iterable of documents, such as [text]")
     if hasattr(X, "to_delayed"):
-        return _of_dask(X, words, options, device, name)
+        return _of_dask(X, words, options, device, name, is_new)
     if is_counts(X):
         bags = bags_of_matrix(as_matrix(X, name) if isinstance(X, (list, tuple)) else X, name)
         return BagCorpus(name, lambda: iter([bags]), bags.num_words, column_words(X) if words is None else words)
@@ -48,7 +51,8 @@ def bags_of(
     if not isinstance(X, Iterable):
         raise InputError(f"{name} is a {type(X).__name__} but must be a matrix of counts, texts, or lists of tokens")
     repeatable = iter(X) is not X
-    return corpus_of_documents(name, lambda: _of_documents(X, options, device, name), words, options, repeatable)
+    parts = lambda: _of_documents(X, options, device, name)  # noqa: E731
+    return corpus_of_documents(name, parts, words, options, repeatable, is_new=is_new)
 
 
 def is_counts(X: Any) -> bool:
@@ -101,13 +105,13 @@ def _shown(value: Any) -> str:
 
 def _of_texts(batch: list[str | bytes], options: TextOptions, device: str) -> LocalBags:
     if not options.has_default_pattern:
-        texts = [t.decode("utf-8", "surrogateescape") if isinstance(t, bytes) else t for t in batch]
+        texts = [to_text(t) if isinstance(t, bytes) else t for t in batch]
         return local_bags(texts, options, device)
-    lines = [(t if isinstance(t, bytes) else t.encode("utf-8", "surrogatepass")).replace(b"\n", b" ") for t in batch]
+    lines = [(t if isinstance(t, bytes) else to_bytes(t)).replace(b"\n", b" ") for t in batch]
     return local_bags(JoinedTexts(np.frombuffer(b"\n".join([*lines, b""]), np.uint8)), options, device)
 
 
-def _of_dask(X: Any, words: Any, options: TextOptions, device: str, name: str) -> BagCorpus:
+def _of_dask(X: Any, words: Any, options: TextOptions, device: str, name: str, is_new: bool) -> BagCorpus:
     """Return the corpus of a Dask array, bag, series or table; Dask itself is not imported."""
     if hasattr(X, "chunks") and hasattr(X, "rechunk"):
         if len(getattr(X, "shape", ())) != 2:
@@ -119,8 +123,8 @@ def _of_dask(X: Any, words: Any, options: TextOptions, device: str, name: str) -
         blocks = X.to_delayed().ravel().tolist()
         num_words = int(X.shape[1])
     else:
-        blocks = list(X.to_delayed())
-        num_words = len(X.columns) if hasattr(X, "columns") else -1
+        blocks = np.ravel(X.to_delayed()).tolist()
+        num_words = len(X.columns) if getattr(X, "ndim", 1) == 2 else -1
 
     def matrices() -> Iterator[Bags]:
         for i, block in enumerate(blocks):
@@ -132,4 +136,4 @@ def _of_dask(X: Any, words: Any, options: TextOptions, device: str, name: str) -
 
     if num_words >= 0:
         return BagCorpus(name, matrices, num_words, column_words(X) if words is None else words)
-    return corpus_of_documents(name, documents, words, options)
+    return corpus_of_documents(name, documents, words, options, is_new=is_new)

@@ -20,6 +20,7 @@ from mgpu_ngram.core.counts.vocabulary import words_from_arrow, words_to_arrow
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.utf8 import to_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,10 +48,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class LocalBags:
-    """Bags of words, and their bags.num_words words, in any order, each once."""
+    """Bags of words, and their bags.num_words words, in any order, each once.
+
+    is_text  whether they were made from texts; else from lists of tokens
+    """
 
     bags: Bags
     words: Words
+    is_text: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +134,7 @@ def join_local(parts: Sequence[LocalBags]) -> LocalBags:
     for part, ids in zip(parts, ids_of_parts, strict=True):
         words_P = ids.astype(np.uint32)[part.bags.words_P]
         bags.append(make_bags(part.bags.starts_D1, words_P, part.bags.counts_P, len(words)))
-    return LocalBags(join_bags(bags), words)
+    return LocalBags(join_bags(bags), words, any(part.is_text for part in parts))
 
 
 def choose_words(terms: Terms, options: TextOptions, name: str = "the corpus") -> Words:
@@ -143,7 +148,7 @@ def choose_words(terms: Terms, options: TextOptions, name: str = "the corpus") -
             f"max_df {options.max_df} is {most:g} of the {terms.documents:,} documents of {name}, fewer than min_df "
             f"{options.min_df}; raise max_df or lower min_df"
         )
-    stop_words = {word.encode("utf-8", "surrogateescape") for word in options.stop_words}
+    stop_words = {to_bytes(word) for word in options.stop_words}
     kept_V = (terms.documents_V <= most) & (terms.documents_V >= least)
     if stop_words:
         stops = pa.array(sorted(stop_words), pa.large_binary())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from mgpu_ngram.core.bags.word_list import make_words
 from mgpu_ngram.core.counts.arrow_numbers import numbers_from_arrow
 from mgpu_ngram.core.counts.vocabulary import HashCollision, words_from_arrow, words_to_arrow
 from mgpu_ngram.core.documents.documents import JoinedTexts, TextDocuments, TokenLists, read_documents
+from mgpu_ngram.core.errors import warn
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.utf8 import to_bytes, to_text
@@ -31,6 +33,11 @@ from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.keep_words import Letters, keep_words, make_letters
 
 BLOCK_BYTES = 32 << 20  # text that is tokenised at once
+NOT_UTF8 = re.compile("[\ud800-\udfff]")  # characters of `to_text` for bytes that are not UTF-8
+CUT_WORDS = (
+    "words are cut at bytes of the text that are not UTF-8; if it has another encoding, convert it, for example: "
+    "iconv -f LATIN1 -t UTF-8 FILE"
+)
 NO_BAGS = LocalBags(Bags(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32), 0), make_words([]))
 
 
@@ -54,7 +61,29 @@ def local_bags(documents: TextDocuments, options: TextOptions, device: str = "cp
     if isinstance(documents, JoinedTexts):
         return _of_texts(documents, options.lowercase, device)
     find = re.compile(options.token_pattern).findall
-    return count_tokens(find(text.lower() if options.lowercase else text) for text in documents)
+    cut = [0]
+
+    def tokens_of(text: str) -> list[str]:
+        tokens = find(text.lower() if options.lowercase else text)
+        if not text.isascii() and (odd := len(NOT_UTF8.findall(text))):
+            cut[0] += odd - sum(len(NOT_UTF8.findall(token)) for token in tokens)
+        return tokens
+
+    found = replace(count_tokens(map(tokens_of, documents)), is_text=True)
+    if cut[0] > 0:
+        warn(CUT_WORDS)
+    return found
+
+
+def _are_utf8(data: np.ndarray) -> bool:
+    import pyarrow as pa
+
+    offsets = np.array([0, len(data)], np.int64)
+    try:
+        pa.LargeStringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(data)).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def count_tokens(token_lists: Iterable[Sequence[str]]) -> LocalBags:
@@ -84,6 +113,8 @@ def _of_token_lists(lists: TokenLists) -> LocalBags:
 
 
 def _of_texts(texts: JoinedTexts, lowercase: bool, device: str) -> LocalBags:
+    if not _are_utf8(texts.data):
+        warn(CUT_WORDS)
     text_B = _kept(texts.data, lowercase, device)
     positions_T = find_tokens(text_B)
     seed = 0
@@ -94,7 +125,7 @@ def _of_texts(texts: JoinedTexts, lowercase: bool, device: str) -> LocalBags:
         except HashCollision:
             seed += 1
     starts_D1, words_P, counts_P = (to_host(array) for array in bag_words(tokens_T, len(words)))
-    return LocalBags(Bags(starts_D1, words_P, counts_P, len(words)), words)
+    return LocalBags(Bags(starts_D1, words_P, counts_P, len(words)), words, is_text=True)
 
 
 def _intern(text_B: Any, positions_T: Any, seed: int, device: str) -> tuple[Any, Words]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.engine.decode import output as decode_output
 from mgpu_ngram.engine.decode.batch import Batching, Forced
 from mgpu_ngram.engine.decode.nmt_weights import MAX_TABLE_BYTES
@@ -171,7 +171,9 @@ def find_results(
     translation  None: this process's replica of the system in the options' files
     """
     translation = translation or translation_of(options)
-    _, sources, _ = _read(first, lines, translation, options.max_length)
+    _, sources, cut = _read(first, lines, translation, options.max_length)
+    if cut:
+        warn(f"sentences with more than {options.max_length} words were cut; max_length=0 reads all of their words")
     forced = _forced(first, prefixes, targets, translation)
     weights = options.weights or None
     return translation.decode(sources, options.search, options.batching, weights, options.lm_weight, forced, first)
@@ -221,11 +223,11 @@ def _ids(number: int, name: str, line: str, translation: Translation) -> list[in
 def _written(
     number: int, hypotheses: list[Hypothesis], source: list[str], translation: Translation, how: LineFormat
 ) -> list[str]:
-    """Return the lines of a sentence. An empty sentence has an empty line, an empty list or a header without words."""
+    """Return the lines of a sentence. For an empty sentence they have no words."""
     target = translation.target
     if how.n_best:
         lines = decode_output.n_best_lines(
-            number, hypotheses, target, how.names, how.alignment, join_bpe=how.join_bpe
+            number, hypotheses, target, how.names, how.alignment, join_bpe=how.join_bpe, is_empty=not source
         )  # fmt: skip
         return decode_output.wipo_lines(lines) if how.wipo else lines
     if not hypotheses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,13 +55,22 @@ def n_best_lines(
     alignment: str = "",
     decimals: int = 3,
     join_bpe: bool = False,
+    is_empty: bool = True,
 ) -> list[str]:
     """Return a line for each result: number, text, alignment, sum of each model, score.
 
     names      names of the models; with several models, results need `parts`
+    is_empty   whether the sentence has no words
     alignment  "hard", "soft", or "" for none
+
+    Without results there is one line, without words, so that lists stay in step with the sentences: an empty sentence
+    has the score 0, another one -inf.
     """
     lines = []
+    if not hypotheses:
+        nothing = f"{0 if is_empty else -math.inf:.{decimals}f}"
+        fields = [str(number), "", *([""] if alignment else []), " ".join(f"{name}= {nothing}" for name in names)]
+        return [" ||| ".join([*fields, nothing])]
     for hypothesis in hypotheses:
         parts = hypothesis.parts or (hypothesis.cost,)
         sums = " ".join(f"{name}= {part:.{decimals}f}" for name, part in zip(names, parts, strict=True))

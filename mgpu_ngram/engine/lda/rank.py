@@ -223,8 +223,9 @@ def _metrics(rank: Rank, group: Group, training: Training, priors: Priors, chang
         "perplexity": math.exp(-plugged),
         "changed": total(sampler, group, changed) / tokens,
     }
-    if training.held_out:
-        metrics["held_out_perplexity"] = held_out_perplexity(sampler, group, priors, rank.held_out)
+    held_out = held_out_perplexity(sampler, group, priors, rank.held_out) if training.held_out else math.nan
+    if not math.isnan(held_out):  # some document is held out
+        metrics["held_out_perplexity"] = held_out
     return metrics | (coherences(sampler, group) if training.coherence else {})
 
 

@@ -15,6 +15,7 @@ from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.ngrams.discounts import check_fallback, discounts_of
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
+from mgpu_ngram.core.utf8 import without_mark
 from mgpu_ngram.engine.count.sorted_runs import SortedRun
 from mgpu_ngram.engine.estimate.adjusted_counts import (
     MAX_COUNTED,
@@ -229,7 +230,7 @@ def read_word_file(path: str | None, setting: str) -> Words | None:
     if path is None:
         return None
     try:
-        text = Path(path).read_bytes()
+        text = without_mark(Path(path).read_bytes())
         refuse_as_text(path, text[:HEAD_BYTES])
         return Words.of([b"<unk>", *sorted(set(text.replace(b"\0", b" ").split()))])
     except OSError as error:

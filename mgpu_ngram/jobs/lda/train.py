@@ -109,6 +109,11 @@ def corpus_of(
         )
     if not tokens and not earlier:
         raise empty_corpus(bags.name, documents)
+    if config.held_out and tokens and not held:
+        warn(
+            f"held_out is {config.held_out:g} but no token of the {documents:,} documents is held out, so there is no "
+            "held-out perplexity; raise held_out, or change the seed"
+        )
     return TrainingCorpus(
         parts, num_words, bags.words, priors, documents=documents, tokens=tokens, held_out=held, earlier=earlier
     )

@@ -12,6 +12,7 @@ import numpy as np
 from mgpu_ngram.core.bags.topic_model import TopicModel
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.storage.output import Output, new_file, write_manifest
+from mgpu_ngram.core.utf8 import to_bytes
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.words import most_probable
@@ -40,7 +41,7 @@ def export_topics(
     with Output.create(folder, overwrite) as out:
         _write_table(out.folder / "topics.csv", rows, words, top)
         with new_file(out.folder / "words.txt") as sink:
-            sink.write("".join(f"{text}\n" for text in words).encode("utf-8", "surrogateescape"))
+            sink.write(to_bytes("".join(f"{text}\n" for text in words)))
         entries = model.word_starts_V1, model.topics_N, model.counts_N
         counted = TopicRows.of_words(*entries, model.num_topics, model.priors.beta)  # without the priors of seed words
         _write_matrix(out.folder / "counts.npy", counted, np.dtype(np.uint32))
@@ -65,7 +66,7 @@ def _write_table(path: Path, rows: TopicRows, words: list[str], top: int) -> Non
             if np.isfinite(probability):
                 table.writerow([z, f"{rows.shares_Z[z]:.6g}", rank, words[v], f"{probability:.6g}"])
     with new_file(path) as sink:
-        sink.write(file.getvalue().encode("utf-8", "surrogateescape"))
+        sink.write(to_bytes(file.getvalue()))
 
 
 def _write_matrix(path: Path, rows: TopicRows, dtype: np.dtype) -> None:

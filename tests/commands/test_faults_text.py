@@ -1,0 +1,203 @@
+"""Situations of real users with files of text: what came out wrong before, in small, and the files of the reports."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+import dask.bag
+import dask.dataframe
+import numpy as np
+import pandas as pd
+import pytest
+
+import mgpu_ngram as ng
+from mgpu_ngram.core.bags.text_options import TextOptions
+from mgpu_ngram.core.bags.topic_model import find_topic_model, load_topic_model
+from mgpu_ngram.core.errors import InputError, InputWarning
+from mgpu_ngram.engine.bags.open_bags import open_bags
+
+HERE = ["--workers", "0", "--device", "cpu"]
+SHORT = ["--topics", "2", "--sweeps", "2", "--overwrite", *HERE]
+REPORTS = Path(os.environ.get("MGPU_NGRAM_FAULTS", Path(__file__).parents[3] / "shared/data/faults")) / "text"
+BOM = b"\xef\xbb\xbf"
+
+
+@pytest.fixture
+def lda(tmp_path, monkeypatch, mgpu_ngram):
+    """Return lda(*arguments) -> ({word: tokens}, warnings) of a training, or (None, the message of a refusal)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            status, _, err = mgpu_ngram("lda", *arguments, "-o", "model", *SHORT)
+        if status:
+            assert status == 2 and err.count("\n") == 1, err
+            return None, err
+        model = load_topic_model(find_topic_model("model"))
+        words = [model.words.symbol(v) for v in range(model.num_words)]
+        told = "\n".join(str(found.message) for found in caught)
+        return dict(zip(words, model.word_totals_V().tolist(), strict=True)), told
+
+    return run
+
+
+def test_latin_1_passes_through(lda):
+    """The bytes of a word are those of the text, by every way in."""
+    Path("d.txt").write_bytes(b"caf\xe9 noir\ncaf\xe9 noir caf\xe9\nth\xe9 noir\n")
+    Path("stop.txt").write_bytes(b"caf\xe9\n")
+    Path("v.txt").write_bytes(b"caf\xe9\nnoir\nth\xe9\n")
+    Path("d.jsonl").write_bytes(
+        b'{"text": "caf\xe9 noir"}\n{"text": "caf\xe9 noir caf\xe9"}\n{"text": "th\xe9 noir"}\n'
+    )
+    spaces = "--token-pattern", r"\S+"
+    for text in "d.txt", "d.jsonl":
+        assert lda(text, *spaces)[0] == {b"caf\xe9": 3, b"noir": 3, b"th\xe9": 1}
+        assert lda(text, *spaces, "--stop-words", "stop.txt")[0] == {b"noir": 3, b"th\xe9": 1}
+        assert lda(text, *spaces, "--vocabulary", "v.txt")[0] == {b"caf\xe9": 3, b"noir": 3, b"th\xe9": 1}
+    Path("half.jsonl").write_bytes(b'{"text": "a\\ud83d b"}\n{"text": "a\\udc80 b"}\n')  # halves of surrogate pairs
+    assert lda("half.jsonl", *spaces)[0] == {b"a\xed\xa0\xbd": 1, b"b": 2, b"a\xed\xb2\x80": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "cut"),
+    [
+        (b"caf\xe9 noir\n" * 3, None, True),
+        (b"caf\xe9 noir\n" * 3, r"\w+", True),
+        (b"caf\xe9 noir\n" * 3, r"\S+", False),
+        ("café noir\n".encode() * 3, None, False),
+    ],
+)
+def test_words_cut_at_odd_bytes_are_told_once(tmp_path, text, pattern, cut):
+    (tmp_path / "d.txt").write_bytes(text)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options = TextOptions(**({"token_pattern": pattern} if pattern else {}))
+        assert open_bags([tmp_path / "d.txt"], None, options).num_words == 2
+    found = [str(w.message) for w in caught if w.category is InputWarning]
+    assert len(found) == cut and all("words are cut at bytes of the text that are not UTF-8" in line for line in found)
+
+
+def test_byte_order_marks(lda, mgpu_ngram):
+    """A mark at the start of a file is no part of its first word."""
+    Path("d.txt").write_bytes(BOM + b"apple pear plum apple\ncar road bus car\napple plum pear\n")
+    Path("stop.txt").write_bytes(BOM + b"apple\npear\n")
+    Path("v.txt").write_bytes(BOM + b"apple\r\npear\r\ncar\r\n")
+    Path("seeds.yaml").write_bytes(BOM + b"0: [apple]\n1: [car]\n")
+    Path("d.jsonl").write_bytes(BOM + b'{"text": "apple pear"}\n' + BOM + b'{"text": "car"}\n')
+    assert lda("d.txt", "--stop-words", "stop.txt")[0].keys() == {b"plum", b"car", b"road", b"bus"}
+    assert lda("d.txt", "--vocabulary", "v.txt")[0] == {b"apple": 3, b"pear": 2, b"car": 2}
+    assert lda("d.txt", "--token-pattern", r"\S+")[0][b"apple"] == 3
+    assert lda("d.txt", "--seeds", "seeds.yaml")[0][b"apple"] == 3
+    assert lda("d.jsonl")[0] == {b"apple": 1, b"pear": 1, b"car": 1}
+    counts = ng.count("d.jsonl", order=1, device="cpu")
+    assert counts["apple"] == counts["car"] == 1
+    arpa = b"\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-0.5\t<s>\n-0.5\t</s>\n\n\\end\\\n"
+    Path("m.arpa").write_bytes(BOM + arpa)
+    Path("m.arpa.gz").write_bytes(gzip.compress(BOM + arpa))
+    for name in "m.arpa", "m.arpa.gz":
+        assert ng.Model.load(name, device="cpu").order == 1
+        assert mgpu_ngram("info", name)[1].startswith(f"{name}: ARPA file")
+        with pytest.raises(InputError, match="is an ARPA file, not text"):
+            ng.count(name, device="cpu")
+
+
+def test_words_that_can_never_match_are_told(lda):
+    Path("d.txt").write_text("apple pear plum\ncar road bus\n")
+    Path("v.txt").write_text("apple\nPear\ndon't\napple,pear\n")
+    Path("stop.txt").write_text("Apple\nthe\na\ndon't\ndon\n")
+    found, err = lda("d.txt", "--vocabulary", "v.txt")
+    assert found == {b"apple": 1, b"Pear": 0, b"don't": 0, b"apple,pear": 0}
+    assert "3 words ('Pear', \"don't\", 'apple,pear') of the vocabulary can match no token of text; write" in err
+    found, err = lda("d.txt", "--stop-words", "stop.txt")
+    assert b"apple" in found and "1 word ('Apple') of the stop words can match no token of text; write" in err
+    assert "can match" not in lda("d.txt", "--stop-words", "english")[1]
+    assert "can match" not in lda("d.txt", "--vocabulary", "v.txt", "--token-pattern", ".+", "--no-lowercase")[1]
+    Path("tokens.jsonl").write_text('{"text": ["Pear", "apple"]}\n{"text": ["don\'t"]}\n')
+    found, err = lda("tokens.jsonl", "--vocabulary", "v.txt")
+    assert found[b"Pear"] == found[b"don't"] == 1 and "can match" not in err
+
+
+def test_held_out_that_holds_out_nothing(lda, mgpu_ngram):
+    """The perplexity is absent, not NaN, and tolerance looks at the training perplexity."""
+    Path("d.txt").write_text("apple pear plum\ncar road bus\n" * 6)
+    words = ["lda", "d.txt", "-o", "o", *SHORT, "--held-out", "0.01", "--seed", "1", "--json"]
+    with pytest.warns(InputWarning, match="held_out is 0.01 but no token of the 12 documents is held out"):
+        status, out, _ = mgpu_ngram(*words)
+    result = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert status == 0 and result["held_out_tokens"] == 0 and "held_out_perplexity" not in result["metrics"]
+    json.loads(Path("o/manifest.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    with pytest.warns(InputWarning, match="held_out is 0.01 but no token of the 12 documents is held out"):
+        ng.LDA(2, max_iter=2, held_out=0.01, random_state=1, device="cpu").fit(Path("d.txt").read_text().splitlines())
+
+
+def test_dask_collections():
+    """A table is a matrix of counts; a series and a bag hold documents, or lines."""
+    docs = ["apple pear plum", "car road bus", "apple plum pear", ""] * 4
+    counts = pd.DataFrame(np.eye(4, 6, dtype=int).repeat(4, 0), columns=list("abcdef"))
+    table = dask.dataframe.from_pandas(counts, npartitions=2)
+    new = lambda: ng.LDA(2, max_iter=3, random_state=1, device="cpu")  # noqa: E731
+    assert (new().fit(table).components_ == new().fit(counts).components_).all()
+    plain = new().fit(docs)
+    for documents in (
+        dask.dataframe.from_pandas(pd.Series(docs), npartitions=2),
+        dask.dataframe.from_pandas(pd.DataFrame({"text": docs}), npartitions=3)["text"],
+        dask.bag.from_sequence(docs, npartitions=2),
+    ):
+        assert (new().fit(documents).components_ == plain.components_).all()
+        assert plain.transform(documents).shape == (16, 2)
+        found = ng.count(documents, order=2, device="cpu")
+        assert found["apple"] == 8 and found["car road"] == 4
+    with pytest.raises(InputError, match="give a column of it"):
+        ng.count(table, device="cpu")
+
+
+reported = pytest.mark.skipif(not REPORTS.is_dir(), reason="the files of the reports are not here")
+
+
+@pytest.fixture
+def report(tmp_path, request):
+    """Copy the files of a report to the current folder."""
+    shutil.copytree(REPORTS / request.param, tmp_path, dirs_exist_ok=True)
+
+
+ALL = {b"apple": 2, b"pear": 1, b"car": 1, b"road": 1, b"bus": 1}
+CASES = [
+    ("bom_list", ["d.txt", "--stop-words", "stop_bom.txt"], {b"plum": 2, b"car": 2, b"road": 1, b"bus": 1}),
+    ("bom_list", ["d.txt", "--vocabulary", "v_bom.txt"], {b"apple": 3, b"pear": 2, b"car": 2}),
+    ("csv", ["news.csv", "--text-column", "text"], "is a CSV table by its name"),
+    ("csv", ["news.csv"], "is a CSV table by its name"),
+    ("json_blank", ["blank.json"], ALL),
+    ("json_blank", ["noext"], ALL),
+    ("json_blank", ["emptyobj.json"], "at byte 0 lacks the key 'text'"),
+    ("json_blank", ["comma.json"], "at byte 0 is not a JSON object: Extra data"),
+    ("json_blank", ["trunc1.json"], "at byte 0 is not a JSON object"),
+    ("latin1", ["d.txt", "--token-pattern", r"\S+", "--stop-words", "stop.txt"], {b"noir": 3, b"th\xe9": 1}),
+    ("latin1", ["d.txt"], {b"caf": 3, b"noir": 3, b"th": 1}),
+    ("time_slash", ["slash.jsonl"], None),
+]
+
+
+@reported
+@pytest.mark.parametrize(("report", "arguments", "right"), CASES, indirect=["report"])
+def test_reports(report, lda, arguments, right):
+    found, err = lda(*arguments)
+    if isinstance(right, str):
+        assert found is None and right in err
+    else:
+        assert found == right if right else found
+        assert ("words are cut at bytes" in err) == (arguments == ["d.txt"])
+
+
+@reported
+@pytest.mark.parametrize("report", ["time_slash"], indirect=True)
+@pytest.mark.parametrize("name", ["iso", "slash", "dot"])
+def test_reported_dates(report, lda, mgpu_ngram, name):
+    lda("iso.jsonl", "--alpha", "0.1")
+    status, out, _ = mgpu_ngram("topics", "model", f"{name}.jsonl", "--time", "when", "--by", "month", *HERE)
+    months = sorted(set(re.findall(r"20\d\d-\d\d", out)))
+    assert status == 0 and months == ["2021-01", "2021-05", "2022-12"], out
