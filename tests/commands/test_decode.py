@@ -111,7 +111,9 @@ def test_n_best_lists(system, decode):
         for i, results in enumerate(found)
         for result in results
     ]
-    assert (status, out.splitlines()) == (0, lines)
+    empty = [i for i, results in enumerate(found) if not results]
+    lines += [f"{i} |||  ||| F0= 0.000 ||| 0.000" for i in empty]
+    assert (status, out.splitlines()) == (0, sorted(lines, key=lambda line: int(line.split()[0]))) and len(empty) == 2
     wipo = decode(*system, "text", "--n-best", "-b", 3, "-n", "--wipo")[1]
     assert wipo.startswith("OUT: 3\nOUT: 0 ||| ") and wipo.count("\nOUT: 0\n") == 1, "the empty line has no result"
     weighted = decode(*system, "text", "--n-best", "-b", 3, "--weights", 0.5)[1].splitlines()[0]
@@ -228,7 +230,9 @@ def test_samples_depend_on_the_seed_alone(system, decode):
 def test_options_of_the_search(system, decode, flags, options):
     found = expected(beam_size=3, n_best=3, **options)
     lists = [(i, texts([[best]]).strip(), best) for i, results in enumerate(found) for best in results]
-    wanted = "".join(f"{i} ||| {text} ||| F0= {best.cost:.3f} ||| {best.score:.3f}\n" for i, text, best in lists)
+    lines = [f"{i} ||| {text} ||| F0= {best.cost:.3f} ||| {best.score:.3f}\n" for i, text, best in lists]
+    lines += [f"{i} |||  ||| F0= 0.000 ||| 0.000\n" for i, results in enumerate(found) if not results]
+    wanted = "".join(sorted(lines, key=lambda line: int(line.split()[0])))
     assert decode(*system, "text", "-b", 3, "--n-best", *flags)[:2] == (0, wanted)
 
 

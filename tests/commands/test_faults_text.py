@@ -12,17 +12,21 @@ import dask.bag
 import dask.dataframe
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import mgpu_ngram as ng
 from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.topic_model import find_topic_model, load_topic_model
 from mgpu_ngram.core.errors import InputError, InputWarning
+from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.bags.open_bags import open_bags
 
 HERE = ["--workers", "0", "--device", "cpu"]
 SHORT = ["--topics", "2", "--sweeps", "2", "--overwrite", *HERE]
 REPORTS = Path(os.environ.get("MGPU_NGRAM_FAULTS", Path(__file__).parents[3] / "shared/data/faults")) / "text"
+G2P = Path(__file__).parents[2] / "examples/g2p"
 BOM = b"\xef\xbb\xbf"
 
 
@@ -154,6 +158,53 @@ def test_dask_collections():
         assert found["apple"] == 8 and found["car road"] == 4
     with pytest.raises(InputError, match="give a column of it"):
         ng.count(table, device="cpu")
+
+
+def test_parquet_columns_without_values(lda, tmp_path):
+    """Writers give a column of nulls alone the type null; its documents are empty, and its lines too."""
+    pq.write_table(pa.table({"text": pa.nulls(3), "id": ["a", "b", "c"]}), "nulls.parquet")
+    pq.write_table(pa.table({"text": ["apple pear", "car"]}), "texts.parquet")
+    assert lda("texts.parquet", "nulls.parquet")[0] == {b"apple": 1, b"pear": 1, b"car": 1}
+    assert lda("texts.parquet", "nulls.parquet", "--token-pattern", r"\S+")[0] == {b"apple": 1, b"pear": 1, b"car": 1}
+    counts = ng.count(["texts.parquet", "nulls.parquet"], order=1, sentence_markers=True, device="cpu")
+    assert counts["apple"] == 1 and counts["</s>"] == 5
+    Path("m.arpa").write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-0.5\t<s>\n-0.5\t</s>\n\n\\end\\\n")
+    pq.write_table(pa.table({"text": pa.nulls(3, pa.string()), "id": ["a", "b", "c"]}), "typed.parquet")
+    ng.filter(["nulls.parquet", "typed.parquet"], "m.arpa", output="out", device="cpu")
+    found = [pq.read_table(f"out/documents/{name}.parquet").drop(["text"]) for name in ("nulls", "typed")]
+    assert found[0].num_rows == 3 and found[0].equals(found[1])
+
+
+def test_sentencepiece_models_are_no_vocabularies(tmp_path):
+    (tmp_path / "v.spm").write_bytes(b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02\xff")
+    with pytest.raises(InputError, match=r"v.spm' is a SentencePiece model; give its pieces, one a line, .*spm_export"):
+        load_nmt_vocabulary(str(tmp_path / "v.spm"))
+
+
+def test_empty_lines_stay_in_n_best_lists(tmp_path, monkeypatch, mgpu_ngram):
+    """Lists and sources stay in step, and a byte order mark is no word."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_bytes(BOM + b"r e a d\n\nb o y\n\n")
+    system = [str(G2P / "model.npz"), "-s", str(G2P / "letters.json"), "-t", str(G2P / "phonemes.json")]
+    status, out, _ = mgpu_ngram("decode", *system, "text", "-b", "2", "--n-best", *HERE)
+    lists = [line.split(" ||| ") for line in out.splitlines()]
+    assert status == 0 and [fields[0] for fields in lists] == ["0", "0", "1", "2", "2", "3"]
+    assert lists[0][1] == "R EH1 D" and lists[2][1:] == lists[5][1:] == ["", "F0= 0.000", "0.000"]
+    Path("lists").write_text(out)
+    Path("m.arpa").write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-0.5\t<s>\n-0.5\t</s>\n\n\\end\\\n")
+    words = ["rescore", "lists", "--lm", "m.arpa", "--names", "lm", "--weights", "F0=1", "lm=0.1", "--best", *HERE]
+    status, out, err = mgpu_ngram(*words)
+    assert (status, out.splitlines()) == (0, ["R EH1 D", "", "B OY1", ""]), err
+
+
+def test_the_translator_says_when_it_cuts():
+    files = {"source_vocab": G2P / "letters.json", "target_vocab": G2P / "phonemes.json"}
+    translator = ng.Translator(G2P / "model.npz", **{name: str(path) for name, path in files.items()}, device="cpu")
+    with pytest.warns(InputWarning, match="sentences with more than 3 words were cut; max_length=0 reads all"):
+        [found] = translator.translate("r e a d", max_length=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert translator.translate("r e a d", max_length=4)[0].text == "R EH1 D" != found.text
 
 
 reported = pytest.mark.skipif(not REPORTS.is_dir(), reason="the files of the reports are not here")

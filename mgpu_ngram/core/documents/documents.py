@@ -123,6 +123,8 @@ def _from_arrow(values: Any, name: str, as_strings: bool) -> TextDocuments:
     """Return the documents of an Arrow array of texts or of lists of tokens."""
     import pyarrow.compute as pc
 
+    if pa.types.is_null(values.type):
+        values = values.cast(pa.binary())
     if is_text(values.type) and as_strings:
         return [to_text(text) for text in values.cast(pa.binary()).fill_null(b"").to_pylist()]
     if is_text(values.type):

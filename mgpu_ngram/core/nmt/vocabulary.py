@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,6 +86,11 @@ def load_nmt_vocabulary(path: str, named_ends: bool = False) -> NmtVocabulary:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
+        if name.endswith((".spm", ".model")):
+            raise InputError(
+                f"vocabulary {name!r} is a SentencePiece model; give its pieces, one a line, and text cut into pieces: "
+                f"spm_export_vocab --model={shlex.quote(name)} | cut -f1 > vocab.txt; spm_encode cuts text"
+            ) from None
         raise InputError(f"vocabulary {name!r} is not UTF-8 at byte {error.start}; convert it") from None
     pairs = _pairs(text, name)
     ids: dict[str, int] = {}

@@ -225,6 +225,8 @@ def _written(
 ) -> list[str]:
     """Return the lines of a sentence. For an empty sentence they have no words."""
     target = translation.target
+    if how.n_best and how.wipo and not hypotheses:
+        return decode_output.wipo_lines([])  # their number, 0, keeps lists in step
     if how.n_best:
         lines = decode_output.n_best_lines(
             number, hypotheses, target, how.names, how.alignment, join_bpe=how.join_bpe, is_empty=not source

@@ -639,7 +639,6 @@ def test_existing_output_needs_resume_or_overwrite(arpa, text, here, whole, cont
         (lambda arpa, text: {"format": "npy"}, 'options.format was "zarr", is "npy"; undo'),
         (lambda arpa, text: {"positions": "last"}, 'options.positions was "every", is "last"; undo'),
         (lambda arpa, text: {"sentence_markers": False}, "options.sentence_markers was true, is false; undo"),
-        (lambda arpa, text: {"text_column": "t"}, 'options.text_column was "text", is "t"; undo'),
         (lambda arpa, text: text.write_text("a\n") and {}, r"the text changed: text.inputs.0.size_bytes was \d+, is 2"),
         (lambda arpa, text: os.utime(text, (1, 1)) or {}, r"the text changed: text.inputs.0.modified was"),
         (lambda arpa, text: os.utime(arpa, (1, 1)) or {}, r"the model changed: model.identity was"),
