@@ -167,7 +167,8 @@ def test_words_that_are_not_utf8_are_exported_as_they_are(folder):
 
 
 def test_every_flag_of_count(folder, mgpu_ngram):
-    (folder / "TEXT").write_bytes(TEXT.upper())
+    lines = TEXT.upper().decode().splitlines()
+    (folder / "TEXT").write_text("".join(json.dumps({"x": line}) + "\n" for line in lines))
     words = "count text -o out TEXT --order 3 --unit word --sentence-markers --lowercase --min-count 2 --strategy hash"
     words += " --histograms 2 --chunk-bytes 16B --device cpu --dtype uint32 --text-column x --workers 0"
     assert mgpu_ngram(*words.split())[0] == 0

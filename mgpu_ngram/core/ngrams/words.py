@@ -189,7 +189,7 @@ def line_of(text: str | bytes, name: str) -> bytes:
     if not isinstance(text, (str, bytes)):
         raise InputError(f"{name} is {text!r} but must be a string of words")
     try:
-        line = _bytes(text)
+        line = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     except UnicodeEncodeError as error:
         what = f"has {error.object[error.start]!r} at {error.start}, which UTF-8 cannot write"
         raise InputError(f"{name} {what} ({error.reason}); leave it out, or give bytes") from None
