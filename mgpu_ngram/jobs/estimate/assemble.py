@@ -265,6 +265,7 @@ def save(
 
 def in_host_memory(model: Estimate, is_normal: bool) -> BackoffModel:
     """Return the model in host memory, for the Python interface; `is_normal` as in `save`."""
+    trie = model.trie.map_arrays(to_host_fast)
     if is_normal:
-        check_row_sums(model.trie.map_arrays(to_host_fast), model.words)
-    return BackoffModel.of(*trie_with_one_unknown(model.trie.map_arrays(to_host_fast), model.words))
+        check_row_sums(trie, model.words)
+    return BackoffModel.of(*trie_with_one_unknown(trie, model.words))
