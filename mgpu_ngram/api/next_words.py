@@ -60,7 +60,7 @@ class NextWords:
     @property
     def arrays(self) -> BackoffModel:
         """The trie and the words of the model, in host memory."""
-        raise NotImplementedError
+        raise NotImplementedError  # each class of models has its own
 
     @operator()
     def distribution(
