@@ -10,6 +10,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.trie.find_children import find_children
 
 SAMPLED = 64  # contexts of each order
 MAX_CHILDREN = 1000  # of a context that is checked; each costs some searches
@@ -18,7 +19,7 @@ TOLERANCE = 1e-3  # float32 logarithms, and masses below 3e-6 that SRILM takes f
 
 def words_sum_to_one(trie: Trie, words: Words) -> bool:
     """Return whether the probabilities of single words sum to 1, without <s>."""
-    return abs(_sum_of_words(trie, words) - 1) < TOLERANCE
+    return bool(_is_one(_sum_of_words(trie, words)))
 
 
 def check_row_sums(trie: Trie, words: Words) -> None:
@@ -26,23 +27,41 @@ def check_row_sums(trie: Trie, words: Words) -> None:
 
     trie  in host memory, without codes, with backoffs
     """
-    _refuse("of single words", _sum_of_words(trie, words))
+    total = _sum_of_words(trie, words)
+    if not _is_one(total):
+        raise _fault("of single words", total)
     for n in range(1, trie.order):
         begin, end = trie.starts[n - 1 : n + 1]
-        for node in np.unique(np.linspace(begin, end - 1, SAMPLED).astype(np.int64)) if end > begin else ():
-            first, last = (int(child) for child in trie.first_child_M[node : node + 2])
-            if first < last <= first + MAX_CHILDREN:
-                shorter = [_prob(trie, _suffix(trie, n, int(node)), n - 1, int(w)) for w in trie.word_G[first:last]]
-                total = _power(trie.prob_G[first:last]).sum() + _power(trie.backoff_M[node]) * (1 - sum(shorter))
-                _refuse(f"after {_spelled(trie, words, n, int(node))!r}", float(total))
+        nodes_Q = np.unique(np.linspace(begin, end - 1, min(SAMPLED, end - begin)).astype(np.int64))
+        first_Q, last_Q = (trie.first_child_M[nodes_Q + k].astype(np.int64) for k in (0, 1))
+        checked_Q = (first_Q < last_Q) & (last_Q <= first_Q + MAX_CHILDREN)
+        nodes_Q, first_Q, last_Q = nodes_Q[checked_Q], first_Q[checked_Q], last_Q[checked_Q]
+        total_Q = _sums_after(trie, n, nodes_Q, first_Q, last_Q)
+        for q in np.flatnonzero(~_is_one(total_Q)):
+            raise _fault(f"after {_spelled(trie, words, n, int(nodes_Q[q]))!r}", float(total_Q[q]))
 
 
-def _refuse(where: str, total: float) -> None:
-    if not abs(total - 1) < TOLERANCE:  # also for nan
-        raise RunError(
-            f"the probabilities {where} sum to {total:.6g} instead of 1, so no model is written; this is a fault of "
-            "mgpu_ngram: report it with the command and its input"
-        )
+def _sums_after(trie: Trie, n: int, nodes_Q: Any, first_Q: Any, last_Q: Any) -> Any:
+    """Return (Q,) float64, the sums of all probabilities after nodes of order n, whose children begin at first_Q and
+    end before last_Q: those of the children, and the backoff weight's share of the other words.
+    """
+    size_Q = last_Q - first_Q
+    row_R = np.repeat(np.arange(len(nodes_Q)), size_Q)
+    child_R = np.arange(len(row_R)) + np.repeat(last_Q - np.cumsum(size_Q), size_Q)
+    shorter_R = _probs(trie, _suffixes(trie, n, nodes_Q)[row_R], n - 1, trie.word_G[child_R])
+    seen_Q, shorter_Q = (np.bincount(row_R, p_R, len(nodes_Q)) for p_R in (_power(trie.prob_G[child_R]), shorter_R))
+    return seen_Q + _power(trie.backoff_M[nodes_Q]) * (1 - shorter_Q)
+
+
+def _is_one(total: Any) -> Any:
+    return np.abs(total - 1) < TOLERANCE  # not nan
+
+
+def _fault(where: str, total: float) -> RunError:
+    return RunError(
+        f"the probabilities {where} sum to {total:.6g} instead of 1, so no model is written; this is a fault of "
+        "mgpu_ngram: report it with the command and its input"
+    )
 
 
 def _sum_of_words(trie: Trie, words: Words) -> float:
@@ -54,22 +73,26 @@ def _power(log10: Any) -> Any:
     return array_module(log10).power(10.0, log10.astype(np.float64))
 
 
-def _suffix(trie: Trie, n: int, node: int) -> int:
-    """Return the node without the first word of a node of order n below the highest; -1 for none."""
+def _suffixes(trie: Trie, n: int, nodes_Q: Any) -> Any:
+    """Return the nodes without the first word of nodes of order n, which is below the highest; -1 for single words."""
     if n == 1:
-        return -1
-    return int(trie.word_G[node] if n == 2 else trie.suffix_L[node - trie.starts[2]])
+        return np.full(len(nodes_Q), -1)
+    return (trie.word_G[nodes_Q] if n == 2 else trie.suffix_L[nodes_Q - trie.starts[2]]).astype(np.int64)
 
 
-def _prob(trie: Trie, node: int, n: int, word: int) -> float:
-    """Return P(word | the words of a node of order n)."""
-    if node < 0:
-        return float(_power(trie.prob_G[word]))
-    first, last = (int(child) for child in trie.first_child_M[node : node + 2])
-    at = first + int(np.searchsorted(trie.word_G[first:last], word))
-    if at < last and trie.word_G[at] == word:
-        return float(_power(trie.prob_G[at]))
-    return float(_power(trie.backoff_M[node])) * _prob(trie, _suffix(trie, n, node), n - 1, word)
+def _probs(trie: Trie, nodes_R: Any, n: int, words_R: Any) -> Any:
+    """Return (R,) float64, P(word | the words of a node of order n); order 0 has no words."""
+    prob_R, left_R, weight_R = np.empty(len(nodes_R)), np.arange(len(nodes_R)), np.ones(len(nodes_R))
+    for k in range(n, 0, -1):
+        index = (trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout)
+        child_R = find_children(*index, nodes_R, words_R)
+        is_found_R = child_R >= 0
+        prob_R[left_R[is_found_R]] = weight_R[is_found_R] * _power(trie.prob_G[child_R[is_found_R]])
+        left_R, words_R, weight_R, nodes_R = (array[~is_found_R] for array in (left_R, words_R, weight_R, nodes_R))
+        weight_R = weight_R * _power(trie.backoff_M[nodes_R])
+        nodes_R = _suffixes(trie, k, nodes_R)
+    prob_R[left_R] = weight_R * _power(trie.prob_G[words_R])
+    return prob_R
 
 
 def _spelled(trie: Trie, words: Words, n: int, node: int) -> str:
