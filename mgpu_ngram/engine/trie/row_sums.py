@@ -14,6 +14,7 @@ from mgpu_ngram.kernels.trie.find_children import find_children
 
 SAMPLED = 64  # contexts of each order
 MAX_CHILDREN = 1000  # of a context that is checked; each costs some searches
+LOG_OF_10 = float(np.log(10))
 TOLERANCE = 1e-3  # float32 logarithms, and masses below 3e-6 that SRILM takes for 0, stay far below
 
 
@@ -70,7 +71,7 @@ def _sum_of_words(trie: Trie, words: Words) -> float:
 
 
 def _power(log10: Any) -> Any:
-    return array_module(log10).power(10.0, log10.astype(np.float64))
+    return array_module(log10).exp(log10.astype(np.float64) * LOG_OF_10)  # three times as fast as power(10, ...)
 
 
 def _suffixes(trie: Trie, n: int, nodes_Q: Any) -> Any:
