@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ MANY_TABLES = 8  # with this many tables per shard, a GPU sorts all rows togethe
 # Copies of a row in memory while it is merged and written: input, output, between levels, on the host. On a GPU they
 # include the row while it is encoded, and its pages that wait to be written.
 MERGE_COPIES = {"cpu": 8, "gpu": 6}
+LEAST_BLOCK = 0.25  # share of `Budget.block_bytes` that a block has even if the device is full
 
 
 @dataclass(frozen=True)
@@ -262,10 +264,14 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
 
     tables  all of one order and one number of shards; in memory, or views of files
 
-    A block is as large as the working memory allows: several shards, or a range of keys of one shard.
+    A block is as large as the working memory allows: several shards, or a range of keys of one shard. When the device
+    is full, the host merges it.
     """
     row_bytes = 8 * len(tables[0].keys) + 8
-    most_rows = max(1, min(budget.working_bytes(), budget.block_bytes()) // (MERGE_COPIES[budget.device] * row_bytes))
+    block_bytes = budget.block_bytes()
+    # At least LEAST_BLOCK: on a full device, blocks of a row each would take hours.
+    room_bytes = max(min(budget.working_bytes(), block_bytes), int(LEAST_BLOCK * block_bytes))
+    most_rows = max(1, room_bytes // (MERGE_COPIES[budget.device] * row_bytes))
     S = len(tables[0].ends_S)
     at = 0
     while at < S:
@@ -276,7 +282,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
         cuts = [parts] if last > at + 1 else list(_by_key(parts, most_rows))
         for i, cut in enumerate(cuts):
             with memory_guard("merging tables", budget.device):
-                table = merge(_tables_to_device(cut, budget.device))
+                table = merge(on_device_or_host(partial(_tables_to_device, cut), budget.device))
             yield MergedBlock(table, first + at, i == len(cuts) - 1)
         at = last
 

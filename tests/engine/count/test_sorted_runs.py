@@ -480,6 +480,14 @@ def test_tables_are_not_read_before_their_block(to_sharded, few_rows, monkeypatc
         assert len(made) == n
 
 
+def test_a_full_device_still_merges_blocks_of_rows(to_sharded, few_rows, monkeypatch):
+    """Other arrays of the process take all working memory: 64 rows are merged in a few blocks, not one by one."""
+    tables = [to_sharded([{(n, 1): 1 for n in range(1, 65)}], 2, BITS)] * 2
+    budget = few_rows(32, 1)
+    monkeypatch.setattr(type(budget), "working_bytes", lambda _: -(10**9))
+    assert len(blocks_of(tables, 0, budget)) == 16  # of 32 / 4 rows each
+
+
 def test_no_memory_for_a_block_is_one_clear_error(to_sharded, few_rows, monkeypatch):
     def full(tables):
         raise MemoryError
