@@ -67,7 +67,15 @@ def _fault(where: str, total: float) -> RunError:
 
 def _sum_of_words(trie: Trie, words: Words) -> float:
     prob_V = _power(trie.prob_G[: trie.symbols])
-    return float(prob_V.sum()) - float(prob_V[words.id("<s>")]) * (words.id("<s>") > 0)
+    return float(prob_V.sum()) - sum(float(prob_V[v]) for v in _starts(words))
+
+
+def _starts(words: Words) -> list[int]:
+    """Return [the id of <s>], or [] for none. `Words.id` makes an index of all words, which takes 50 times as long."""
+    id_R = np.flatnonzero(np.diff(words.offsets_V) == 3)
+    is_start_R = np.all([words.data[words.offsets_V[id_R] + k] == byte for k, byte in enumerate(b"<s>")], axis=0)
+    found: list[int] = id_R[is_start_R].tolist()
+    return found
 
 
 def _power(log10: Any) -> Any:
