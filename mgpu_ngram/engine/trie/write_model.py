@@ -1,4 +1,4 @@
-"""Write a model as a model file or an ARPA file."""
+"""Write the model of estimate, mix or prune as a model file or an ARPA file; `jobs/convert` writes other formats."""
 
 from __future__ import annotations
 
