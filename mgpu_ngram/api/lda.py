@@ -30,7 +30,7 @@ from mgpu_ngram.engine.topics.page import PageOptions, topic_page
 from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.table import TopicTable, topic_table
 from mgpu_ngram.engine.topics.words import most_probable
-from mgpu_ngram.jobs.lda.config import LdaConfig
+from mgpu_ngram.jobs.lda.config import ALPHA_SUM, LdaConfig
 from mgpu_ngram.jobs.topics.files import HTML
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
@@ -38,13 +38,14 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Latent Dirichlet allocation by collapsed Gibbs sampling, with the interface of scikit-learn's class.
 
-    n_components      number of topics, 2 to 65,536
+    n_components      number of topics, 1 to 65,536
     max_iter          sweeps over all tokens
     random_state      None: different topics each time; an int from 0 to 2^64 - 1, a numpy RandomState or Generator: the
                       same topics on any device and for any number of workers, the same as `mgpu-ngram lda --seed`
-    doc_topic_prior   alpha, the prior of each topic in a document: a number, or (n_components,); None: 50 /
-                      n_components
-    topic_word_prior  beta, the prior of each word in a topic; None: 0.01
+    doc_topic_prior   alpha, the prior of each topic in a document: a number, or (n_components,); None: 1 /
+                      n_components, as in scikit-learn. `mgpu-ngram lda` has 50 / topics
+    topic_word_prior  beta, the prior of each word in a topic; None: 1 / n_components, as in scikit-learn.
+                      `mgpu-ngram lda` has 0.01
     seeds             {word or number of a column: its topic, a list of topics, or a dict topic -> weight}. A
                       weight is a number of tokens of the word that the topic has from the start, by default 100.
                       In other topics the word keeps the prior beta
@@ -88,7 +89,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     >>> from mgpu_ngram import LDA
     >>> texts = ["apples and pears", "pears and plums", "trains and cars", "cars and roads"] * 10
-    >>> lda = LDA(n_components=2, doc_topic_prior=0.1, stop_words="english", random_state=1)
+    >>> lda = LDA(n_components=2, stop_words="english", random_state=1)
     >>> lda.fit_transform(texts).shape
     (40, 2)
     """
@@ -274,6 +275,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         model = load_topic_model(find_topic_model(path))
         found = {ours: model.settings[name] for ours, name in CONFIG_NAMES.items() if name in model.settings}
         found |= {name: model.settings[name] for name in ("lowercase", "token_pattern") if name in model.settings}
+        if found.get("doc_topic_prior") is None:  # the default of the command
+            found["doc_topic_prior"] = ALPHA_SUM / model.num_topics
         self = cls(**{**found, "n_components": model.num_topics}, device=device)
         self._keep(model, model.settings.get("batches", 1))
         self.n_features_in_ = model.num_words

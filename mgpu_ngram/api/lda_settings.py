@@ -31,8 +31,10 @@ def config_of(lda: Any, seed: int) -> LdaConfig:
     """Return the settings of an estimator's training. Raises InputError, which names the setting."""
     updates_of(lda)
     values = {name: getattr(lda, ours) for ours, name in CONFIG_NAMES.items()} | {"corpus": [], "seed": seed}
-    if values["beta"] is None:
-        del values["beta"]
+    if isinstance(lda.n_components, Integral) and int(lda.n_components) > 0:
+        values |= {name: 1 / int(lda.n_components) for name in ("alpha", "beta") if values[name] is None}
+    else:
+        del values["alpha"], values["beta"]
     if not (lda.doc_topic_prior is None or isinstance(lda.doc_topic_prior, Real)):
         try:
             values["alpha"] = np.asarray(lda.doc_topic_prior, np.float64).tolist()

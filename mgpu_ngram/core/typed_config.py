@@ -104,6 +104,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if value in (None, "auto") and type(None) in arguments:
             return None
         kinds = [a for a in arguments if a is not type(None)]
+        if kinds == [int, float]:  # a whole number and a float mean different things, such as 1 and 1.0
+            return _convert(value, int if isinstance(value, numbers.Integral) else float, where)
         fitting = (a for a in kinds if (typing.get_origin(a) is list) == isinstance(value, list))
         return _convert(value, next(fitting, kinds[0]), where)
     if origin is typing.Literal:

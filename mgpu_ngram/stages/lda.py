@@ -31,8 +31,16 @@ def numbers(text: str) -> float | list[float]:
     return found if "," in text else found[0]
 
 
+def number_or_share(text: str) -> int | float:
+    """Return a number of documents as int; a number with a point or an exponent, which is a share, as float."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
 FLAGS: dict[str, dict[str, Any]] = {
-    "topics": {"type": int, "metavar": "K", "help": "number of topics, 2 to 65,536 (default 100)"},
+    "topics": {"type": int, "metavar": "K", "help": "number of topics, 1 to 65,536 (default 100)"},
     "sweeps": {"type": int, "metavar": "N", "help": "sweeps over all tokens (default 200)"},
     "vocabulary": {"metavar": "FILE", "help": "words of the columns of a matrix, one a line; not needed for documents"},
     "text_column": {"metavar": "NAME", "help": "column of Parquet files, or key of JSON lines (default text)"},
@@ -42,15 +50,22 @@ FLAGS: dict[str, dict[str, Any]] = {
     },
     "stop_words": {"metavar": "english|FILE", "help": "words to leave out: the English list, or a file"},
     "min_df": {
-        "type": float, "metavar": "N", "help": "leave out words in fewer than N documents (number, or share below 1)"
+        "type": number_or_share, "metavar": "N",
+        "help": "leave out words in fewer than N documents; with a point, N is a share: 1 is one document, 1.0 is "
+        "100 %% (default 1)"
     },
-    "max_df": {"type": float, "metavar": "N", "help": "leave out words in more than N documents (number, or share)"},
+    "max_df": {
+        "type": number_or_share, "metavar": "N",
+        "help": "leave out words in more than N documents; 1 is one document, 1.0 is 100 %% (default 1.0)"
+    },
     "max_features": {"type": int, "metavar": "N", "help": "keep the N most frequent words"},
     "alpha": {
         "type": numbers, "metavar": "A[,A...]",
-        "help": "prior of topics in a document: one number, or one for each topic (default 50 / topics)"
+        "help": "prior of topics in a document: one number, or one for each topic (default 50 / topics, as in papers "
+        "on Gibbs sampling; for short documents, or documents of few topics, give less: 1 / topics, the default of "
+        "scikit-learn and ng.LDA)"
     },
-    "beta": {"type": float, "help": "prior of words in a topic (default 0.01)"},
+    "beta": {"type": float, "help": "prior of words in a topic (default 0.01; scikit-learn and ng.LDA: 1 / topics)"},
     "seeds": {"metavar": "FILE", "help": "YAML file of words for given topics, such as 3: [decimal, float]"},
     "optimise_every": {"type": int, "metavar": "N", "help": "estimate the priors every N sweeps (default 0: never)"},
     "seed": {"type": int, "help": "seed of the random numbers (default 1)"},

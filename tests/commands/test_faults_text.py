@@ -229,6 +229,9 @@ CASES = [
     ("json_blank", ["trunc1.json"], "at byte 0 is not a JSON object"),
     ("latin1", ["d.txt", "--token-pattern", r"\S+", "--stop-words", "stop.txt"], {b"noir": 3, b"th\xe9": 1}),
     ("latin1", ["d.txt"], {b"caf": 3, b"noir": 3, b"th": 1}),
+    ("max_df", ["d.txt", "--max-df", "1"], {b"bus": 1, b"car": 2, b"road": 1}),
+    ("max_df", ["d.txt", "--max-df", "1.0"], {b"apple": 3, b"pear": 2, b"plum": 2, b"car": 2, b"road": 1, b"bus": 1}),
+    ("max_df", ["d.txt", "--max-df", "2"], {b"apple": 3, b"pear": 2, b"plum": 2, b"car": 2, b"road": 1, b"bus": 1}),
     ("time_slash", ["slash.jsonl"], None),
 ]
 

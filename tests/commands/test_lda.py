@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,9 @@ def test_a_model_as_text_and_as_json(lda):
         ("--min-df 0.03", {"min_df": 0.03}),
         ("--max-df 10", {"max_df": 10}),
         ("--max-df 0.03", {"max_df": 0.03}),
-        ("--max-df 1", {"max_df": 1.0}),
+        ("--max-df 1.0", {"max_df": 1.0}),
+        ("--max-df 5e-1", {"max_df": 0.5}),
+        ("--min-df 1", {"min_df": 1}),
         ("--max-features 12", {"max_features": 12}),
     ],
 )
@@ -75,6 +78,32 @@ def test_text_options_are_those_of_scikit_learn(flags, options, lda):
     )
 
 
+def test_one_document_and_all_documents(lda, mgpu_ngram):
+    """1 is one document, 1.0 all of them, in Python, in YAML and on the command line, which says which one it takes."""
+    Path("docs.txt").write_text("all apple bus\nall apple car\nall road\n")
+    one, everywhere = ["bus", "car", "road"], ["all"]
+    for flags, words, told in (
+        ("--max-df 1", one, "max_df is 1, so only words of one document are kept; write 1.0 for words of any number"),
+        ("--max-df 1.0", ["all", "apple", *one], None),
+        ("--max-df 2", ["apple", *one], None),
+        ("--min-df 1", ["all", "apple", *one], None),
+        ("--min-df 1.0", everywhere, "min_df is 1.0, so only words of all documents are kept; write 1 for words of"),
+    ):
+        name, limit = flags[2:].replace("-", "_").split()
+        job = {"corpus": "docs.txt", "topics": 2, "sweeps": 1, name: yaml.safe_load(limit)}
+        settings = {"output": "runs", "cluster": {"workers": 0}, "jobs": [{"lda": job}]}
+        Path("job.yaml").write_text(yaml.safe_dump(settings))
+        of_lda = f"lda docs.txt -o out --topics 2 --sweeps 1 --overwrite {flags}".split()
+        for command, folder in (of_lda, "out"), (["run", "job.yaml", "--overwrite"], "runs/lda"):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                assert mgpu_ngram(*command)[0] == 0
+            assert [str(found.message).startswith(told or " ") for found in caught] == [True] * bool(told)
+            assert sorted(load_topic_model(f"{folder}/model.safetensors").words) == sorted(words)
+        estimator = ng.LDA(2, max_iter=1, random_state=1, **{name: yaml.safe_load(limit)})
+        assert sorted(estimator.fit(Path("docs.txt").read_text().splitlines()).words_) == sorted(words)
+
+
 def test_priors_are_those_of_python(lda, mgpu_ngram):
     seeds = "2: [word00, word45]\n0: {word21: 75e-1}\n3: word45\n"  # of YAML, 75e-1 is a text
     Path("seeds.yaml").write_text(seeds)
@@ -85,7 +114,7 @@ def test_priors_are_those_of_python(lda, mgpu_ngram):
     Path("job.yaml").write_text(yaml.safe_dump({"output": "runs", "cluster": {"workers": 0}, "jobs": [{"lda": job}]}))
     assert mgpu_ngram("run", "job.yaml")[0] == 0
     python = {"word45": [2, 3], "word21": {0: 7.5}, "word00": 2}
-    estimator = ng.LDA(4, max_iter=3, random_state=1, doc_topic_prior=alpha, seeds=python)
+    estimator = ng.LDA(4, max_iter=3, random_state=1, doc_topic_prior=alpha, topic_word_prior=0.01, seeds=python)
     estimator.fit(TEXT.splitlines()).save("python.safetensors")
     expected = Path("python.safetensors").read_bytes()
     assert Path("out/model.safetensors").read_bytes() == expected
@@ -97,8 +126,9 @@ def test_priors_are_those_of_python(lda, mgpu_ngram):
 
 def test_the_paper_s_rule_is_that_of_python(lda):
     for flags, excluded in ("", True), ("--include-self", False):
-        assert lda(f"docs.txt -o out{excluded} --topics 4 --sweeps 3 {flags}")[0] == 0
-        ng.LDA(4, max_iter=3, random_state=1, exclude_self=excluded).fit(TEXT.splitlines()).save(f"{excluded}.lda")
+        assert lda(f"docs.txt -o out{excluded} --topics 4 --sweeps 3 --alpha 12.5,12.5,12.5,12.5 {flags}")[0] == 0
+        estimator = ng.LDA(4, max_iter=3, random_state=1, topic_word_prior=0.01, exclude_self=excluded)
+        estimator.set_params(doc_topic_prior=[12.5] * 4).fit(TEXT.splitlines()).save(f"{excluded}.lda")
         assert Path(f"out{excluded}/model.safetensors").read_bytes() == Path(f"{excluded}.lda").read_bytes()
     theirs, ours = (load_topic_model(f"{excluded}.lda").counts_VZ() for excluded in (False, True))
     assert (theirs != ours).any()
@@ -229,7 +259,9 @@ REFUSED = [
     ("folder", "input 'folder' is a directory without files"),
     ("none.txt", "input 'none.txt' does not exist or holds no file"),
     ("-", "documents are read more than once, so standard input cannot be used"),
-    ("docs.txt --topics 1", "topics is 1 but must be at least 2"),
+    ("docs.txt --topics 0", "topics is 0 but must be at least 1"),
+    ("docs.txt --max-df 10.0", "max_df is 10.0 but must be a whole number from 1 on, or a share from 0.0 to 1.0"),
+    ("docs.txt --max-df 0", "max_df is 0 but must be a whole number from 1 on, or a share from 0.0 to 1.0"),
     ("docs.txt --topics 65537", "topics is 65,537 but must be at most 65,536"),
     ("docs.txt --min-df 1000", "fewer than min_df 1000; raise max_df or lower min_df"),
     ("docs.txt --token-pattern (", "token_pattern '(' is not a regular expression: missing )"),

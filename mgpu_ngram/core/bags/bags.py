@@ -242,10 +242,14 @@ def _check_counts(counts_P: np.ndarray, starts_D1: np.ndarray, name: str, first:
 
 def wrong_count(where: str, count: float) -> InputError:
     """Return the error for a count that is not a whole number from 0 to MAX_COUNT."""
+    if count != count:
+        way_out = "replace missing counts by 0, as fillna(0) of pandas does"
+    else:
+        way_out = "give how often each word occurs, not weights such as tf-idf"
     return InputError(
         f"{'Negative values in data: ' if count < 0 else ''}{where} has the count "
         f"{'NaN' if count != count else count}, but counts are whole numbers from 0 to {MAX_COUNT:,}; "
-        "give how often each word occurs, not weights such as tf-idf"
+        f"{way_out}"
     )
 
 

@@ -52,7 +52,8 @@ def bags_of_matrix(X: Any, name: str = "X") -> Bags:
             dense = dense.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"{name} is a matrix of objects, not of counts ({error}); give numbers, or one column of texts"
+                f"{name} is a matrix of objects, not of counts ({error}); give numbers, or one column of texts, such "
+                "as table['text'] or array[:, 0]"
             ) from None
     if dense.dtype.kind not in "iufb":
         unsupported = "Complex data not supported: " if dense.dtype.kind == "c" else ""

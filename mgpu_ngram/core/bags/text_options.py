@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from mgpu_ngram.core.bags.english_stop_words import ENGLISH
 from mgpu_ngram.core.bags.word_list import read_word_list
 from mgpu_ngram.core.errors import InputError
@@ -26,8 +28,9 @@ class TextOptions:
                    default is words of two or more letters, digits or underscores
     stop_words     words that are left out: "english", the path of a file with a word a line, or an iterable of str.
                    They are compared with the lowercased text
-    min_df         leave out words in fewer documents: a number (int), or a share of the documents (float)
-    max_df         leave out words in more documents: a number (int), or a share of the documents (float)
+    min_df         leave out words in fewer documents: a number (int), or a share of the documents (float). 1 is one
+                   document, and 1.0 all documents
+    max_df         leave out words in more documents, in the same way
     max_features   keep this many words, the most frequent ones; ties are broken in alphabetical order
 
     Raises InputError for values out of range and for a pattern that does not compile.
@@ -42,16 +45,12 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_words", _stop_words(self.stop_words))
-        for name in ("min_df", "max_df", "max_features"):
-            value = getattr(self, name)
-            if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
-                object.__setattr__(self, name, int(value))
-            elif name == "max_features" and value is not None:
-                raise InputError(f"max_features is {value!r} but must be a whole number from 1 on, or None")
-            elif name != "max_features" and not (isinstance(value, float) and 0 <= value <= 1):
-                raise InputError(
-                    f"{name} is {value!r} but must be a whole number from 1 on, or a share from 0.0 to 1.0"
-                )
+        for name in ("min_df", "max_df"):
+            object.__setattr__(self, name, number_or_share(getattr(self, name), name))
+        if self.max_features is not None:
+            if not _is_count(self.max_features):
+                raise InputError(f"max_features is {self.max_features!r} but must be a whole number from 1 on, or None")
+            object.__setattr__(self, "max_features", int(self.max_features))
         try:
             groups = re.compile(self.token_pattern).groups
         except (re.error, TypeError) as error:
@@ -79,6 +78,19 @@ class TextOptions:
     def has_default_pattern(self) -> bool:
         """Return whether token_pattern is the default, for which there are kernels."""
         return self.token_pattern == DEFAULT_PATTERN
+
+
+def number_or_share(value: Any, name: str) -> int | float:
+    """Return a number of documents as int, or a share of them as float. Raises InputError, which names `name`."""
+    if _is_count(value):
+        return int(value)
+    if not (isinstance(value, (float, np.floating)) and 0 <= value <= 1):
+        raise InputError(f"{name} is {value!r} but must be a whole number from 1 on, or a share from 0.0 to 1.0")
+    return float(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _stop_words(value: Any) -> frozenset[str]:

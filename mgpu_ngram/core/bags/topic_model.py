@@ -258,7 +258,7 @@ def _contradiction(model: TopicModel, verify: bool) -> str:
     kinds = [f"{a.dtype.name} {a.ndim}D" for a in arrays]
     if kinds != ["int64 1D", "uint16 1D", "uint32 1D", "float64 1D"]:
         return f"its arrays are {', '.join(kinds)}"
-    if not 2 <= Z <= MAX_TOPICS or len(model.counts_N) != N or V < 1:
+    if not 1 <= Z <= MAX_TOPICS or len(model.counts_N) != N or V < 1:
         return f"it has {Z:,} topics, {V:,} words, {N:,} topics of words and {len(model.counts_N):,} counts"
     if model.words is not None and len(model.words) != V:
         return f"it has {len(model.words):,} words and counts of {V:,}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.missing import MISSING_WAY_OUT, is_missing
 
 
 class Lines:
@@ -39,6 +40,8 @@ def _line(i: int, line: Any) -> bytes:
             line = line.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise InputError(f"line {i} of the corpus cannot be written as UTF-8: {error.reason}; give bytes") from None
+    if is_missing(line):
+        raise InputError(f"line {i} of the corpus is {line}, not text; {MISSING_WAY_OUT}")
     if not isinstance(line, bytes):
         raise InputError(f"line {i} of the corpus is of type {type(line).__name__}; lines are str or bytes")
     return line if line.endswith(b"\n") else line + b"\n"

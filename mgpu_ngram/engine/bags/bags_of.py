@@ -14,6 +14,7 @@ from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.word_list import as_words
 from mgpu_ngram.core.documents.documents import JoinedTexts
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.missing import MISSING_WAY_OUT, is_missing
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.utf8 import to_bytes, to_text
 from mgpu_ngram.engine.bags.bag_corpus import BagCorpus, corpus_of_documents
@@ -74,6 +75,9 @@ def _of_documents(documents: Iterable[Any], options: TextOptions, device: str, n
     """Yield the bags of texts or lists of tokens, in batches. Raises InputError for other documents."""
     rest, first = iter(documents), 0
     while batch := list(islice(rest, BATCH_DOCUMENTS)):
+        missing = next((i for i, document in enumerate(batch) if is_missing(document)), None)
+        if missing is not None:
+            raise InputError(f"document {first + missing:,} of {name} is {batch[missing]}, not text; {MISSING_WAY_OUT}")
         texts = [isinstance(document, (str, bytes)) for document in batch]
         if all(texts):
             yield _of_texts(batch, options, device)
@@ -93,9 +97,9 @@ def _of_documents(documents: Iterable[Any], options: TextOptions, device: str, n
 def _check_tokens(document: Any, i: int, name: str) -> None:
     if not isinstance(document, (list, tuple, np.ndarray)):
         raise InputError(f"document {i:,} of {name} is {_shown(document)} but must be a str, or a list of str")
-    wrong = next((token for token in document if not isinstance(token, str)), None)
-    if wrong is not None:
-        raise InputError(f"document {i:,} of {name} has the token {_shown(wrong)} but tokens must be str")
+    wrong = [token for token in document if not isinstance(token, str)]
+    if wrong:
+        raise InputError(f"document {i:,} of {name} has the token {_shown(wrong[0])} but tokens must be str")
 
 
 def _shown(value: Any) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mgpu_ngram.core.bags.seed_words import seeds_of_topics
+from mgpu_ngram.core.bags.text_options import number_or_share
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 SAMPLED_PER_SECOND = 20e6  # tokens a second that 2 CPU cores sample with few topics, rounded down
+ALPHA_SUM = 50.0  # sum of the default priors of topics: Griffiths and Steyvers, "Finding scientific topics" (2004)
 PART_TOKENS = 1 << 20  # tokens of a part of the corpus: few, because workers divide whole parts
 HALF_RATE_TOPICS = 256  # topics with which 2 CPU cores sample half as many tokens; KOS, 16 to 4,096 topics
 
@@ -29,14 +30,15 @@ class LdaConfig:
     lowercase: bool = True  # change the text to lower case first
     token_pattern: str | None = None  # regular expression of a token; auto: words of two letters or digits and more
     stop_words: str | None = None  # words to leave out: english, or a file with a word a line
-    min_df: float = 1  # leave out words in fewer documents: a number, or a share below 1
-    max_df: float | None = None  # leave out words in more documents: a number from 2 on, or a share; auto, 1: no limit
+    min_df: int | float = 1  # leave out words in fewer documents: a number, or a share with a point (0.01). 1 is one
+    # document, 1.0 all documents
+    max_df: int | float | None = None  # leave out words in more documents, in the same way; auto: no limit, as 1.0
     max_features: int | None = None  # keep this many words, those with most tokens; auto: all
-    topics: int = 100  # number of topics, 2 to 65,536
+    topics: int = 100  # number of topics, 1 to 65,536
     sweeps: int = 200  # number of sweeps over all tokens
     alpha: float | list[float] | None = None  # prior of topics in a document: one number, or a list with one for each
-    # topic; auto: 50 / topics
-    beta: float = 0.01  # prior of words in a topic
+    # topic; auto: 50 / topics, as Griffiths and Steyvers (2004)
+    beta: float = 0.01  # prior of words in a topic; 0.01 as Xie et al. (2018)
     seeds: dict[Any, Any] | None = None  # words for given topics: topic -> a word, a list of words, or word -> weight.
     # A weight is the number of tokens of the word that the topic has from the start; default 100
     optimise_every: int = 0  # number of sweeps between estimates of the priors; 0: the priors stay as given
@@ -52,8 +54,7 @@ class LdaConfig:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_files(self.corpus)
-        check_at_least(self, 2, "topics")
-        check_at_least(self, 1, "sweeps", "max_features", "block_tokens")
+        check_at_least(self, 1, "topics", "sweeps", "max_features", "block_tokens")
         check_at_least(self, 0, "seed", "evaluate_every", "optimise_every")
         if self.topics > MAX_TOPICS:
             raise InputError(f"topics is {self.topics:,} but must be at most {MAX_TOPICS:,}")
@@ -76,9 +77,8 @@ class LdaConfig:
             if not 0 <= value < 1:
                 raise InputError(f"{name} is {value} but must be a share of at least 0 and below 1")
         for name in ("min_df", "max_df"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and (0 <= value < 1 or value == int(value))):
-                raise InputError(f"{name} is {value} but must be a whole number from 1 on, or a share below 1")
+            if getattr(self, name) is not None:
+                number_or_share(getattr(self, name), name)
 
     def cpu_seconds(self, tokens: float) -> float:
         """Return the approximate seconds that 2 CPU cores take to train on this number of tokens."""
@@ -99,7 +99,7 @@ class LdaConfig:
         """Return the prior of each topic in a document, `topics` numbers."""
         if isinstance(self.alpha, list):
             return self.alpha
-        return [50 / self.topics if self.alpha is None else self.alpha] * self.topics
+        return [ALPHA_SUM / self.topics if self.alpha is None else self.alpha] * self.topics
 
 
 def _check_alphas(alphas: list[float], topics: int) -> None:

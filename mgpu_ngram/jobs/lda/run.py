@@ -16,6 +16,7 @@ from mgpu_ngram.cluster.executor import Executor, in_order
 from mgpu_ngram.core.bags.seed_words import seeds_of_topics
 from mgpu_ngram.core.bags.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.bags.topic_model import MODEL_FILE, TopicModel, save_topic_model
+from mgpu_ngram.core.errors import warn
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.memory_config import free_host_bytes
@@ -74,8 +75,8 @@ def text_options(config: LdaConfig) -> TextOptions:
         config.lowercase,
         config.token_pattern or DEFAULT_PATTERN,
         config.stop_words,
-        _number_or_share(config.min_df),
-        1.0 if config.max_df in (None, 1) else _number_or_share(config.max_df),
+        config.min_df,
+        1.0 if config.max_df is None else config.max_df,
         config.max_features,
     )
 
@@ -87,8 +88,12 @@ def check(config: LdaConfig) -> None:
         find_files([config.vocabulary])
 
 
-def _number_or_share(value: float) -> int | float:
-    return int(value) if value >= 1 else float(value)
+def _warn_of_limits(config: LdaConfig) -> None:
+    """Warn of limits of documents that may be meant otherwise."""
+    if config.max_df == 1 and isinstance(config.max_df, int):
+        warn("max_df is 1, so only words of one document are kept; write 1.0 for words of any number of documents")
+    if config.min_df == 1 and isinstance(config.min_df, float):
+        warn("min_df is 1.0, so only words of all documents are kept; write 1 for words of one document and more")
 
 
 def plan(config: LdaConfig, context: PlanContext) -> dict[str, Any]:
@@ -132,6 +137,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
     A resumed run continues from its last snapshot and gives the result of an uninterrupted run.
     """
     begin = time.perf_counter()
+    _warn_of_limits(config)
     executor = limited_to(context.executor, context.memory)
     made_of = _made_of(config, states_of_inputs(config.corpus))
     parts = {"block_tokens": config.part_tokens}  # snapshots are of parts

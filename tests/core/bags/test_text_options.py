@@ -18,7 +18,7 @@ def test_defaults():
 
 
 def test_numbers_of_numpy():
-    options = TextOptions(min_df=np.int32(2), max_df=np.float64(0.5), max_features=np.int64(3))
+    options = TextOptions(min_df=np.int32(2), max_df=np.float32(0.5), max_features=np.int64(3))
     assert options == TextOptions(min_df=2, max_df=0.5, max_features=3) and type(options.min_df) is int
 
 

@@ -24,7 +24,7 @@ from mgpu_ngram.core.inputs.sources import Source
         (["of the", "in the"], {}, r"'of the' does not exist.*ng\.Lines\(\[\.\.\.\]\)"),
         ([], {}, "names no input"),
         ([b"of", 3], {}, "line 1 of the corpus is of type int"),
-        ([None], {}, "line 0 of the corpus is of type NoneType"),
+        ([None], {}, "line 0 of the corpus is None, not text; leave missing texts out"),
         (7, {}, "the corpus is 7; give paths"),
         (b"of the", {}, "one bytes object"),
         (Lines(["\ud800"]), {}, "line 0 .* UTF-8"),
