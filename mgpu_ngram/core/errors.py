@@ -18,6 +18,10 @@ class InputError(ValueError):
         super().__init__(_in_one_line(message))
 
 
+class DamagedInput(InputError):
+    """A file or a record is damaged; others can be read without it."""
+
+
 class RunError(RuntimeError):
     """The run failed: out of memory, full disk, lost workers. Exit status 1."""
 

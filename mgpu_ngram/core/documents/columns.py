@@ -9,21 +9,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError, warn
+from mgpu_ngram.core.documents.documents import parquet_batches
+from mgpu_ngram.core.errors import DamagedInput, InputError, warn
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.inputs.file_sources import head_text
 from mgpu_ngram.core.inputs.in_memory import is_text
-from mgpu_ngram.core.inputs.json_column import load_line
-from mgpu_ngram.core.inputs.read_text import read_blocks
+from mgpu_ngram.core.inputs.json_column import read_record
+from mgpu_ngram.core.inputs.read_text import read_lines
 from mgpu_ngram.core.inputs.sources import Source, parquet_file
-from mgpu_ngram.core.inputs.streams import place_in
 from mgpu_ngram.core.storage.file_heads import json_keys
 
 Period = Literal["year", "month", "week", "day"]
 PERIOD_UNITS = {"year": "Y", "month": "M", "week": "D", "day": "D"}  # units of NumPy; NumPy's weeks begin on Thursday
 MONDAY = 3  # days from the last Monday before 1970 to the first day of 1970
 BLOCK_BYTES = 8 << 20
-BATCH_ROWS = 1 << 16
 # YYYY, YYYY-MM or YYYY-MM-DD, also with another separator; a time may follow a day. Exif dates are 2019:03:09.
 DATE = re.compile(r"(\d{4})(?:([-/._])(\d\d)(?:\2(\d\d))?|:(\d\d):(\d\d))?(Z|[+-]\d\d:?\d\d|[Tt ]\d\d(?:\W?\d\d.*)?)?")
 QUARTER = re.compile(r"(\d{4})[-/ ]?[Qq]([1-4])")
@@ -37,6 +36,8 @@ def check_column(corpus: Corpus, column: str) -> None:
     Reads only the beginnings of the files.
     """
     for source in corpus.sources:
+        if source.damage or (source.format != "parquet" and not head_text(source, of_damaged=True)):
+            continue
         if source.format != "parquet" and not source.column:
             raise InputError(f"{source.name!r} is plain text, without a column {column!r}; give Parquet or JSON lines")
         check_column_of(source, column)
@@ -48,51 +49,53 @@ def check_column_of(source: Source, column: str) -> None:
         with parquet_file(source) as file:
             names = file.schema_arrow.names
     else:
-        names = json_keys(head_text(source)) or [column]
+        names = json_keys(head_text(source, of_damaged=True)) or [column]
     if column not in names:
         raise InputError(f"{source.name!r} lacks the column {column!r}; name one of {', '.join(names)}")
 
 
 def column_values(chunk: Chunk, column: str) -> list[Any]:
-    """Return the value of a column for each document of a chunk, in the order of `read_documents`."""
+    """Return the value of a column for each document that `read_documents` reads with `report`, in this order."""
     return [value for piece in chunk.pieces for value in _values(chunk, piece, column)]
 
 
 def _values(chunk: Chunk, piece: Piece, column: str) -> Iterator[Any]:
+    if piece.source.damage:
+        return
     if piece.source.format == "parquet":
         yield from _parquet_values(piece, column)
         return
-    for block in read_blocks(Chunk(chunk.index, (piece,), piece.size_bytes), "word", BLOCK_BYTES):
-        offset = int(block.offsets_S[0])
+    alone = Chunk(chunk.index, (piece,), piece.size_bytes)
+    for block in read_lines(alone, BLOCK_BYTES, _ignore):
         for line in block.data.tobytes().split(b"\n"):
             try:
                 if line.strip():
-                    yield load_line(line, "replace").get(column)
-            except (ValueError, RecursionError, AttributeError):
-                raise InputError(f"{place_in(piece.source, offset)} is not a JSON object; correct the line") from None
-            offset += len(line) + 1
+                    yield read_record(line, piece.source.column, True, "", "replace").get(column)
+            except DamagedInput:
+                pass  # `read_documents` reports it
+
+
+def _ignore(reason: str) -> None:
+    pass
 
 
 def _parquet_values(piece: Piece, column: str) -> Iterator[Any]:
     import pyarrow as pa
 
-    groups = list(range(piece.start, piece.end))
-    with parquet_file(piece.source) as file:
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False):
-            values = batch.column(0)
-            if is_text(values.type):  # it may hold bytes that are not UTF-8
-                found = values.cast(pa.large_binary()).to_pylist()
-                yield from (text if text is None else text.decode("utf-8", "replace") for text in found)
-                continue
-            if pa.types.is_timestamp(values.type) and values.type.unit == "ns":  # Python's datetime has none
-                values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
-            try:
-                yield from values.to_pylist()
-            except OverflowError as error:
-                raise InputError(
-                    f"{piece.source.name!r} has a time in the column {column!r} that is out of range ({error}); "
-                    "give the years 1 to 9999"
-                ) from None
+    for values in parquet_batches(piece, column, BLOCK_BYTES, _ignore):
+        if is_text(values.type):  # it may hold bytes that are not UTF-8
+            found = values.cast(pa.large_binary()).to_pylist()
+            yield from (text if text is None else text.decode("utf-8", "replace") for text in found)
+            continue
+        if pa.types.is_timestamp(values.type) and values.type.unit == "ns":  # Python's datetime has none
+            values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+        try:
+            yield from values.to_pylist()
+        except OverflowError as error:
+            raise InputError(
+                f"{piece.source.name!r} has a time in the column {column!r} that is out of range ({error}); "
+                "give the years 1 to 9999"
+            ) from None
 
 
 def classes_of(values: Sequence[Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgpu_ngram.core.counts.vocabulary import words_from_arrow
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.inputs.file_sources import json_key, stored_source
 from mgpu_ngram.core.inputs.in_memory import arrow_lines, is_text
 from mgpu_ngram.core.inputs.json_column import json_column
-from mgpu_ngram.core.inputs.read_text import TextBlock, read_blocks
+from mgpu_ngram.core.inputs.read_text import TextBlock, read_lines
 from mgpu_ngram.core.inputs.sources import Source, parquet_file, parquet_source
 from mgpu_ngram.core.inputs.streams import place_in
 from mgpu_ngram.core.lazy_import import LazyModule
@@ -59,34 +59,51 @@ def open_documents(files: Iterable[tuple[str, str]], text_column: str | None = N
     files        (name, location) of each, as `find_files` returns them: plain text, a document a line; JSON lines;
                  Parquet. Text and JSON lines may be compressed
     text_column  column or key that holds a document: a text, or a list of tokens; None: "text", or the only column
+
+    A file that is damaged from its start becomes an empty source with the `damage`.
     """
     return Corpus(tuple(_source(name, location, text_column) for name, location in files), "word")
 
 
 def _source(name: str, location: str, text_column: str | None) -> Source:
     source = stored_source(name, location)
-    if source.format == "parquet":
-        return parquet_source(source, text_column, lambda kind: is_text(kind) or _is_text_list(kind))
-    return replace(source, column=json_key(source, text_column))
+    try:
+        if source.format == "parquet":
+            return parquet_source(source, text_column, lambda kind: is_text(kind) or _is_text_list(kind))
+        return replace(source, column=json_key(source, text_column, of_damaged=True))
+    except DamagedInput as error:
+        return Source(name, "memory", 0, location, damage=str(error))
 
 
-def read_documents(chunk: Chunk, block_bytes: int, as_strings: bool = False) -> Iterator[TextDocuments]:
+def read_documents(
+    chunk: Chunk, block_bytes: int, as_strings: bool = False, report: Callable[[str], None] | None = None
+) -> Iterator[TextDocuments]:
     """Yield the documents of a chunk in order, in blocks of about `block_bytes` of text.
 
     as_strings  yield texts as lists of str, which keep newlines; in `JoinedTexts`, newlines become spaces
 
-    A null is an empty document. Raises InputError for damaged files, and for values that are neither texts nor lists
-    of tokens.
+    report  called with the damage of each line and of each file that is damaged. A damaged line of JSON is left out,
+            and so are lines from the damage of compressed data on. Rows of Parquet are empty documents from the damage
+            of their row group on. None: DamagedInput is raised
+
+    A null is an empty document. Raises InputError for texts and lists of tokens among each other.
     """
     for piece in chunk.pieces:
-        if piece.source.format == "parquet":
-            yield from _read_parquet(piece, block_bytes, as_strings)
+        if piece.source.damage:
+            if report is None:
+                raise DamagedInput(piece.source.damage)
+            report(piece.source.damage)
             continue
-        for block in read_blocks(Chunk(chunk.index, (piece,), piece.size_bytes), "word", block_bytes):
+        if piece.source.format == "parquet":
+            for values in parquet_batches(piece, piece.source.column, block_bytes, report):
+                yield _from_arrow(values, piece.source.name, as_strings)
+            continue
+        alone = Chunk(chunk.index, (piece,), piece.size_bytes)
+        for block in read_lines(alone, block_bytes, report):
             data = _without_mark(block)
             if piece.source.column:
                 place = partial(_place, piece.source, int(block.offsets_S[0]))
-                values = json_column(block.data.tobytes(), piece.source.column, place, lists=True)
+                values = json_column(block.data.tobytes(), piece.source.column, place, lists=True, report=report)
                 yield _from_arrow(values, piece.source.name, as_strings)
             elif as_strings:
                 yield to_text(data.tobytes()).split("\n")[:-1]
@@ -103,15 +120,25 @@ def _place(source: Source, start: int, offset: int) -> str:
     return place_in(source, start + offset)
 
 
-def _read_parquet(piece: Piece, block_bytes: int, as_strings: bool) -> Iterator[TextDocuments]:
+def parquet_batches(piece: Piece, column: str, block_bytes: int, report: Callable[[str], None] | None) -> Iterator[Any]:
+    """Yield the values of a column of row groups, as Arrow arrays; nulls from the damage of a row group on."""
     source = piece.source
-    with parquet_file(source) as file:
-        for g in range(piece.start, piece.end):
-            metadata = file.metadata.row_group(g)
-            row_bytes = metadata.total_byte_size // max(metadata.num_rows, 1) + 1
-            rows = max(1, min(block_bytes // row_bytes, BATCH_ROWS))
-            for batch in file.iter_batches(rows, row_groups=[g], columns=[source.column], use_threads=False):
-                yield _from_arrow(batch.column(0), source.name, as_strings)
+    for g in range(piece.start, piece.end):
+        left = 0
+        try:
+            with parquet_file(source) as file:
+                metadata = file.metadata.row_group(g)
+                left = metadata.num_rows
+                row_bytes = metadata.total_byte_size // max(left, 1) + 1
+                rows = max(1, min(block_bytes // row_bytes, BATCH_ROWS))
+                for batch in file.iter_batches(rows, row_groups=[g], columns=[column], use_threads=False):
+                    left -= len(batch)
+                    yield batch.column(0)
+        except DamagedInput as error:
+            if report is None:
+                raise
+            report(f"{error} (row group {g:,})")
+            yield pa.nulls(left)
 
 
 def _is_text_list(kind: Any) -> bool:

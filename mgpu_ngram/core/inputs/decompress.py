@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import DamagedInput
 from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES, Read, reader
 from mgpu_ngram.core.inputs.sources import Source, import_zstandard
 from mgpu_ngram.core.storage.crc import Crc
@@ -22,9 +22,9 @@ def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.nda
     text_bytes = fed = 0
     decoder = None
 
-    def damaged(why: str) -> InputError:
+    def damaged(why: str) -> DamagedInput:
         where = f"at byte {fed} of {source.size_bytes}, after {text_bytes} bytes of text"
-        return InputError(f"{source.name!r} is {why} {where}; compress it again or leave it out")
+        return DamagedInput(f"{source.name!r} is {why} {where}; compress it again or leave it out")
 
     for offset in range(0, source.size_bytes, STRIP_BYTES):
         strip = np.empty(min(STRIP_BYTES, source.size_bytes - offset), np.uint8)

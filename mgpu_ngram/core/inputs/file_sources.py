@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.byte_ranges import reader
 from mgpu_ngram.core.inputs.decompress import decompressed
 from mgpu_ngram.core.inputs.sources import Source, import_zstandard, odd_size, parquet_source, stored_head
@@ -32,11 +32,11 @@ def stored_source(name: str, location: str) -> Source:
     return Source(name, format, size_bytes, location)
 
 
-def head_text(source: Source) -> bytes:
+def head_text(source: Source, of_damaged: bool = False) -> bytes:
     """Return the first bytes of a file, decompressed: HEAD_BYTES or more unless the file is shorter.
 
-    Raises InputError for damaged data; but of a WARC file, returns the bytes before the damage, which `read_records`
-    skips.
+    Raises DamagedInput for damaged data; but if `of_damaged`, and of a WARC file, returns the bytes before the damage.
+    Readers of these files report it.
     """
     found = b""
     with reader(source) as read:
@@ -49,18 +49,18 @@ def head_text(source: Source) -> bytes:
                 found += text.tobytes()
                 if len(found) >= HEAD_BYTES:
                     break
-        except InputError:
-            if not found.startswith(WARC_MAGIC):
+        except DamagedInput:
+            if not found.startswith(WARC_MAGIC) and not (of_damaged and found):
                 raise
     return found
 
 
-def json_key(source: Source, text_column: str | None) -> str:
-    """Return the key of the texts of a source, "" for lines of text.
+def json_key(source: Source, text_column: str | None, of_damaged: bool = False) -> str:
+    """Return the key of the texts of a source, "" for lines of text; `of_damaged` as in `head_text`.
 
     Raises InputError if the source holds neither text nor JSON lines, and for JSON lines without the key.
     """
-    head, key = head_text(source), text_column or "text"
+    head, key = head_text(source, of_damaged), text_column or "text"
     if text_format(source.name, head, source.format) != JSON_LINES:
         return ""
     keys = json_keys(head)

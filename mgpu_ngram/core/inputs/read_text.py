@@ -15,7 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece, open_list
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, odd_size
-from mgpu_ngram.core.inputs.streams import UNKNOWN_END, ArrayStream, Range, open_streams
+from mgpu_ngram.core.inputs.streams import UNKNOWN_END, ArrayStream, Range, Reading, open_streams
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.core.utf8 import without_mark
 from mgpu_ngram.kernels.count.crc32 import crc32
@@ -91,10 +91,24 @@ def read_blocks(
     pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
     filler = _Filler(_room(chunk, unit, block_bytes, halo), allocate or (lambda nbytes: np.empty(nbytes, np.uint8)))
     with pool as workers:
-        for piece in chunk.pieces:
-            with open_streams(piece, unit, halo, workers, threads, checksums, plain_crcs) as streams:
-                for stream in streams:
-                    yield from filler.fill(piece, stream, unit, halo)
+        yield from _fill(filler, chunk, Reading(unit, halo, workers, threads, checksums, plain_crcs))
+
+
+def read_lines(chunk: Chunk, block_bytes: int, report: Callable[[str], None] | None) -> Iterator[TextBlock]:
+    """Yield the text of a chunk in blocks of whole lines, as `read_blocks` does.
+
+    report  report(reason) is called for damaged compressed data, whose text ends with the last whole line before the
+            damage; None: DamagedInput is raised
+    """
+    filler = _Filler(_room(chunk, "word", block_bytes, 0), lambda nbytes: np.empty(nbytes, np.uint8))
+    yield from _fill(filler, chunk, Reading("word", report=report))
+
+
+def _fill(filler: _Filler, chunk: Chunk, reading: Reading) -> Iterator[TextBlock]:
+    for piece in chunk.pieces:
+        with open_streams(piece, reading) as streams:
+            for stream in streams:
+                yield from filler.fill(piece, stream, reading.unit, reading.halo)
     yield from filler.flush()
 
 

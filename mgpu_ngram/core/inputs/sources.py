@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.inputs.in_memory import is_text
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES
@@ -31,6 +31,7 @@ class Source:
     row_groups: tuple[int, ...] = ()  # bytes of that column in each row group, uncompressed
     data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes from data_start on
     data_start: int = 0
+    damage: str = ""  # why none of it can be read; such a source is empty
 
     @property
     def is_stored_text(self) -> bool:
@@ -116,7 +117,7 @@ def parquet_file(source: Source) -> Iterator[Any]:
         raise InputError(f"{source.name!r} is not UTF-8, as paths of Parquet files must be; rename it") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of names of columns, too
         reason = str(error).splitlines()[0]
-        raise InputError(f"{source.name!r} is damaged Parquet: {reason}; write it again or leave it out") from None
+        raise DamagedInput(f"{source.name!r} is damaged Parquet: {reason}; write it again or leave it out") from None
 
 
 def import_zstandard(name: str) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, STRIP_BYTES, LocalFile, Read, reader
 from mgpu_ngram.core.inputs.corpus import Piece
 from mgpu_ngram.core.inputs.decompress import decompressed
@@ -92,15 +92,26 @@ class ArrayStream:
         return n
 
 
-@contextmanager
-def open_streams(
-    piece: Piece, unit: str, halo: int, pool: Any, threads: int, checksums: list[PartCrc] | None, plain_crcs: bool
-) -> Iterator[Iterable[Any]]:
-    """Yield the streams of a piece in turn; checksums are complete when the streams have been read.
+@dataclass
+class Reading:
+    """Options of `read_blocks` and `read_lines` for the streams of a piece.
 
     pool  as many threads of Python as `threads`, or None
     """
-    source = piece.source
+
+    unit: str
+    halo: int = 0
+    pool: Any = None
+    threads: int = 1
+    checksums: list[PartCrc] | None = None
+    plain_crcs: bool = True
+    report: Callable[[str], None] | None = None
+
+
+@contextmanager
+def open_streams(piece: Piece, reading: Reading) -> Iterator[Iterable[Any]]:
+    """Yield the streams of a piece in turn; checksums are complete when the streams have been read."""
+    source, unit, checksums = piece.source, reading.unit, reading.checksums
     if source.format == "parquet":
         with parquet_file(source) as file:
             yield _row_groups(file, piece, unit)
@@ -108,19 +119,41 @@ def open_streams(
             checksums.append((piece.source_index, 0, *footer_crc(source)))
         return
     offset, crc = piece.start, None
-    with reader(source, threads) as read:
+    with reader(source, reading.threads) as read:
         stream: Range | ArrayStream
         if source.format not in CUTTABLE:
             crc = None if checksums is None else Crc(piece.end)
-            stream = ArrayStream(decompressed(source, read, crc))
+            arrays = decompressed(source, read, crc)
+            stream = ArrayStream(arrays if reading.report is None else _until_damage(arrays, reading.report))
         else:
-            stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, halo)
-            if checksums is not None and (plain_crcs or source.json_key):
+            pool = reading.pool
+            stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, reading.halo)
+            if checksums is not None and (reading.plain_crcs or source.json_key):
                 offset, crc = stream.start, Crc(stream.end)
                 stream.crc = crc
         yield [ArrayStream(_json_texts(stream, source), stream.start) if source.json_key else stream]
     if checksums is not None and crc and (crc.length or source.format not in CUTTABLE):
         checksums.append((piece.source_index, offset, crc.length, crc.value))
+
+
+def _until_damage(arrays: Iterator[np.ndarray], report: Callable[[str], None]) -> Iterator[np.ndarray]:
+    """Yield the arrays; at damage, yield the whole lines before it, and report it."""
+    line: list[np.ndarray] = []  # the line that has not ended
+    while True:
+        try:
+            array = next(arrays, None)
+        except DamagedInput as error:
+            report(str(error))
+            return
+        if array is None:
+            yield from line
+            return
+        end = array.tobytes().rfind(b"\n") + 1
+        if end:
+            yield from line
+            yield array[:end]
+            line = []
+        line.append(array[end:])
 
 
 def _json_texts(stream: Range | ArrayStream, source: Source) -> Iterator[np.ndarray]:

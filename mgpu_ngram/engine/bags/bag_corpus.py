@@ -10,6 +10,7 @@ import numpy as np
 
 from mgpu_ngram.core.bags.bags import Bags, check_vocabulary, join_bags
 from mgpu_ngram.core.bags.text_options import TextOptions
+from mgpu_ngram.core.documents.damage import Damage
 from mgpu_ngram.core.documents.text_column import shown as shown_word
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.ngrams.words import Words
@@ -48,6 +49,7 @@ class BagCorpus:
         self._check, self._is_checked = check, False
         self.name, self.num_words, self.words, self.states = name, num_words, words, states
         self._parts, self._ignored = parts, ignored
+        self.damage = Damage()  # that the last call of `blocks` or `read` has met
         if words is not None:
             check_vocabulary(words, num_words, "the vocabulary", name)
 
@@ -59,10 +61,12 @@ class BagCorpus:
 
         The blocks depend only on the documents, the vocabulary and `tokens`.
         """
+        self.damage = Damage()
         return regroup(map(self._numbered, self._parts()), tokens)
 
     def read(self) -> Bags:
         """Return all documents."""
+        self.damage = Damage()
         nothing = Bags(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32), self.num_words)
         return join_bags([*map(self._numbered, self._parts())] or [nothing])
 
@@ -73,6 +77,7 @@ class BagCorpus:
 
     def _numbered(self, part: Bags | LocalBags) -> Bags:
         if isinstance(part, LocalBags):
+            self.damage.merge(part.damage)
             if part.is_text and not self._is_checked:
                 self._is_checked = True
                 self._check()
@@ -102,10 +107,11 @@ def corpus_of_documents(
     is_given = words is not None and is_new
     kept: list[LocalBags] | None = [] if words is None or not repeatable else None
     levels: list[list[Terms]] = []
-    size_bytes = 0
+    size_bytes, damage = 0, Damage()
     for part in parts() if kept is not None else ():
         if words is None:
             _add_terms(levels, part.terms())
+            damage.merge(part.damage)
         size_bytes += part.nbytes
         if kept is not None:
             kept.append(part)
@@ -114,7 +120,10 @@ def corpus_of_documents(
     if words is None:
         if not levels:
             raise InputError(f"{name} is empty; give at least one document with a word")
-        words = choose_words(merge_terms([terms for level in levels for terms in level]), options, name)
+        merged = merge_terms([terms for level in levels for terms in level])
+        if damage.number and not len(merged.words):
+            raise InputError(damage.first)
+        words = choose_words(merged, options, name)
     again: Parts = parts if kept is None else kept.__iter__
     check = partial(_warn_of_words, words if is_given else None, options)
     return BagCorpus(name, again, len(words), words, options.stop_words, states, check)

@@ -7,7 +7,7 @@ worker renumbers its bags.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.word_list import make_words
 from mgpu_ngram.core.counts.arrow_numbers import numbers_from_arrow, numbers_to_arrow
 from mgpu_ngram.core.counts.vocabulary import words_from_arrow, words_to_arrow
+from mgpu_ngram.core.documents.damage import Damage
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.ngrams.words import Words
@@ -51,11 +52,13 @@ class LocalBags:
     """Bags of words, and their bags.num_words words, in any order, each once.
 
     is_text  whether they were made from texts; else from lists of tokens
+    damage   records and files that were left out
     """
 
     bags: Bags
     words: Words
     is_text: bool = False
+    damage: Damage = field(default_factory=Damage)
 
     @property
     def nbytes(self) -> int:

@@ -16,7 +16,7 @@ from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.uci import PARSE_THREADS, is_uci, read_uci, read_uci_header
 from mgpu_ngram.core.bags.word_list import as_words
 from mgpu_ngram.core.documents.documents import open_documents
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
 from mgpu_ngram.core.inputs.file_sources import head_text, refuse_column, stored_source
 from mgpu_ngram.core.inputs.files import find_files
@@ -122,7 +122,10 @@ def states_of_inputs(inputs: Sequence[str]) -> list[dict[str, Any]]:
 def _format(source: Source) -> str:
     if source.format == "parquet":
         return "documents"
-    head = head_text(source)
+    try:
+        head = head_text(source, of_damaged=True)
+    except DamagedInput:
+        return "documents"  # which `open_documents` leaves out
     if source.format == "plain" and (is_csr_npz(head) or _file_name(source).endswith(".npz")):
         return "csr"
     if source.format == "plain" and is_bag_file(head):

@@ -15,6 +15,7 @@ from mgpu_ngram.core.bags.text_options import TextOptions
 from mgpu_ngram.core.bags.word_list import make_words
 from mgpu_ngram.core.counts.arrow_numbers import numbers_from_arrow
 from mgpu_ngram.core.counts.vocabulary import HashCollision, words_from_arrow, words_to_arrow
+from mgpu_ngram.core.documents.damage import Damage
 from mgpu_ngram.core.documents.documents import JoinedTexts, TextDocuments, TokenLists, read_documents
 from mgpu_ngram.core.errors import warn
 from mgpu_ngram.core.inputs.corpus import Chunk
@@ -45,8 +46,10 @@ def read_local_bags(
     chunk: Chunk, options: TextOptions, device: str = "cpu", block_bytes: int = BLOCK_BYTES
 ) -> LocalBags:
     """Return the documents of a chunk of `open_documents` as bags over the words of the chunk."""
-    blocks = read_documents(chunk, block_bytes, not options.has_default_pattern)
-    return join_local([NO_BAGS, *(local_bags(documents, options, device) for documents in blocks)])
+    damage = Damage()
+    blocks = read_documents(chunk, block_bytes, not options.has_default_pattern, damage.add)
+    found = join_local([NO_BAGS, *(local_bags(documents, options, device) for documents in blocks)])
+    return replace(found, damage=damage)
 
 
 def local_bags(documents: TextDocuments, options: TextOptions, device: str = "cpu") -> LocalBags:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from mgpu_ngram.core.bags.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.bags.topic_model import TopicModel, identify_topic_model, load_topic_model
 from mgpu_ngram.core.bags.word_list import make_words
 from mgpu_ngram.core.documents.columns import Period, classes_of, column_values, periods_of
+from mgpu_ngram.core.documents.damage import Damage
 from mgpu_ngram.core.documents.documents import JoinedTexts, TextDocuments, TokenLists, read_documents
 from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.inputs.corpus import Chunk
@@ -88,6 +89,7 @@ class Inferred:
     snippets     beginnings of the examples, by document
     groups       number of documents of each group, and (Z,) float64 the sum of their shares. Documents without known
                  words add no shares
+    damage       records and files that were left out
     """
 
     tokens_D: np.ndarray
@@ -101,6 +103,7 @@ class Inferred:
     snippets: dict[int, str] = field(default_factory=dict)
     groups: dict[str, tuple[int, np.ndarray]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    damage: Damage = field(default_factory=Damage)
 
     @property
     def documents(self) -> int:
@@ -172,7 +175,8 @@ def infer_chunk(chunk: Chunk, options: InferOptions) -> Inferred:
     names = options.grouping.names(column_values(chunk, options.grouping.column)) if options.grouping else None
     with memory_guard("finding topics", options.device, LESS_MEMORY):
         found = _TopicCollector(replica, options, watch)
-        for documents in read_documents(chunk, BLOCK_BYTES, not options.text.has_default_pattern):
+        damage = Damage()
+        for documents in read_documents(chunk, BLOCK_BYTES, not options.text.has_default_pattern, damage.add):
             local = local_bags(documents, options.text, options.device)
             bags = local.in_vocabulary(replica.index)
             unknown_D = local.bags.lengths_D() - bags.lengths_D()
@@ -182,7 +186,13 @@ def infer_chunk(chunk: Chunk, options: InferOptions) -> Inferred:
             at = found.documents
             groups = None if names is None else names[at : at + bags.documents]
             found.add(bags, unknown_D, groups, _teller(documents) if options.snippets else None)
-        return found.result()
+        if names is not None and len(names) != found.documents:
+            column = options.grouping and options.grouping.column
+            raise InputError(
+                f"{chunk} has {found.documents:,} documents but {len(names):,} values in the column {column!r}; "
+                "correct its damaged records"
+            )
+        return replace(found.result(), damage=damage)
 
 
 def infer_bags(bags: Bags, unknown_D: np.ndarray, options: InferOptions) -> Inferred:

@@ -47,6 +47,7 @@ class LdaResult:
     tokens   number of tokens of the training documents; held_out_tokens: of the documents held out
     sweeps   number of sweeps of the model, including resumed runs
     seconds  seconds of reading the documents, and of training
+    rejects  number of records and files that could not be read
     """
 
     path: Path
@@ -63,6 +64,7 @@ class LdaResult:
     device: str
     transport: str
     wall_seconds: float
+    rejects: int
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields by name, for machines."""
@@ -157,6 +159,8 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         seeds = seeds_of_topics(config.seeds or {}, config.topics)
         corpus = corpus_of(config, opened, seeds, folder, keep_bytes)
         read = time.perf_counter()
+        if opened.damage.number:
+            warn(opened.damage.said)
         storage = Storage(
             str(checkpoint.entries_folder),
             context.checkpoint_seconds,
@@ -169,6 +173,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         metrics = trained.model.history[-1] if trained.model.history else {}
         about = {
             "documents": corpus.documents,
+            "rejects": opened.damage.number,
             "tokens": trained.tokens,
             "held_out_tokens": corpus.held_out,
             "words": opened.num_words,
@@ -195,6 +200,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         device=executor.device,
         transport=executor.transport,
         wall_seconds=time.perf_counter() - begin,
+        rejects=opened.damage.number,
     )
 
 

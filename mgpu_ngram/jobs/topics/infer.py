@@ -13,6 +13,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.bags.bags import Bags, check_vocabulary
+from mgpu_ngram.core.documents.damage import Damage
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
 from mgpu_ngram.core.ngrams.words import Words
@@ -45,6 +46,7 @@ class InferredTotals:
     documents_Z  number of documents whose largest topic is each topic
     examples     representative documents; snippets: their beginnings
     groups       number of documents and sum of shares by group
+    damage       records and files that were left out
     """
 
     documents_Z: np.ndarray
@@ -56,6 +58,7 @@ class InferredTotals:
     snippets: dict[int, str] = field(default_factory=dict)
     groups: dict[str, tuple[int, np.ndarray]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    damage: Damage = field(default_factory=Damage)
 
     def add(self, found: Inferred) -> None:
         """Add the documents that follow."""
@@ -76,6 +79,7 @@ class InferredTotals:
         if len(self.groups) > MAX_GROUPS:
             raise InputError(f"documents have over {MAX_GROUPS:,} groups; group them by another column or period")
         self.seconds = add_seconds(self.seconds, found.seconds)
+        self.damage.merge(found.damage)
 
     def group_shares(self) -> GroupShares:
         """Return the mean shares of each group; the groups ascend, numbers by their value and before other names."""
@@ -115,7 +119,7 @@ def infer(
     if isinstance(corpus, Corpus):
         chunks, chunk_bytes = chunks_of(corpus, num_topics if options.dense else 0)
         progress.start("infer", len(chunks), "chunks", "tokens")
-        calls = _calls(executor, options, _parts(chunks, chunk_bytes), counts)
+        calls = _calls(executor, options, _parts(chunks, chunk_bytes, summary.damage.add), counts)
     else:
         progress.start("infer", 0, "blocks", "tokens")
         calls = _bag_calls(executor, options, _blocks(corpus, num_topics, num_words, words), counts)
@@ -125,6 +129,8 @@ def infer(
             take(found)
         progress.advance(counts.popleft(), int(found.tokens_D.sum()))
     progress.finish()
+    if summary.damage.number and not summary.documents:
+        raise InputError(summary.damage.first)
     return summary
 
 
@@ -140,7 +146,7 @@ def chunks_of(corpus: Corpus, dense_topics: int) -> tuple[list[Chunk], int]:
     return corpus.chunks(chunk_bytes), chunk_bytes
 
 
-def _parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
+def _parts(chunks: list[Chunk], chunk_bytes: int, report: Callable[[str], None]) -> Iterator[tuple[Chunk, int]]:
     """Yield the part of the text that one task reads, and the number of chunks that it completes.
 
     A large compressed file is read here, and yielded in parts. Parquet is read in batches, so a row group is a task.
@@ -154,7 +160,7 @@ def _parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]
             if piece.source.format == "parquet":
                 yield alone, 0
             else:
-                yield from ((part, 0) for part, _ in in_parts([alone], chunk_bytes))
+                yield from ((part, 0) for part, _ in in_parts([alone], chunk_bytes, report))
         yield replace(chunk, pieces=()), 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_ngram.core.bags.topic_model import TopicModel, find_topic_model, identify_topic_model, load_topic_model
 from mgpu_ngram.core.documents.columns import check_column, check_column_of
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.inputs.corpus import Corpus
 from mgpu_ngram.core.inputs.file_sources import refuse_column, stored_source
 from mgpu_ngram.core.inputs.files import find_files
@@ -68,12 +68,14 @@ class TopicTotals:
 
     empty            number of documents without known words
     tokens, unknown  numbers of tokens of known words, and of other tokens without stop words
+    rejects          number of records and files that could not be read
     """
 
     documents: int
     empty: int
     tokens: int
     unknown: int
+    rejects: int
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,12 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
             sink.write(topic_page(rows, word, facts, options).encode())
     if wanted.export:
         export_topics(wanted.export, model, rows, word, config.top, context.overwrite)
-    found = TopicTotals(summary.documents, summary.empty, summary.tokens, summary.unknown) if summary else None
+    found = None
+    if summary:
+        totals = summary.documents, summary.empty, summary.tokens, summary.unknown, summary.damage.number
+        found = TopicTotals(*totals)
+        if summary.damage.number:
+            warn(summary.damage.said)
     return TopicsResult(
         path=None if file is None else Path(file),
         table=table,

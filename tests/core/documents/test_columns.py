@@ -123,7 +123,6 @@ def test_missing_columns_are_named(tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             check_column(corpus_of(tmp_path / name), "z")
-    (tmp_path / "b.jsonl").write_text('{"text": "a", "n": "x"}\n[1]\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "a", "n": "x"}\n[1]\n{"n": 2}\n')
     [chunk] = corpus_of(tmp_path / "b.jsonl").chunks(1 << 30)
-    with pytest.raises(InputError, match="'.*b.jsonl' at byte 24 is not a JSON object"):
-        column_values(chunk, "n")
+    assert column_values(chunk, "n") == ["x"], "read_documents leaves the same lines out"
