@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import warnings
+import zlib
 from pathlib import Path
 
 import dask.bag
@@ -103,6 +104,29 @@ def test_byte_order_marks(lda, mgpu_ngram):
     assert lda("d.jsonl")[0] == {b"apple": 1, b"pear": 1, b"car": 1}
     counts = ng.count("d.jsonl", order=1, device="cpu")
     assert counts["apple"] == counts["car"] == 1
+    text = b"the cat sat\r\nthe dog\nthe end"
+    for name, stored in (
+        ("t.txt", BOM + text),
+        ("t.gz", gzip.compress(BOM + text)),
+        ("t.zst", zstandard.compress(BOM + text)),
+    ):
+        Path(name).write_bytes(stored)
+        for chunk_bytes in 1, 2, 3, 4, 7, 1000:  # a chunk may end inside the mark
+            counts = ng.count(
+                name,
+                order=2,
+                chunk_bytes=chunk_bytes,
+                sentence_markers=True,
+                device="cpu",
+                output="counted",
+                overwrite=True,
+            )
+            assert [counts[w] for w in ("the", "the cat", "<s> the", "</s>")] == [3, 1, 3, 3], (name, chunk_bytes)
+            [described] = json.loads(Path("counted/manifest.json").read_text())["inputs"]
+            assert int(described["crc32"], 16) == zlib.crc32(stored), "of all bytes of the file"
+    Path("mark.txt").write_bytes(BOM)
+    assert ng.count("mark.txt", order=1, sentence_markers=True, device="cpu")["</s>"] == 0
+    assert ng.count("t.txt", order=3, unit="byte", device="cpu")[BOM] == 1, "bytes are bytes"
     arpa = b"\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-0.5\t<s>\n-0.5\t</s>\n\n\\end\\\n"
     Path("m.arpa").write_bytes(BOM + arpa)
     Path("m.arpa.gz").write_bytes(gzip.compress(BOM + arpa))

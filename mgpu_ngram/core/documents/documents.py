@@ -12,14 +12,14 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import words_from_arrow
 from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
-from mgpu_ngram.core.inputs.file_sources import json_key, stored_source
+from mgpu_ngram.core.inputs.file_sources import key_and_mark, stored_source
 from mgpu_ngram.core.inputs.in_memory import arrow_lines, is_text
 from mgpu_ngram.core.inputs.json_column import json_column
-from mgpu_ngram.core.inputs.read_text import TextBlock, read_lines
+from mgpu_ngram.core.inputs.read_text import read_lines
 from mgpu_ngram.core.inputs.sources import Source, parquet_file, parquet_source
 from mgpu_ngram.core.inputs.streams import place_in
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.utf8 import BOM, to_text
+from mgpu_ngram.core.utf8 import to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,8 @@ def _source(name: str, location: str, text_column: str | None) -> Source:
     try:
         if source.format == "parquet":
             return parquet_source(source, text_column, lambda kind: is_text(kind) or _is_text_list(kind))
-        return replace(source, column=json_key(source, text_column, of_damaged=True))
+        key, mark_bytes = key_and_mark(source, text_column, of_damaged=True)
+        return replace(source, column=key, mark_bytes=mark_bytes)
     except DamagedInput as error:
         return Source(name, "memory", 0, location, damage=str(error))
 
@@ -100,20 +101,14 @@ def read_documents(
             continue
         alone = Chunk(chunk.index, (piece,), piece.size_bytes)
         for block in read_lines(alone, block_bytes, report):
-            data = _without_mark(block)
             if piece.source.column:
                 place = partial(_place, piece.source, int(block.offsets_S[0]))
                 values = json_column(block.data.tobytes(), piece.source.column, place, lists=True, report=report)
                 yield _from_arrow(values, piece.source.name, as_strings)
             elif as_strings:
-                yield to_text(data.tobytes()).split("\n")[:-1]
+                yield to_text(block.data.tobytes()).split("\n")[:-1]
             else:
-                yield JoinedTexts(data)
-
-
-def _without_mark(block: TextBlock) -> np.ndarray:
-    is_first = block.offsets_S[0] == 0 and block.data[: len(BOM)].tobytes() == BOM
-    return block.data[len(BOM) :] if is_first else block.data
+                yield JoinedTexts(block.data)
 
 
 def _place(source: Source, start: int, offset: int) -> str:

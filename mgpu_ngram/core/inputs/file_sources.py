@@ -21,6 +21,7 @@ from mgpu_ngram.core.storage.file_heads import (
     refuse_as_text,
     text_format,
 )
+from mgpu_ngram.core.utf8 import BOM
 
 
 def stored_source(name: str, location: str) -> Source:
@@ -55,18 +56,21 @@ def head_text(source: Source, of_damaged: bool = False) -> bytes:
     return found
 
 
-def json_key(source: Source, text_column: str | None, of_damaged: bool = False) -> str:
-    """Return the key of the texts of a source, "" for lines of text; `of_damaged` as in `head_text`.
+def key_and_mark(source: Source, text_column: str | None, of_damaged: bool = False) -> tuple[str, int]:
+    """Return the key of the texts of a source, "" for lines of text, and the bytes of its byte order mark.
+
+    of_damaged  as in `head_text`
 
     Raises InputError if the source holds neither text nor JSON lines, and for JSON lines without the key.
     """
     head, key = head_text(source, of_damaged), text_column or "text"
+    mark_bytes = len(BOM) if head.startswith(BOM) else 0
     if text_format(source.name, head, source.format) != JSON_LINES:
-        return ""
+        return "", mark_bytes
     keys = json_keys(head)
     if keys and key not in keys:
         raise InputError(f"{source.name!r} lacks the key {key!r}; name one with text_column: {', '.join(keys)}")
-    return key
+    return key, mark_bytes
 
 
 def file_source(name: str, location: str, unit: str, itemsize: int, text_column: str | None) -> Source:
@@ -88,7 +92,8 @@ def file_source(name: str, location: str, unit: str, itemsize: int, text_column:
         refuse_as_text(name, head_text(source))
         return source
     if unit == "word":
-        return replace(source, json_key=json_key(source, text_column))
+        key, mark_bytes = key_and_mark(source, text_column)
+        return replace(source, json_key=key, mark_bytes=mark_bytes)
     if source.format == "plain" and source.size_bytes % itemsize:
         raise InputError(odd_size(name, source.size_bytes, itemsize))
     return source

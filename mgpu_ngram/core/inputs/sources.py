@@ -27,6 +27,7 @@ class Source:
     itemsize: int = 1  # bytes per token id; 1 for words and bytes
     column: str = ""  # text column of a Parquet file, or key of JSON lines, which are read as stored
     json_key: str = ""  # key of JSON lines that are read as text: the lines of their values
+    mark_bytes: int = 0  # bytes of the byte order mark before text, which is no part of its first word
     warc: bool = False  # a WARC file with texts, perhaps compressed
     row_groups: tuple[int, ...] = ()  # bytes of that column in each row group, uncompressed
     data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes from data_start on

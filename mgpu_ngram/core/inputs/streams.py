@@ -18,6 +18,7 @@ from mgpu_ngram.core.inputs.in_memory import arrow_lines
 from mgpu_ngram.core.inputs.json_column import json_column
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, parquet_file
 from mgpu_ngram.core.storage.crc import Crc, PartCrc
+from mgpu_ngram.core.utf8 import BOM
 
 ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
 UNKNOWN_END = 1 << 62
@@ -124,10 +125,15 @@ def open_streams(piece: Piece, reading: Reading) -> Iterator[Iterable[Any]]:
         if source.format not in CUTTABLE:
             crc = None if checksums is None else Crc(piece.end)
             arrays = decompressed(source, read, crc)
-            stream = ArrayStream(arrays if reading.report is None else _until_damage(arrays, reading.report))
+            arrays = arrays if reading.report is None else _until_damage(arrays, reading.report)
+            stream = ArrayStream(arrays)
+            if unit == "word":
+                stream.start += stream.readinto(np.empty(source.mark_bytes, np.uint8))
         else:
             pool = reading.pool
             stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, reading.halo)
+            if checksums is not None and unit == "word" and source.mark_bytes and piece.start == 0:
+                checksums.append((piece.source_index, 0, source.mark_bytes, zlib.crc32(BOM)))
             if checksums is not None and (reading.plain_crcs or source.json_key):
                 offset, crc = stream.start, Crc(stream.end)
                 stream.crc = crc
@@ -183,7 +189,7 @@ def _lines(piece: Piece, read: Read, pool: Any) -> Range:
     stop = _readable_end(piece.source)
     start = _line_start(read, piece.start, piece.end)
     end = _line_start(read, piece.end, stop) if start < piece.end < stop else piece.end
-    return Range(read, start, end, end, pool)
+    return Range(read, max(start, piece.source.mark_bytes), end, end, pool)
 
 
 def _line_start(read: Read, at: int, limit: int) -> int:

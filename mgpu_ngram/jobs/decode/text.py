@@ -11,7 +11,6 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.inputs.read_text import read_blocks
-from mgpu_ngram.core.utf8 import BOM
 
 READ_BYTES = 8 << 20  # bytes of text that are read at once
 
@@ -41,12 +40,10 @@ def lines_of(corpus: Corpus) -> Iterator[bytes]:
 
 
 def _blocks(corpus: Corpus) -> Iterator[np.ndarray]:
-    """Yield the text in blocks of whole lines, every line with its newline; files without byte order marks."""
+    """Yield the text in blocks of whole lines, every line with its newline."""
     for chunk in corpus.chunks(READ_BYTES):
         for block in read_blocks(chunk, "word", READ_BYTES):
-            for offset, start, length in zip(block.offsets_S, block.starts_S, block.lengths_S, strict=True):
-                text = block.data[start : start + length]
-                yield text if offset or text[: len(BOM)].tobytes() != BOM else text[len(BOM) :]
+            yield block.data
 
 
 def open_beside(path: str, lines: int, name: str) -> Corpus:
