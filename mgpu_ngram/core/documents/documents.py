@@ -12,7 +12,7 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import words_from_arrow
 from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
-from mgpu_ngram.core.inputs.file_sources import key_and_mark, stored_source
+from mgpu_ngram.core.inputs.file_sources import key_and_mark, open_files, stored_source
 from mgpu_ngram.core.inputs.in_memory import arrow_lines, is_text
 from mgpu_ngram.core.inputs.json_column import json_column
 from mgpu_ngram.core.inputs.read_text import read_lines
@@ -62,7 +62,7 @@ def open_documents(files: Iterable[tuple[str, str]], text_column: str | None = N
 
     A file that is damaged from its start becomes an empty source with the `damage`.
     """
-    return Corpus(tuple(_source(name, location, text_column) for name, location in files), "word")
+    return Corpus(tuple(open_files(_source, [(*file, text_column) for file in files])), "word")
 
 
 def _source(name: str, location: str, text_column: str | None) -> Source:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs.file_sources import file_source, refuse_column
+from mgpu_ngram.core.inputs.file_sources import file_source, open_files, refuse_column
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.inputs.in_memory import Lines, id_bytes, line_bytes
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source
@@ -186,8 +186,8 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
         inputs = [inputs]
     if isinstance(inputs, (list, tuple)) and all(isinstance(item, (str, os.PathLike)) for item in inputs):
         files = find_files([os.fspath(item) for item in inputs])
-        sources = tuple(file_source(*file, unit, itemsize, text_column) for file in files)
-        refuse_column(text_column, sources)
+        sources = tuple(open_files(file_source, [(*file, unit, itemsize, text_column) for file in files]))
+        refuse_column(text_column, sources, unit)
         return Corpus(sources, unit)
     if isinstance(inputs, (list, tuple)) and {str, bytes} <= set(map(type, inputs)):
         raise InputError("the corpus mixes str (paths) and bytes (lines); give paths alone, or ng.Lines([...])")

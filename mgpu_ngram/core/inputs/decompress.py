@@ -16,8 +16,12 @@ from mgpu_ngram.core.inputs.sources import Source, import_zstandard
 from mgpu_ngram.core.storage.crc import Crc
 
 
-def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.ndarray]:
-    """Yield the text of a compressed source; its members or frames follow one another."""
+def decompressed(source: Source, read: Read, crc: Crc | None, strip_bytes: int = STRIP_BYTES) -> Iterator[np.ndarray]:
+    """Yield the text of a compressed source; its members or frames follow one another.
+
+    crc          extended by the stored bytes
+    strip_bytes  bytes of one read
+    """
     make, errors = _codec(source)
     text_bytes = fed = 0
     decoder = None
@@ -26,8 +30,8 @@ def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.nda
         where = f"at byte {fed} of {source.size_bytes}, after {text_bytes} bytes of text"
         return DamagedInput(f"{source.name!r} is {why} {where}; compress it again or leave it out")
 
-    for offset in range(0, source.size_bytes, STRIP_BYTES):
-        strip = np.empty(min(STRIP_BYTES, source.size_bytes - offset), np.uint8)
+    for offset in range(0, source.size_bytes, strip_bytes):
+        strip = np.empty(min(strip_bytes, source.size_bytes - offset), np.uint8)
         read(offset, strip)
         if crc:
             crc.add(zlib.crc32(strip.data), len(strip))
@@ -58,7 +62,7 @@ def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.nda
 def first_text(source: Source, most: int) -> bytes:
     """Return the first text of a compressed file: one decoding step, at most `most` bytes."""
     with reader(source) as read:
-        return next((text[:most].tobytes() for text in decompressed(source, read, None)), b"")
+        return next((text[:most].tobytes() for text in decompressed(source, read, None, PROBE_BYTES)), b"")
 
 
 def _codec(source: Source) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mgpu_ngram.core.errors import DamagedInput, InputError
-from mgpu_ngram.core.inputs.byte_ranges import reader
+from mgpu_ngram.core.inputs.byte_ranges import PROBE_BYTES, reader
 from mgpu_ngram.core.inputs.decompress import decompressed
 from mgpu_ngram.core.inputs.sources import Source, import_zstandard, odd_size, parquet_source, stored_head
 from mgpu_ngram.core.storage.file_heads import (
@@ -23,6 +25,19 @@ from mgpu_ngram.core.storage.file_heads import (
 )
 from mgpu_ngram.core.utf8 import BOM
 
+T = TypeVar("T")
+
+
+FILES_AT_ONCE = 16  # files of which the first bytes are read at the same time
+
+
+def open_files(fn: Callable[..., T], files: Sequence[tuple[Any, ...]]) -> list[T]:
+    """Return fn(*file) of each file in order, from several threads: a read from a network waits much of its time."""
+    if len(files) < 2:
+        return [fn(*file) for file in files]
+    with ThreadPoolExecutor(min(FILES_AT_ONCE, len(files))) as pool:
+        return list(pool.map(lambda file: fn(*file), files))
+
 
 def stored_source(name: str, location: str) -> Source:
     """Return the source of a file as stored: its size and its format, without checking the contents."""
@@ -34,7 +49,7 @@ def stored_source(name: str, location: str) -> Source:
 
 
 def head_text(source: Source, of_damaged: bool = False) -> bytes:
-    """Return the first bytes of a file, decompressed: HEAD_BYTES or more unless the file is shorter.
+    """Return the first HEAD_BYTES of a file, decompressed, or all of a shorter file.
 
     Raises DamagedInput for damaged data; but if `of_damaged`, and of a WARC file, returns the bytes before the damage.
     Readers of these files report it.
@@ -46,14 +61,14 @@ def head_text(source: Source, of_damaged: bool = False) -> bytes:
             read(0, head)
             return head.tobytes()
         try:
-            for text in decompressed(source, read, None):
+            for text in decompressed(source, read, None, PROBE_BYTES):
                 found += text.tobytes()
                 if len(found) >= HEAD_BYTES:
                     break
         except DamagedInput:
             if not found.startswith(WARC_MAGIC) and not (of_damaged and found):
                 raise
-    return found
+    return found[:HEAD_BYTES]
 
 
 def key_and_mark(source: Source, text_column: str | None, of_damaged: bool = False) -> tuple[str, int]:
@@ -99,11 +114,17 @@ def file_source(name: str, location: str, unit: str, itemsize: int, text_column:
     return source
 
 
-def refuse_column(text_column: str | None, sources: Iterable[Source]) -> None:
-    """Raise InputError if a text column is given, but all files are plain text."""
+def refuse_column(text_column: str | None, sources: Iterable[Source], unit: str = "word") -> None:
+    """Raise InputError if a text column is given, but no file has columns that this unit reads."""
     files = [source for source in sources if source.location and source.size_bytes]
-    if text_column is not None and files and not any(source.column or source.json_key for source in files):
+    if text_column is None or not files or any(source.column or source.json_key for source in files):
+        return
+    if unit != "word":
         raise InputError(
-            f"text_column is {text_column!r} but {files[0].name!r} is plain text, without columns; leave text_column "
-            "out, or give Parquet or JSON lines"
+            f"text_column is {text_column!r} but with unit {unit!r} only Parquet files have columns; leave it out, or "
+            "count words"
         )
+    raise InputError(
+        f"text_column is {text_column!r} but {files[0].name!r} is plain text, without columns; leave text_column out, "
+        "or give Parquet or JSON lines"
+    )

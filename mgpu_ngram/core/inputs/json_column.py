@@ -34,13 +34,24 @@ def json_column(lines: bytes, key: str, place: Place, lists: bool = False, repor
     try:
         read = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         values = pj.read_json(pa.BufferReader(lines), read, parse).column(0).combine_chunks()
-        if not values.null_count and len(values) == lines.count(b"\n"):
+        if len(values) == lines.count(b"\n") and _are_given(values, lines, key):
             return values
     except pa.ArrowException:
         pass  # json.loads finds the line that is wrong
     plain = list(_plain_json(lines, key, place, lists, report))
     is_list = any(isinstance(value, list) for value in plain)
     return pa.array(plain, pa.list_(pa.binary()) if is_list else pa.binary())
+
+
+def _are_given(values: Any, lines: bytes, key: str) -> bool:
+    """Return whether the nulls among values, one for each line, are nulls of the key: a line may lack it."""
+    if not values.null_count:
+        return True
+    split = lines.split(b"\n")
+    try:
+        return all(key in load_line(split[i]) for i in values.is_null().to_numpy(zero_copy_only=False).nonzero()[0])
+    except (ValueError, RecursionError, TypeError):  # TypeError: no object
+        return False
 
 
 def load_line(line: bytes, errors: str = "surrogateescape") -> Any:

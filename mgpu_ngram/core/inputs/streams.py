@@ -23,6 +23,7 @@ from mgpu_ngram.core.utf8 import BOM
 ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
 UNKNOWN_END = 1 << 62
 MAX_STEP_BYTES = 1 << 28  # of a long line, read at once
+MAX_JSON_LINE_BYTES = (1 << 31) - 2  # Arrow reads blocks of fewer than 2 GiB
 
 
 def place_in(source: Source, offset: int) -> str:
@@ -165,18 +166,24 @@ def _until_damage(arrays: Iterator[np.ndarray], report: Callable[[str], None]) -
 def _json_texts(stream: Range | ArrayStream, source: Source) -> Iterator[np.ndarray]:
     """Yield the texts of JSON lines, each followed by a newline. They are never longer than the lines."""
     stored = replace(source, column=source.json_key, json_key="")
-    carry, start, step = b"", stream.start, STRIP_BYTES  # `carry` begins at byte `start` of the source
+    parts, start, step = [b""], stream.start, STRIP_BYTES  # `parts` of a line, which begins at byte `start`
     while not stream.ended():
         view = np.empty(step, np.uint8)
         given = view[: stream.readinto(view)].tobytes()
         end = given.rfind(b"\n") + 1
+        parts.append(given[:end] if end else given)
+        if sum(map(len, parts)) > MAX_JSON_LINE_BYTES:
+            raise InputError(
+                f"{place_in(stored, start)}: the line is longer than {MAX_JSON_LINE_BYTES:,} bytes; cut it into "
+                "several objects"
+            )
         if not end:
-            carry, step = carry + given, min(2 * step, MAX_STEP_BYTES)  # a long line
+            step = min(2 * step, MAX_STEP_BYTES)  # a long line
             continue
-        lines = carry + given[:end]
+        lines = b"".join(parts)
         yield _texts_of(lines, stored, start)
-        carry, start, step = given[end:], start + len(lines), STRIP_BYTES
-    if carry:
+        parts, start, step = [given[end:]], start + len(lines), STRIP_BYTES
+    if carry := b"".join(parts):
         yield _texts_of(carry + b"\n", stored, start)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.byte_ranges import reader
-from mgpu_ngram.core.inputs.file_sources import file_source
+from mgpu_ngram.core.inputs.file_sources import stored_source
 from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.inputs.streams import footer_crc
 from mgpu_ngram.core.storage.crc import PartCrc, combine_crc32
@@ -37,14 +37,13 @@ def verify_inputs(manifest: dict[str, Any], folder: str | Path = ".", threads: i
 
 
 def _differences(manifest: dict[str, Any], folder: Path, threads: int) -> Iterator[str]:
-    text_column = manifest.get("options", {}).get("text_column")
     for given in manifest.get("inputs", []):
         name = given["name"]
         if name in IN_MEMORY:
             continue
         location = name if "://" in name else os.path.abspath(folder / name)
         try:
-            size_bytes, crc32 = _counts(location) or _file(file_source(name, location, "word", 1, text_column), threads)
+            size_bytes, crc32 = _counts(location) or _file(stored_source(name, location), threads)
         except InputError as error:
             yield str(error)
             continue

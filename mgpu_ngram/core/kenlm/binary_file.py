@@ -178,13 +178,15 @@ class KenlmFile:
         zeros  where the NUL bytes are
         """
         ends, start, z = [zeros[0]], zeros[0] + 1, 1
+        spare = len(zeros) - len(self.hash_V)  # NUL bytes inside words or after the last word
         for v, wanted in enumerate(self.hash_V[1:].tolist(), 1):
-            first = z
-            while z < len(zeros) and murmur_hash(data, start, zeros[z]) != wanted:
+            first, last = z, z + spare
+            while z <= last and murmur_hash(data, start, zeros[z]) != wanted:
                 z += 1
-            if z == len(zeros):
-                word = data[start : zeros[first] if first < z else len(data)].tobytes()
+            if z > last:
+                word = data[start : zeros[first]].tobytes()
                 raise self.damaged(f"word {v}, {word.decode('utf-8', 'backslashreplace')!r}, does not have its hash")
+            spare -= z - first
             ends.append(zeros[z])
             start, z = zeros[z] + 1, z + 1
         return np.array(ends)
@@ -194,10 +196,10 @@ class KenlmFile:
         """(V,) int64, the id that KenLM finds for each word: its own, except for words with the same hash."""
         hash_V, id_V = self.hash_V, np.arange(len(self.hash_V))
         order_V = np.argsort(hash_V[1:], kind="stable") + 1
-        again_V = np.flatnonzero(hash_V[order_V[1:]] == hash_V[order_V[:-1]])
-        for h in np.unique(hash_V[order_V[again_V]]):
-            same = 1 + np.flatnonzero(hash_V[1:] == h)
-            id_V[same] = _searched(hash_V, h) if self.header.is_trie else same[0]  # a hash table: the first inserted
+        found, first, size = np.unique(hash_V[order_V], return_index=True, return_counts=True)
+        for g in np.flatnonzero(size > 1):
+            same = order_V[first[g] : first[g] + size[g]]  # rising
+            id_V[same] = _searched(hash_V, found[g]) if self.header.is_trie else same[0]  # the first inserted
         return id_V
 
     def _sorted_hashes(self, at: int) -> tuple[int, np.ndarray]:

@@ -86,6 +86,13 @@ class Words:
         symbol = np.frombuffer(_bytes(word), np.uint8)
         return int(find_word(symbol, 0, len(symbol), *self.table))
 
+    def find(self, word: bytes) -> int:
+        """As `id`, by a search of all words: without the index, which takes 50 times as long to make."""
+        found_R = np.flatnonzero(np.diff(self.offsets_V) == len(word))
+        for k, byte in enumerate(word):
+            found_R = found_R[self.data[self.offsets_V[found_R] + k] == byte]
+        return int(found_R[0]) if len(found_R) else 0
+
     def ids(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
         """Return ids (n,) uint32 of the n words data[offsets[i]:offsets[i + 1]], 0 for unknown ones; releases the GIL.
 
@@ -163,6 +170,9 @@ class HashedWords(Words):
     def symbol(self, v: int) -> bytes:
         """Return b"<unk>" for word 0. Raises InputError for other words."""
         return self.offsets_V.tobytes() if v else UNKNOWN
+
+    def find(self, word: bytes) -> int:
+        return self.id(word)
 
     @cached_property
     def slots_C(self) -> np.ndarray:

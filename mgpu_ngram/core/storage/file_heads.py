@@ -17,6 +17,7 @@ HEAD_BYTES = 1 << 16  # a head: enough for every magic number, and for several l
 MAX_HEADER_BYTES = 100_000_000  # bytes of the header of a safetensors file: the format's limit
 ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a KenLM binary model", "JSON lines"
 JSON_ARRAY, JSON_DOCUMENT = "a JSON array", "one JSON object on several lines"
+JSON_LISTS = "lines of JSON arrays"
 MATRIX_MARKET, WARC = "a Matrix Market file", "a WARC file"
 IRSTLM = "a binary model of IRSTLM"
 INTERMEDIATE = "an intermediate model of KenLM"
@@ -86,11 +87,13 @@ NOT_ARPA = {  # formats that hold a model or may hold one, and the way out
 COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")  # in an ARPA file: order, number of n-grams
 JSON_NAME = re.compile(r"\.(json|jsonl|ndjson)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 TABLE_NAME = re.compile(r"\.(csv|tsv)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_JSON_SPACE = b" \t\r\x1e"  # RFC 7464 puts 1E before each record
+_NO_TEXT = re.compile(rb"\{\s*\}|null")
 _STRING = rb'"(?:[^"\\\n]|\\.)*"'
 _OBJECT = re.compile(rb"\{\s*" + _STRING + rb"\s*:")  # begins an object
-_OBJECT_ON_LINES = re.compile(rb"\{(?:[ \t]*" + _STRING + rb"[ \t]*:[^\n]*)?\s*\n\s*" + _STRING + rb"\s*:")
+_OBJECT_ON_LINES = re.compile(rb"\{(?:[ \t]*" + _STRING + rb"[ \t]*:[^\n]*)?[ \t\r]*\n\s*+" + _STRING + rb"\s*+:")
 _OPEN_OBJECT = re.compile(rb"\{[ \t]*" + _STRING + rb"[ \t]*:[^\n]*[\[{][ \t\r]*\n")
-_ARRAY = re.compile(rb"\[\s*(?:\{\s*(?:\}\s*,|" + _STRING + rb"\s*:)|[\[\s]*" + _STRING + rb"\s*,\s*[\"\[{])")
+_ARRAY = re.compile(rb"\[\s*+(?:\{\s*+(?:\}\s*,|" + _STRING + rb"\s*:)|[\[\s]*+" + _STRING + rb"\s*+,\s*+[\"\[{])")
 
 
 def compression(head: bytes) -> str:
@@ -107,7 +110,7 @@ def is_safetensors(head: bytes) -> bool:
 def what_begins(head: bytes) -> str:
     """Return the kind of a file, such as "an ARPA file"; "" for text and for unknown formats.
 
-    head  its first bytes, HEAD_BYTES or more, or all of a shorter file
+    head  its first bytes, HEAD_BYTES, or all of a shorter file
     """
     if compressed := compression(head):
         return f"{compressed} data"
@@ -142,7 +145,7 @@ def text_format(name: str, head: bytes, format: str = "plain") -> str:
     """Return JSON_LINES, or "" for lines of text.
 
     name    of the file, which may end in .json, .jsonl, .ndjson, .csv or .tsv
-    head    its first bytes, decompressed: HEAD_BYTES or more unless the file is shorter
+    head    its first bytes, decompressed: HEAD_BYTES, or all of a shorter file
     format  format of the file as stored: "plain", or a result of `compression`
 
     Raises InputError for a file of another format.
@@ -234,6 +237,11 @@ def refuse(name: str, what: str, format: str = "plain") -> NoReturn:
             f"{name!r} holds a JSON array, which is not read; give JSON lines, an object a line: "
             f"{unpacked}jq -c '.[]'{jq_file} > documents.jsonl"
         )
+    if what == JSON_LISTS:
+        raise InputError(
+            f"{name!r} holds {what}, which are not read; give lines of text: "
+            f"{unpacked}jq -r 'join(\" \")'{jq_file} > text.txt"
+        )
     if what == JSON_DOCUMENT:
         raise InputError(
             f"{name!r} holds {what}, which is not read; give JSON lines, an object a line: "
@@ -304,7 +312,7 @@ def _object_of(line: bytes) -> dict[str, Any]:
 
 
 def _json_kind(head: bytes) -> str:
-    """Return JSON_LINES, JSON_ARRAY, JSON_DOCUMENT or "".
+    """Return JSON_LINES, JSON_ARRAY, JSON_LISTS, JSON_DOCUMENT or "".
 
     Prose may begin with a bracket and may quote JSON. So only clear structure counts: objects with keys on most lines.
     """
@@ -317,11 +325,13 @@ def _json_kind(head: bytes) -> str:
         is_line = bool(text[len(first) :].strip()) and _is_json(first)  # and other lines follow
         if (_ARRAY.match(text) and not is_line) or (not is_cut and _is_strings(text)):
             return JSON_ARRAY
+        if is_line and all(map(_is_strings, filter(None, text.split(b"\n")[: -1 if is_cut else None]))):
+            return JSON_LISTS
     if (_OBJECT_ON_LINES.match(text) or _OPEN_OBJECT.match(text)) and not _is_json(first):
         return JSON_DOCUMENT
-    lines = [without_mark(line).strip() for line in text.split(b"\n")]
+    lines = [without_mark(line).strip(_JSON_SPACE) for line in text.split(b"\n")]
     last = lines.pop() if is_cut and len(lines) > 1 else b""  # it may be cut
-    lines = [line for line in lines if line and line != b"{}"]
+    lines = [line for line in lines if line and not _NO_TEXT.fullmatch(line)]
     lines = lines or [last]
     objects = [line for line in lines if _OBJECT.match(line)]
     if not objects:

@@ -18,7 +18,7 @@ from mgpu_ngram.core.bags.word_list import as_words
 from mgpu_ngram.core.documents.documents import open_documents
 from mgpu_ngram.core.errors import DamagedInput, InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
-from mgpu_ngram.core.inputs.file_sources import head_text, refuse_column, stored_source
+from mgpu_ngram.core.inputs.file_sources import head_text, open_files, refuse_column, stored_source
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.ngrams.words import Words
@@ -103,8 +103,8 @@ def _look(
     """Return the files of inputs as (name, location), their sources and formats: all documents, or all bags."""
     paths = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     files = find_files([os.fspath(path) for path in paths])
-    sources = [stored_source(name, location) for name, location in files]
-    formats = [_format(source) for source in sources]
+    sources = open_files(stored_source, files)
+    formats = open_files(_format, [(source,) for source in sources])
     if other := next((i for i, f in enumerate(formats) if (f == "documents") != (formats[0] == "documents")), 0):
         raise InputError(
             f"{sources[0].name!r} is {_said(formats[0])} but {sources[other].name!r} is {_said(formats[other])}; "

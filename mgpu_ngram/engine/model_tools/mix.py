@@ -21,8 +21,8 @@ from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
 EM_PRECISION = 1e-6  # EM ends when every weight moves by less
 MAX_EM_ITERATIONS = 1000
-LEAST_LOG10 = -1000.0  # of log-linear mixtures, for -inf
-ROUNDING = 1e-12  # a rest of a sum that is smaller, for 1, is a rounding error
+LEAST_LOG10 = -1000.0  # log10 values of log-linear mixtures are raised to this, so that -inf stays finite
+ROUNDING = 1e-12  # a remaining mass below this is a rounding error of 1 - sum
 
 
 @dataclass
@@ -51,9 +51,9 @@ def mix(
     if nodes.order == 1:
         bayes = 0  # no histories
     if bayes:
-        weights_M = posteriors([spread(part, nodes)[0] for part in parts], nodes, words, weights, bayes, bayes_scale)
+        weights_M = posteriors([spread(part, nodes) for part in parts], nodes, words, weights, bayes, bayes_scale)
     for i, (part, weight) in enumerate(zip(parts, weights, strict=True)):
-        prob_G = spread(part, nodes)[0]
+        prob_G = spread(part, nodes)
         if bayes:
             V = len(words)
             prob_G[:V] *= weight
@@ -230,11 +230,8 @@ def _union(parts: Sequence[Component], V: int) -> BackoffNodes:
     )  # fmt: skip
 
 
-def spread(part: Component, nodes: BackoffNodes) -> tuple[Any, Any]:
-    """Return a model's probabilities of all nodes of the mixture (G,), and its backoffs (M,), float64.
-
-    Words that the model lacks have probability 0.
-    """
+def spread(part: Component, nodes: BackoffNodes) -> Any:
+    """Return a model's probabilities of all nodes of the mixture, (G,) float64; 0 for words that the model lacks."""
     xp, mine = array_module(nodes.word_G), part.nodes
     backoff_M, prob_G = xp.ones(len(nodes.backoff_M)), xp.zeros(len(nodes.prob_G))
     backoff_M[part.place_G[: len(mine.backoff_M)]] = mine.backoff_M
@@ -244,11 +241,13 @@ def spread(part: Component, nodes: BackoffNodes) -> tuple[Any, Any]:
             prob_G[level] = backoff_M[nodes.parent_G[level]] * prob_G[nodes.suffix_G[level]]
         if n <= mine.order:
             prob_G[part.place_G[mine.level(n)]] = mine.prob_G[mine.level(n)]
-    return prob_G, backoff_M
+    return prob_G
 
 
 def spread_logs(part: Component, trie: Trie, nodes: BackoffNodes) -> tuple[Any, Any]:
-    """Return as `spread` does, natural logarithms, with the values of <unk> for missing words; 0 is a small number.
+    """Return a model's values at all nodes of the mixture: natural logarithms of probabilities (G,) and backoffs (M,).
+
+    A word that the model lacks has the values of <unk>. Values below LEAST_LOG10 are raised to it.
 
     trie  the model of `part`
     """

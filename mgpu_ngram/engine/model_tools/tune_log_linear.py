@@ -22,8 +22,8 @@ from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 NEWTON_PRECISION = 1e-6  # Newton's method ends when every weight moves by less
 MAX_NEWTON_ITERATIONS = 50
 MAX_HALVINGS = 20  # halvings of a step that would make the text less probable
-LONG_STEP = 0.01  # a last step that is longer: there is no maximum
-KENLM_STEPS, KENLM_SHARE = 10, 0.7
+LONG_STEP = 0.01  # if the last step is longer, the log probability has no maximum
+KENLM_STEPS, KENLM_SHARE = 10, 0.7  # number of KenLM's steps, and their length in Newton steps
 
 
 def tune_log_linear(models: Sequence[tuple[Trie, Words]], log10_MT: Any, text: TextWords) -> Tuned:
@@ -75,7 +75,7 @@ Steps = list[tuple[np.ndarray, float]]  # weights, and the log probability of th
 def _newton(at: Function, start: np.ndarray) -> tuple[Steps, bool]:
     """Return (the steps of Newton's method to the weights with the greatest log probability, whether it has a maximum).
 
-    If a text can be made as probable as wished, as a few words of the models' own text, steps do not become shorter.
+    Without a maximum, as for a few words of the training text, the weights grow without end and the steps stay long.
     """
     weights, (log, slope, curvature) = start, at(start)
     found, distance = [(weights, log)], 0.0
@@ -101,14 +101,13 @@ def _newton(at: Function, start: np.ndarray) -> tuple[Steps, bool]:
 
 def _kenlm_steps(at: Function, start: np.ndarray) -> Steps:
     """Return the ten steps, each 0.7 times Newton's, that KenLM takes (lm/interpolate/tune_weights.cc)."""
-    weights, found = start, [(start, at(start)[0])]
+    weights, (log, slope, curvature) = start, at(start)
+    found = [(weights, log)]
     for _ in range(KENLM_STEPS):
-        _, slope, curvature = at(weights)
-        moved = np.maximum(weights + KENLM_SHARE * _solved(curvature, slope), 0)
-        log = at(moved)[0]
-        if not np.isfinite(log):
+        weights = np.maximum(weights + KENLM_SHARE * _solved(curvature, slope), 0)
+        log, slope, curvature = at(weights)
+        if not (np.isfinite(log) and np.isfinite(curvature).all()):
             break
-        weights = moved
         found.append((weights, log))
     return found
 

@@ -36,7 +36,7 @@ def with_one_unknown(words: Words, levels: Iterable[Ngrams]) -> tuple[Words, Ite
     KenLM's vocabulary never holds <UNK>: the 1-gram of <UNK>, whose line is the later one, is that of <unk>
     (lm/vocab.cc, ProbingVocabulary::Insert). N-grams that become equal stay, <unk> first.
     """
-    capital = words.id(b"<UNK>")
+    capital = words.find(b"<UNK>")
     if not capital:
         return words, iter(levels)
     kept_V, is_read_V = np.ones(len(words), bool), np.ones(len(words), bool)
@@ -48,7 +48,7 @@ def with_one_unknown(words: Words, levels: Iterable[Ngrams]) -> tuple[Words, Ite
 
 def trie_with_one_unknown(trie: Trie, words: Words) -> tuple[Trie, Words]:
     """As `with_one_unknown`, for a trie in host memory, without codes. Equal n-grams become the first one."""
-    if not words.id(b"<UNK>"):
+    if not words.find(b"<UNK>"):
         return trie, words
     words, levels = with_one_unknown(words, levels_of(trie))
     return build_trie(levels, trie.fanout, {}), words

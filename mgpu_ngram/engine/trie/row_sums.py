@@ -66,16 +66,8 @@ def _fault(where: str, total: float) -> RunError:
 
 
 def _sum_of_words(trie: Trie, words: Words) -> float:
-    prob_V = _power(trie.prob_G[: trie.symbols])
-    return float(prob_V.sum()) - sum(float(prob_V[v]) for v in _starts(words))
-
-
-def _starts(words: Words) -> list[int]:
-    """Return [the id of <s>], or [] for none. `Words.id` makes an index of all words, which takes 50 times as long."""
-    id_R = np.flatnonzero(np.diff(words.offsets_V) == 3)
-    is_start_R = np.all([words.data[words.offsets_V[id_R] + k] == byte for k, byte in enumerate(b"<s>")], axis=0)
-    found: list[int] = id_R[is_start_R].tolist()
-    return found
+    prob_V, start = _power(trie.prob_G[: trie.symbols]), words.find(b"<s>")
+    return float(prob_V.sum()) - (float(prob_V[start]) if start else 0)
 
 
 def _power(log10: Any) -> Any:

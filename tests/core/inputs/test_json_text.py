@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.inputs import streams
+from mgpu_ngram.core.inputs import json_column, streams
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.read_text import read_blocks, whole_text
 
@@ -122,6 +122,23 @@ def test_damaged_lines_are_named(tmp_path, line, message):
     (tmp_path / "a").write_bytes(gzip.compress(good + line + b"\n"))
     with pytest.raises(InputError, match="/a' at byte 26 of its text "):
         whole_text(open_corpus(tmp_path / "a"))
+
+
+def test_a_null_costs_no_line_but_its_own(monkeypatch):
+    lines = [b'{"text": "a"}'] * 50 + [b'{"text": null}'] + [b'{"text": "b"}'] * 50
+    loaded = []
+    monkeypatch.setattr(json_column, "load_line", lambda line: loaded.append(line) or json.loads(line))
+    found = json_column.json_column(b"".join(line + b"\n" for line in lines), "text", str)
+    assert found.to_pylist() == ["a"] * 50 + [None] + ["b"] * 50
+    assert loaded == [b'{"text": null}']
+
+
+def test_a_line_longer_than_arrow_reads_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "MAX_JSON_LINE_BYTES", 1000)
+    monkeypatch.setattr(streams, "STRIP_BYTES", 300)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n{"text": "' + b"b" * 990 + b'"}\n')
+    with pytest.raises(InputError, match=r"at byte 14: the line is longer than 1,000 bytes; cut it into several"):
+        whole_text(open_corpus(tmp_path / "a.jsonl"))
 
 
 def test_keys(tmp_path):

@@ -84,6 +84,16 @@ def test_inputs_of_a_run(tmp_path, monkeypatch):
     assert {line.split()[0] for line in verify_inputs(manifest, tmp_path)} == {f"{str(packed)!r}", "'rows.parquet'"}
 
 
+def test_files_of_any_kind_are_compared(tmp_path):
+    """Bytes of a table or of a JSON array were counted: the comparison does not look at what they hold."""
+    executor = LocalExecutor(workers=1)
+    for name, content in {"a.csv": b"a,b\n1,2\n", "a.json": b'["a", "b"]'}.items():
+        (tmp_path / name).write_bytes(content)
+        run(CountConfig([str(tmp_path / name)], order=2, unit="byte"), RunContext(executor, tmp_path / f"of {name}"))
+        assert verify_inputs(read_manifest(tmp_path / f"of {name}")) == []
+    executor.close()
+
+
 def test_counts_that_a_model_was_made_from(tmp_path):
     executor = LocalExecutor(workers=1)
     (tmp_path / "text").write_bytes(TEXT)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.kenlm import binary_file
 from mgpu_ngram.core.kenlm.binary_file import Header, KenlmFile, read_header, slots_of
 from mgpu_ngram.core.kenlm.probing import KenlmProbing
 from mgpu_ngram.core.kenlm.sizes import probing_bytes
@@ -80,6 +81,15 @@ def test_words_that_are_not_those_of_the_hashes(put, binaries, binary_type):
         read(put(changed(content, naive, b"m")))
     with pytest.raises(InputError, match="it ends with 5 words but has the hashes of 6"):
         read(put(content[:-1]))
+
+
+def test_a_damaged_word_is_found_at_once(put, binaries, binary_type, monkeypatch):
+    """No NUL byte is to spare, so no later word is tried as a part of the damaged one."""
+    content, tried = binaries.BINARIES[binary_type], []
+    monkeypatch.setattr(binary_file, "murmur_hash", lambda *words: tried.append(1) or murmur_hash(*words))
+    with pytest.raises(InputError, match="does not have its hash"):
+        read(put(changed(content, content.rindex(b"<unk>\0") + 6, b"~")))
+    assert len(tried) == 1
 
 
 def test_bytes_after_the_words_are_ignored(put, binaries, binary_type):

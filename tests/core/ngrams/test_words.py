@@ -22,6 +22,7 @@ def test_words_by_hand():
     assert len(words) == 7 and list(words) == BY_HAND
     assert words.id("the") == words.id(b"the") == 4
     assert words.id("Straße") == words.id("Straße".encode()) == 5
+    assert [words.find(word.encode()) for word in (*BY_HAND, "th", "")] == [*range(7), 0, 0]
     assert words.word(6) == BY_HAND[6] and words.symbol(5) == "Straße".encode()
     assert words.offsets_V.tolist() == [0, 5, 8, 12, 14, 17, 24, 57]
     assert repr(words) == "Words(7 words)"

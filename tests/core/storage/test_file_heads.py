@@ -221,6 +221,36 @@ def test_wide_text_without_a_mark_is_refused(tmp_path, text, encoding):
     assert what_begins(text.encode()) in ("", "JSON lines")
 
 
+def test_wide_text_of_letters_at_random_is_refused_when_compressed(tmp_path):
+    """Compressed files give more than a head at once, and an odd number of bytes."""
+    letters = np.random.default_rng(0).integers(97, 123, 200_000).astype("<u2").tobytes()
+    for level in range(1, 5):
+        (tmp_path / "wide.gz").write_bytes(gzip.compress(letters, level))
+        with pytest.raises(InputError, match="is UTF-16LE text"):
+            open_corpus(tmp_path / "wide.gz")
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b'{ }\n{"text": "b"}\n', "JSON lines"),
+        (b'null\n{"text": "b"}\n', "JSON lines"),
+        (b'\x1e{"text": "a"}\n\x1e{"text": "b"}\n', "JSON lines"),  # RFC 7464
+        (b'["a b", "c"]\n["d", "e"]\n', "lines of JSON arrays"),
+        (b'["a b", "c"]\nand prose\n', ""),
+        (b"[1]\n[2]\n", ""),  # notes of a text
+    ],
+)
+def test_lines_of_json_by_hand(head, what):
+    assert what_begins(head) == what
+
+
+@pytest.mark.parametrize("head", [b"{" + b"\n" * HEAD_BYTES + b'"', b"[" + b" " * HEAD_BYTES + b'"x'])
+def test_patterns_read_a_head_once(head):
+    """Each took 20 s when every white space was tried as the end of the one before."""
+    assert what_begins(head[:HEAD_BYTES]) == ""
+
+
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "float32"])
 def test_numbers_are_no_wide_text(dtype):
     for numbers in np.arange(2000), np.arange(65, 2065) % 256, np.r_[0, 50000:52000]:
