@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError, warn
+from mgpu_ngram.core.models.repeated_ngrams import warn_of_repeated
 from mgpu_ngram.core.storage.file_heads import (
     HEAD_BYTES,
     KENLM,
@@ -97,7 +98,8 @@ class Model(_states.Model):
                 if is_safetensors(head):
                     self._map_arrays(*_arrays_of(file.fileno()))
                 elif what_begins(head) == KENLM:
-                    self._map_kenlm(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                    if repeated := self._map_kenlm(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)):
+                        warn_of_repeated(path, {1: repeated})
                 elif self._read_arpa(_packed_parts(path) if compression(head) else _parts(head, file)):
                     warn(f"{path!r} lacks <unk>; its log10 probability is taken to be -100")
         except _states.Refused:

@@ -76,6 +76,12 @@ class KenlmTrie : public FromTheLastWord<KenlmTrie> {
     return static_cast<uint32_t>(repeated ? find_as_kenlm(hash) : at + 1);
   }
 
+  uint64_t repeated_words() const override {  // their hashes ascend
+    uint64_t found = 0;
+    for (uint64_t i = 1; i < known; ++i) found += load<uint64_t>(hashes + 8 * i) == load<uint64_t>(hashes + 8 * (i - 1));
+    return found;
+  }
+
   void fetch(const uint32_t* ids, size_t i) const { prefetch(unigrams + 16 * static_cast<size_t>(ids[i])); }
 
   void unigram(uint32_t word, Node& node, Entry& found) const {

@@ -165,6 +165,9 @@ class Model {
   // The id of the word with a murmur_hash, 0 if it is unknown.
   virtual uint32_t id_of(uint64_t hash) const = 0;
 
+  // Words of a file that an earlier one repeats; only mapped files of KenLM have such words.
+  virtual uint64_t repeated_words() const { return 0; }
+
   uint32_t id(const char* word, size_t size) const { return id_of(murmur_hash(word, size)); }
 
   virtual void find_ids(const uint64_t* hashes, size_t count, uint32_t* ids) const {

@@ -65,8 +65,12 @@ PyObject* map_kenlm_file(PyObject* object, PyObject* file) {
   release(self);
   Array data;
   if (!keep(self, file, data)) return nullptr;
-  if (!run(true, [&] { self->model = map_kenlm(data.data, data.size).release(); })) return nullptr;
-  Py_RETURN_NONE;
+  uint64_t repeated = 0;
+  const bool done = run(true, [&] {
+    self->model = map_kenlm(data.data, data.size).release();
+    repeated = self->model->repeated_words();
+  });
+  return done ? PyLong_FromUnsignedLongLong(repeated) : nullptr;
 }
 
 bool numbers_of(PyObject* tuple, std::vector<uint64_t>& numbers) {
@@ -267,7 +271,7 @@ constexpr int FAST = METH_FASTCALL | METH_KEYWORDS;
 
 PyMethodDef model_methods[] = {
     {"_read_arpa", read_arpa, METH_O, "Load an ARPA file from its parts; return whether it lacks <unk>."},
-    {"_map_kenlm", map_kenlm_file, METH_O, "Load a KenLM binary model from a memory map."},
+    {"_map_kenlm", map_kenlm_file, METH_O, "Load a KenLM binary model from a memory map; return the number of words that it lists again."},
     {"_map_arrays", map_arrays, METH_VARARGS, "Load the arrays of a model file."},
     {"_full_scores", as_method(full_scores), FAST, "Return the items of full_scores."},
     {"score", as_method(score), FAST,

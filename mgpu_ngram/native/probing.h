@@ -38,6 +38,16 @@ class Probing : public FromTheLastWord<Probing> {
     for (size_t i = 0; i < count; ++i) ids[i] = id_of(hashes[i]);
   }
 
+  uint64_t repeated_words() const override {  // lookups find the first slot of a hash
+    uint64_t found = 0;
+    for (uint64_t b = 0; b < words.buckets; ++b) {
+      const char* at = words.slots + b * words.stride;
+      const uint64_t hash = load<uint64_t>(at);
+      found += hash && words.find(hash) != at;
+    }
+    return found;
+  }
+
   // Fetches the entries of the shorter n-grams that end with word i.
   void fetch(const uint32_t* ids, size_t i) const {
     prefetch(unigrams + static_cast<size_t>(ids[i]) * unigram_stride);

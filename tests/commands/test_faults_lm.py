@@ -261,7 +261,31 @@ def test_a_probing_file_of_kenlm_with_a_word_twice(run):
     Path("twice.bin").write_bytes(changed)
     with pytest.warns(InputWarning, match="lists 1 1-gram again"):
         assert list(open_model("twice.bin").words) == ["<unk>", "<s>", "</s>", "a"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kenlm.Model("twice.bin")
+    [told] = [str(warning.message) for warning in caught if warning.category is InputWarning]
+    assert told.startswith("'/") and "twice.bin' lists 1 1-gram again (<UNK> is <unk>); as in KenLM's" in told
     assert scores("twice.bin", "a", "b") == scores("m.arpa", "a", "c")
+
+
+def test_a_trie_file_of_kenlm_with_a_word_twice(run):
+    """The drop-in says it, once; a file without repeated words says nothing."""
+    put("m.arpa", ["-2\t<unk>", *BEGIN, *(f"-3\t{letter}" for letter in "abcdef")], ["-0.5\t<s> a"])
+    assert run("convert", "m.arpa", "-o", "m.bin", "--format", "kenlm-trie")[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kenlm.Model("m.bin")
+    data, at = bytearray(Path("m.bin").read_bytes()), 88 + 20 + 2 * 8 + 4 + 8  # the sorted hashes, after their number
+    words = data[data.rindex(b"<unk>\0") :].split(b"\0")[:-1]
+    first = next(v for v in range(1, len(words)) if len(words[v]) == len(words[v + 1]) == 1)
+    data[at + 8 * first : at + 8 * first + 8] = data[at + 8 * first - 8 : at + 8 * first]
+    place = len(data) - sum(len(word) + 1 for word in words[first + 1 :])
+    data[place : place + 1] = words[first]
+    Path("twice.bin").write_bytes(data)
+    with pytest.warns(InputWarning, match=r"twice.bin' lists 1 1-gram again") as caught:
+        kenlm.Model("twice.bin")
+    assert len(caught) == 1
 
 
 def test_a_bad_lattice_does_not_stop_others(run):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError, warn
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.kenlm.binary_file import KenlmFile
 from mgpu_ngram.core.kenlm.intermediate import read_intermediate
 from mgpu_ngram.core.kenlm.probing import KenlmProbing
@@ -17,6 +17,7 @@ from mgpu_ngram.core.kenlm.trie import KenlmTrie
 from mgpu_ngram.core.models.arpa import Arpa, read_arpa
 from mgpu_ngram.core.models.model_file import BackoffModel, load_model
 from mgpu_ngram.core.models.model_head import ModelHead, read_head
+from mgpu_ngram.core.models.repeated_ngrams import warn_of_repeated
 from mgpu_ngram.core.ngrams.trie import Ngrams, renumbered
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import INTERMEDIATE, KENLM
@@ -72,7 +73,7 @@ def open_model(
     except BadNgram as error:
         where = f"{str(path)!r}, line {arpa.line_of(error.order, error.row)}"
         raise InputError(f"{where}: the {error.order}-gram {error.what}") from None
-    _warn_of_repeated(path, {1: arpa.repeated} | repeated)
+    warn_of_repeated(path, {1: arpa.repeated} | repeated)
     model = BackoffModel.of(trie.map_arrays(to_host_fast), arpa.words)
     watch.lap("build")
     return model
@@ -91,7 +92,7 @@ def _open_kenlm(head: ModelHead, device: str, threads: int, fanout: int, watch: 
         trie = build_trie(_moved(levels, device, watch), fanout, repeated)
     except BadNgram as error:
         raise file.damaged(f"one of its {error.order}-grams {error.what.partition(';')[0]}") from None
-    _warn_of_repeated(head.path, {1: hidden} | repeated)
+    warn_of_repeated(head.path, {1: hidden} | repeated)
     model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
     watch.lap("build")
     return model
@@ -138,19 +139,6 @@ def _open_intermediate(head: ModelHead, device: str, fanout: int, watch: Stopwat
     model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
     watch.lap("build")
     return model
-
-
-def _warn_of_repeated(path: str | Path, repeated: dict[int, int]) -> None:
-    """Warn, once, of n-grams that a model lists more than once.
-
-    repeated  number of such n-grams after the first, by order
-    """
-    found = " and ".join(f"{rows:,} {n}-gram{'s' * (rows != 1)}" for n, rows in repeated.items() if rows)
-    if found:
-        warn(
-            f"{str(path)!r} lists {found} again (<UNK> is <unk>); as in KenLM's probing models, the first line of an "
-            "n-gram counts, but the last one of <unk>"
-        )
 
 
 def _moved(levels: Iterator[Ngrams], device: str, watch: Stopwatch) -> Iterator[Ngrams]:
