@@ -11,6 +11,7 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.files import check_path
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.storage.claim import claimed
 from mgpu_ngram.core.storage.output import check_not_input, no_empty_folders
 from mgpu_ngram.core.storage.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
@@ -86,7 +87,7 @@ def count(
             memory=limits,
             checkpoint_seconds=checkpoint_seconds,
         )
-        with no_empty_folders([context.target]):
+        with no_empty_folders([context.target]), claimed([context.target]):
             result = count_job.run(config, context, inputs)
         return Counts(result.path, owned_folder=owned)
     except BaseException:
@@ -247,7 +248,7 @@ def filter(
     executor = executor_of(device, client)
     try:
         context = RunContext(executor, output, overwrite=overwrite, resume=resume, progress=given_progress(progress))
-        with no_empty_folders([output]):
+        with no_empty_folders([output]), claimed([output]):
             return filter_job.run(config, context)
     finally:
         executor.close()

@@ -14,6 +14,7 @@ from mgpu_ngram.api.executors import open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.json_text import to_json
+from mgpu_ngram.core.storage.claim import claimed
 from mgpu_ngram.core.storage.output import check_not_input, find_manifest, no_empty_folders
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.stages.contract import STDOUT, RegisteredStage, Result, Settings, Target
@@ -108,10 +109,20 @@ def run_jobs(
     Results of jobs that an earlier run finished come first.
 
     corpus  the open input of a single job, instead of the input that its settings name
+
+    Raises InputError, before any work, if another run writes an output of these jobs.
     """
-    # All checks come first: a wrong path in the last job must not cost the work of the jobs before it.
     for job in jobs:
         job.stage.check_memory(config.memory, job.settings.name)
+    with claimed(job.path for job in jobs if job.target.path is not None and not job.target.is_stdout):
+        return _run_claimed(jobs, config, options, corpus, quiet)
+
+
+def _run_claimed(
+    jobs: Sequence[Job], config: RunConfig, options: RunOptions, corpus: Corpus | None, quiet: bool
+) -> list[Result]:
+    """Do what `run_jobs` says, while no other run writes these outputs: what is found to be finished stays so."""
+    # All checks come first: a wrong path in the last job must not cost the work of the jobs before it.
     finished = [job for job in jobs if _is_finished(job)] if options.resume and not options.overwrite else []
     for job in finished:
         print(f"{job.path}: finished before", file=sys.stderr)

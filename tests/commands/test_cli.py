@@ -22,6 +22,7 @@ from mgpu_ngram import cli
 from mgpu_ngram.cluster import devices
 from mgpu_ngram.commands import commands
 from mgpu_ngram.core.interrupts import interrupted
+from mgpu_ngram.core.storage.claim import claimed
 from mgpu_ngram.engine.count import count_chunk as engine_count
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import run as count_job
@@ -54,6 +55,20 @@ def check_refused(folder, result, *pieces, status=2, left=()):
 
 
 # Commands that succeed
+
+
+def test_two_runs_with_one_output(folder, mgpu_ngram):
+    (folder / "jobs.yaml").write_text("output: .\ncluster: {workers: 0}\njobs: [count: {corpus: text, name: out}]\n")
+    who = f"^mgpu-ngram: another run writes {folder}/out: process {os.getpid()} on .*, since 20"
+    with claimed(["out"]):
+        for flag in "--resume", "--overwrite":
+            result = mgpu_ngram("count", "text", "-o", "out", *HERE, flag)
+            check_refused(folder, result, who, left=["jobs.yaml", ".out.claim"])
+        check_refused(folder, mgpu_ngram("run", "jobs.yaml"), who, left=["jobs.yaml", ".out.claim"])
+    assert mgpu_ngram("run", "jobs.yaml")[0] == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["jobs.yaml", "out", "text"]
+    for flag in "--resume", "--resume-or-start":
+        assert mgpu_ngram("run", "jobs.yaml", flag) == (0, "", "out: finished before\n")
 
 
 def test_resume_of_a_finished_run(folder, mgpu_ngram):

@@ -19,6 +19,7 @@ from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.storage.claim import claimed
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
@@ -124,7 +125,8 @@ def test_the_driver_is_killed(moment, workers, corpus, num_chunks, undisturbed, 
     assert status == -signal.SIGKILL
     finished = len(saved(tmp_path))
     assert {"tokenise": finished == 0, "count": 5 <= finished < num_chunks, "write": finished == num_chunks}[moment]
-    result = run_here(tmp_path / "out", corpus, 3, resume=True, **OPTIONS)
+    with claimed([tmp_path / "out"]):  # as commands and ng.count do
+        result = run_here(tmp_path / "out", corpus, 3, resume=True, **OPTIONS)
     assert result.resumed_chunks == finished
     assert contents(result.path) == undisturbed
     assert names(tmp_path) == ["out"]
