@@ -25,6 +25,7 @@ from mgpu_ngram.cluster.dask_config import apply_settings
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.dask_private import end_cluster
 from mgpu_ngram.cluster.devices import cpu_cores, has_other_users, visible_gpus
+from mgpu_ngram.cluster.quiet_logs import leave_out_losses
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.storage.scratch import scratch_folder
 
@@ -50,6 +51,7 @@ def start_cluster(
     Raises InputError for too many workers for the host, and for secure with ucx or without cryptography.
     """
     apply_settings(settings or {})
+    leave_out_losses()
     if secure and protocol == "ucx":
         raise InputError("cluster.secure is true but the protocol ucx has no encryption; use tcp, or secure: false")
     if secure is None:
@@ -134,6 +136,7 @@ def connect(
     TLS follows Dask's own settings (distributed.comm.tls.*).
     """
     apply_settings(settings or {})
+    leave_out_losses()
     deadline = time.monotonic() + WORKERS_SECONDS
     if scheduler_file is not None:
         address = _read_scheduler_file(Path(scheduler_file), deadline)

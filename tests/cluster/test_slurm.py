@@ -210,8 +210,8 @@ def test_gpu_workers(submit, tmp_path):
     assert len(lines) == 1 and "device is gpu but" in lines[0], job.err()
     srun = (job.stubs / "srun.log").read_text().split("\n")
     assert srun[srun.index("dask_cuda.cli") - 2 :][:5] == [
-        "python",
         "-m",
+        "mgpu_ngram.cluster.quiet_logs",
         "dask_cuda.cli",
         "--device-memory-limit",
         "0",

@@ -90,7 +90,7 @@ def _head(output: Path) -> Path:
 
 def _chain(head: Path) -> tuple[list[tuple[Path, dict[str, Any]]], Path]:
     """Return the claims from the first to the last one, each (path, contents), and the path of the next one."""
-    chain, path = [], head
+    chain, path = list[tuple[Path, dict[str, Any]]](), head
     while True:
         try:
             holder: dict[str, Any] = json.loads(path.read_bytes())
@@ -152,7 +152,7 @@ def _runs_here(holder: dict[str, Any]) -> bool:
     try:
         process = psutil.Process(holder["pid"])
         is_same = abs(process.create_time() - holder["started"]) < SAME_START_SECONDS
-        return is_same and process.status() != psutil.STATUS_ZOMBIE
+        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
