@@ -162,7 +162,7 @@ class _ArgumentParser(argparse.ArgumentParser):
 
     words: Sequence[str] = ()
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]  # as in argparse
         self.words = sys.argv[1:] if args is None else args
         return super().parse_known_args(args, namespace)
 

@@ -1,6 +1,6 @@
 // The step between two steps of a beam search: a hypothesis that ends leaves the beam, its score is divided as the
 // length rule says, a sentence is done when its beam is empty or the stop rule says so, and the rows of all other
-// hypotheses move together. Loading four hypotheses at a time saves next to nothing.
+// hypotheses move together.
 // A design with a thread for each hypothesis is faster for beams of 3 and 9, slower for beams of 1: see NOTES.md.
 #include "grid.cuh"
 #include "floats.cuh"

@@ -1,4 +1,5 @@
-// Rows of logits with a bias and an n-gram model, as `sum_chunks` and `best_words` take them. Include after exponential_sums.cuh.
+// Rows of logits with a bias and an n-gram model, as `sum_chunks` and `best_words` take them.
+// Include after exponential_sums.cuh.
 // MIX: models are weighted, or there is an n-gram model. BIAS: a bias, without MIX. CHILD (u32 or i64): the type of
 // ranges of an n-gram model's children, in place of whole rows `ngrams`. M models with `weights_M`; strides in elements.
 

@@ -3,9 +3,9 @@
 // Tiles of 2,048 to 8,192 codes and 4 or 8 loads take 36 to 52 us for 9 M ids: see engine/score/NOTES.md.
 #include "grid.cuh"
 // ids_T (T,) ID, offsets_S1 (S + 1,) i64  ->  codes_C (C,) u32, C = T + S; ends_S (S,) i64; wrong_2 (2,) int, 0 before,
-// perhaps in host memory: see ids_to_codes.py. A block takes tiles of TILE codes. A warp finds the sentence of the tile's first code, another one
-// that of the last; then a mask tells where sentences end in the tile. Each code is written once, from ids within bounds,
-// so wrong offsets leave no code unwritten.
+// perhaps in host memory: see ids_to_codes.py. A block takes tiles of TILE codes. A warp finds the sentence of the
+// tile's first code, another one that of the last; then a mask tells where sentences end in the tile. Each code is
+// written once, from ids within bounds, so wrong offsets leave no code unwritten.
 
 #define TILE 4096
 #define WORDS (TILE / 32)

@@ -1,5 +1,4 @@
-// Where each text of a list leads from each node of a trie of spellings: from a partial word to the words that go on
-// so.
+// For each text of a list and each node of a trie of spellings: the node that the text leads to.
 #include "grid.cuh"
 #include "spellings.cuh"
 

@@ -82,7 +82,7 @@ def fill(cls: type[T], values: Any, where: str) -> T:
     if not isinstance(values, dict):
         raise InputError(f"{where} is {values!r} but must be a mapping of settings")
     hints = typing.get_type_hints(cls, include_extras=True)
-    names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # a dataclass
     for key in values:
         if key not in names:
             raise InputError(f"{where}: unknown key {key!r}; {suggest(str(key), names)}")

@@ -71,7 +71,7 @@ class Bags:
             and np.array_equal(self.counts_P, other.counts_P)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # __eq__ compares arrays
 
     def __repr__(self) -> str:
         return f"Bags({self.documents:,} documents, {self.pairs:,} pairs, {self.num_words:,} words)"

@@ -16,10 +16,10 @@ try:
     from sklearn.utils.validation import validate_data
 except ImportError:
 
-    class NotFittedError(ValueError, AttributeError):  # type: ignore[no-redef]
+    class NotFittedError(ValueError, AttributeError):  # type: ignore[no-redef]  # in place of scikit-learn
         """The estimator has no model yet."""
 
-    class BaseEstimator:  # type: ignore[no-redef]
+    class BaseEstimator:  # type: ignore[no-redef]  # in place of scikit-learn
         """Settings by name."""
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -41,10 +41,10 @@ except ImportError:
             changed = [f"{n}={v!r}" for n, v in self.get_params().items() if repr(v) != repr(defaults[n].default)]
             return f"{type(self).__name__}({', '.join(changed)})"
 
-    class TransformerMixin:  # type: ignore[no-redef]
+    class TransformerMixin:  # type: ignore[no-redef]  # in place of scikit-learn
         """Nothing: set_output needs scikit-learn."""
 
-    class ClassNamePrefixFeaturesOutMixin:  # type: ignore[no-redef]
+    class ClassNamePrefixFeaturesOutMixin:  # type: ignore[no-redef]  # in place of scikit-learn
         """Names of output columns."""
 
         _n_features_out: int

@@ -93,7 +93,7 @@ def compressing(sink: Sink, format: str) -> Iterator[Any]:
         with bz2.BZ2File(sink, "wb") as file:
             yield file
     elif format == "xz":
-        with lzma.LZMAFile(sink, "wb") as file:  # type: ignore[arg-type]
+        with lzma.LZMAFile(sink, "wb") as file:  # type: ignore[arg-type]  # it has what lzma calls
             yield file
     elif format == "zstd":
         zstandard = import_zstandard("an output")

@@ -85,7 +85,7 @@ def parquet_source(source: Source, text_column: str | None, fits: Callable[[Any]
         texts = [column.name for column in schema if fits(column.type)]
         only = texts[0] if len(texts) == 1 and text_column is None else None  # a named column is used, never guessed
         column = wanted if wanted in schema.names else only
-        has_nulls = column == wanted and str(schema.field(column).type) == "null"  # as writers make of no text at all
+        has_nulls = column == wanted and str(schema.field(column).type) == "null"  # of a column without text
         if column is None or not (column in texts or has_nulls):
             columns = ", ".join(f"{column.name} ({column.type})" for column in schema)
             what = f"the column {wanted!r}" if column is None else f"text in the column {wanted!r}"

@@ -218,7 +218,7 @@ class KenlmFile:
         """As `_sorted_hashes`, for a probing model."""
         unigrams = self.header.counts[0]
         version, V = self.array(at, np.dtype("<u4"), 2).tolist()
-        if version or not 1 <= V <= unigrams + 1:  # fewer than 1-grams: lines of <unk> and <UNK> count apart
+        if version or not 1 <= V <= unigrams + 1:  # fewer than 1-grams: these count <unk> and <UNK>, too
             raise self.damaged(f"it has {unigrams:,} 1-grams but {V:,} words, in a table of version {version}")
         slots = self.array(at + 8, SLOT_V, slots_of(unigrams, self.header.multiplier))
         used = slots[slots["hash"] != 0]

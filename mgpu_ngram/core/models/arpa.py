@@ -32,8 +32,8 @@ class Arpa:
     counts     number of n-grams of each order, from the file's header
     unk_added  whether the file lacks <unk>
     words      <unk> has id 0; the other words have ids from 1 on, in file order
-    repeated   number of 1-grams whose word another one has, too; <UNK> is <unk>. KenLM's probing models keep the first
-               of them, but the last one of <unk>
+    repeated   number of 1-grams that repeat an earlier word (<UNK> counts as <unk>). As in KenLM's probing models, the
+               first line of a word counts, but the last line of <unk>
     """
 
     def __init__(self, text: ArpaText, threads: int, unk_log10: float, need_markers: bool, positive_to_zero: bool):

@@ -12,6 +12,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.ngrams.words import split_words
+from mgpu_ngram.core.utf8 import to_text
 
 EMPTY_LABELS = frozenset({"", "<eps>", "!NULL", "<s>", "</s>", "!SENT_START", "!SENT_END", "!ENTER", "!EXIT"})
 LONG_NAMES = {
@@ -252,7 +253,7 @@ def _unescaped(found: re.Match[str]) -> str:
     if found["character"]:
         return found["character"]
     data = bytes(int(octal, 8) & 0xFF for octal in found["bytes"].split("\\")[1:])
-    return data.decode("utf-8", "surrogateescape")
+    return to_text(data)
 
 
 def _logarithm(base: str) -> Callable[[str | None], float]:

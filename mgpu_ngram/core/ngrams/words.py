@@ -13,7 +13,7 @@ import numpy as np
 from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.utf8 import to_bytes
+from mgpu_ngram.core.utf8 import to_bytes, to_text
 from mgpu_ngram.kernels.common.ascii import SPACE
 from mgpu_ngram.kernels.common.murmur import index_hashes
 from mgpu_ngram.kernels.common.word_table import find_word, index_words
@@ -59,14 +59,14 @@ class Words:
             and np.array_equal(self.data, other.data)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # __eq__ compares arrays
 
     def __repr__(self) -> str:
         return f"Words({len(self):,} words)"
 
     def word(self, v: int) -> str:
         """Return word v as str. Raises IndexError unless 0 <= v < V."""
-        return self.symbol(v).decode("utf-8", "surrogateescape")
+        return to_text(self.symbol(v))
 
     def symbol(self, v: int) -> bytes:
         """Return the bytes of word v. Raises IndexError unless 0 <= v < V, InputError unless v is a whole number."""

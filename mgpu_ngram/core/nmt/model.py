@@ -148,5 +148,5 @@ def map_fields(value: T, fn: Callable[[Any], Any]) -> T:
         fields = {f.name: map_fields(getattr(value, f.name), fn) for f in dataclasses.fields(value)}
         return type(value)(**fields)
     if isinstance(value, tuple):
-        return tuple(map_fields(item, fn) for item in value)  # type: ignore[return-value]
+        return tuple(map_fields(item, fn) for item in value)  # type: ignore[return-value]  # a tuple in, a tuple out
     return fn(value) if hasattr(value, "dtype") and not isinstance(value, np.generic) else value

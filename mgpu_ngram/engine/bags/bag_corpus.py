@@ -102,7 +102,7 @@ def corpus_of_documents(
     words       the vocabulary; stop words keep their ids but get no tokens. None: the options choose it, and
                 all parts are read now. Up to KEEP_BYTES of bags are kept; others are made again on demand
     repeatable  whether `parts` can be called twice; else all bags are kept
-    is_new      whether given words come from a user, and not from a model, so that words without a use are told
+    is_new      whether a user gave the words (not a model), so that words that match no token cause a warning
     """
     is_given = words is not None and is_new
     kept: list[LocalBags] | None = [] if words is None or not repeatable else None

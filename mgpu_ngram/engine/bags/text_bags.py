@@ -20,6 +20,7 @@ from mgpu_ngram.core.documents.documents import JoinedTexts, TextDocuments, Toke
 from mgpu_ngram.core.errors import warn
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.file_heads import is_utf8
 from mgpu_ngram.core.utf8 import to_bytes, to_text
 from mgpu_ngram.engine.bags.local_bags import LocalBags, join_local
 from mgpu_ngram.engine.memory.device import to_device
@@ -78,17 +79,6 @@ def local_bags(documents: TextDocuments, options: TextOptions, device: str = "cp
     return found
 
 
-def _are_utf8(data: np.ndarray) -> bool:
-    import pyarrow as pa
-
-    offsets = np.array([0, len(data)], np.int64)
-    try:
-        pa.LargeStringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(data)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def count_tokens(token_lists: Iterable[Sequence[str]]) -> LocalBags:
     """Return documents that are sequences of tokens in Python."""
     table: defaultdict[str, int] = defaultdict()
@@ -116,7 +106,7 @@ def _of_token_lists(lists: TokenLists) -> LocalBags:
 
 
 def _of_texts(texts: JoinedTexts, lowercase: bool, device: str) -> LocalBags:
-    if not _are_utf8(texts.data):
+    if not is_utf8(texts.data.tobytes()):
         warn(CUT_WORDS)
     text_B = _kept(texts.data, lowercase, device)
     positions_T = find_tokens(text_B)

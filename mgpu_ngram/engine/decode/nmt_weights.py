@@ -63,7 +63,7 @@ def _with_products(value: T, tf32: bool) -> T:
         fields = {f.name: _with_products(getattr(value, f.name), tf32) for f in dataclasses.fields(value)}
         return type(value)(**fields)
     if isinstance(value, tuple):
-        return tuple(_with_products(item, tf32) for item in value)  # type: ignore[return-value]
+        return tuple(_with_products(item, tf32) for item in value)  # type: ignore[return-value]  # a tuple in, a tuple out
     return value
 
 

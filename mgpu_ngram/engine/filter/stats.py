@@ -39,7 +39,7 @@ class BucketStats:
         self.log10 += other.log10
         for name, count in other.histogram.items():
             self.histogram[name] = self.histogram.get(name, 0) + count
-        self.samples = heapq.nsmallest(SAMPLES, [*map(tuple, self.samples), *map(tuple, other.samples)])  # type: ignore
+        self.samples = heapq.nsmallest(SAMPLES, [*map(tuple, self.samples), *map(tuple, other.samples)])  # type: ignore[list-item]  # tuples of JSON
 
 
 @dataclass

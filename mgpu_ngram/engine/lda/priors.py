@@ -21,7 +21,6 @@ MIN_PRIOR = 1e-6  # prior of a topic without tokens
 MAX_FITTED_SUM = MAX_ALPHA_SUM / 2  # sum of alpha: it grows without end when all documents have the same shares
 EXACT_COUNTS = 256  # counts below it have bins of their own; above it, 128 bins share the counts between powers of 2
 OCTAVE_BINS = EXACT_COUNTS // 2
-MAX_BITS = 32  # bits of a count
 
 
 def optimised(sampler: Sampler, group: Group, priors: Priors) -> Priors:

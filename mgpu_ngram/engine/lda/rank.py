@@ -107,7 +107,7 @@ class Rank:
     progress  sweeps done here, and their last metrics
     """
 
-    in_process: ClassVar[weakref.WeakValueDictionary[str, Rank]] = weakref.WeakValueDictionary()  # last one of each run
+    in_process: ClassVar[weakref.WeakValueDictionary[str, Rank]] = weakref.WeakValueDictionary()  # newest of a run
 
     sampler: Sampler
     held_out: HeldOut

@@ -142,7 +142,7 @@ def _in_one_line(nodes: BackoffNodes, allowed: AllowedWords) -> Any:
         if allowed.phrases is None:
             passes_G |= bits_G != 0
             continue
-        # N-grams without words to look for pass in every line, and also without any.
+        # An n-gram whose words are all exempt passes in every line, even if the list has no line.
         for line, phrases in enumerate(allowed.phrases[first : first + LINES_AT_ONCE] or [Phrases([])]):
             candidates = array_module(bits_G).flatnonzero(bits_G & np.uint64(1 << line))
             ids = _spelled(nodes, candidates)

@@ -20,6 +20,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.core.nbest.lattices import Lattice, parse_lattice
+from mgpu_ngram.core.utf8 import to_bytes
 from mgpu_ngram.engine.memory.copies import to_device_fast
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard
@@ -113,7 +114,7 @@ def best_texts(
                 total = _shown(sum(path.scores))
                 lines.append(f"{lattice.id} ||| {' '.join(path.words)} ||| {features} ||| {total}\n")
     named_places = [(place, lattice.id) for place, lattice in zip(places, lattices, strict=True)]
-    return named_places, "".join(lines).encode("utf-8", "surrogateescape"), wrong
+    return named_places, to_bytes("".join(lines)), wrong
 
 
 def _shown(value: float) -> str:

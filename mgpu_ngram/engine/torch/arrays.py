@@ -158,7 +158,7 @@ def not_compiled(method: F) -> F:
             untraced.append(torch.compiler.disable(method))
         return untraced[0](self, *args, **options)
 
-    return call  # type: ignore[return-value]
+    return call  # type: ignore[return-value]  # has the signature of fn
 
 
 def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
@@ -195,7 +195,7 @@ def operator(tensors: int = 1, results: int = 1) -> Callable[[F], F]:
             found = (*made, *[None] * (results - len(made)))
             return found if len(found) > 1 else found[0]
 
-        return call  # type: ignore[return-value]
+        return call  # type: ignore[return-value]  # has the signature of fn
 
     return decorate
 

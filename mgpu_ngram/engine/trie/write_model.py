@@ -16,7 +16,7 @@ from mgpu_ngram.engine.trie.row_sums import check_row_sums
 
 
 def write_model(
-    path: str | Path, trie: Trie, words: Words, format: str, threads: int, header: Sequence[str] | None = None,
+    path: str | Path, trie: Trie, words: Words, format: str, threads: int, *, header: Sequence[str] | None = None,
     closed: bool = False, is_normal: bool = False,
 ) -> tuple[int, str]:  # fmt: skip
     """Write a model; return its size in bytes and its fingerprint, "" of an ARPA file.

@@ -258,7 +258,9 @@ def save(
     is_normal  check that probabilities sum to 1
     """
     watch = Stopwatch("cpu")
-    size_bytes, fingerprint = write_model(path, model.trie, model.words, format, threads, header, closed, is_normal)
+    size_bytes, fingerprint = write_model(
+        path, model.trie, model.words, format, threads, header=header, closed=closed, is_normal=is_normal
+    )
     watch.lap("write")
     return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
 

@@ -13,6 +13,7 @@ from mgpu_ngram.core.inputs.corpus import Corpus
 from mgpu_ngram.core.inputs.read_text import whole_text
 from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.nbest.lattices import split_lattices
+from mgpu_ngram.core.utf8 import to_text
 from mgpu_ngram.engine.rescore.lattices import LatticeOptions, best_texts
 from mgpu_ngram.engine.score.score_chunk import ScoreOptions
 from mgpu_ngram.jobs.progress import Progress
@@ -75,7 +76,7 @@ def _texts(format: str, corpus: Corpus, wrong: list[str]) -> Iterator[LatticeTex
     number = 0
     for source in corpus.sources:
         try:
-            text = whole_text(Corpus((source,), "word")).decode("utf-8", "surrogateescape")
+            text = to_text(whole_text(Corpus((source,), "word")))
             found = list(split_lattices(text, format, source.name))
         except InputError as error:
             wrong.append(str(error))

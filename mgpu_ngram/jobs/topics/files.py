@@ -192,7 +192,7 @@ class _Sparse(TopicsFile):
         self.entries += len(order)
 
     def finish(self) -> None:
-        with zipfile.ZipFile(_SinkFile(self.sink), "w") as archive:  # type: ignore[call-overload]
+        with zipfile.ZipFile(_SinkFile(self.sink), "w") as archive:  # type: ignore[call-overload]  # it has what zipfile calls
             shape = np.array([self.documents, self.options.num_topics], np.int64)
             for name, array in (("format", np.array(b"csr")), ("shape", shape)):
                 file = io.BytesIO()
