@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -18,10 +19,17 @@ from hypothesis import strategies as st
 
 from mgpu_ngram import kenlm
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.counts.counts import Counts
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.jobs.adapt import run as adapt
+from mgpu_ngram.jobs.adapt.config import AdaptConfig
+from mgpu_ngram.jobs.compare import run as compare
+from mgpu_ngram.jobs.compare.config import CompareConfig
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.jobs.convert.config import ConvertConfig
+from mgpu_ngram.jobs.count import run as count
+from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.mix import run as mix
@@ -77,12 +85,12 @@ class Folder:
         path.write_text("".join(" ".join(line) + "\n" for line in lines))
         return str(path)
 
-    def run(self, job, config, suffix=".arpa"):
-        """Return the path of the model that a job makes, or None if it is refused with an error of our own."""
+    def run(self, job, config, suffix=".arpa", single_file=True):
+        """Return the path of what a job makes, or None if it is refused with an error of our own."""
         self.made += 1
         path = self.path / f"model{self.made}{suffix}"
         try:
-            job.run(config, RunContext(self.executor, path, single_file=True))
+            job.run(config, RunContext(self.executor, path, single_file=single_file))
         except (InputError, RunError) as error:
             assert "\n" not in str(error) and "report it" not in str(error), error
             return None
@@ -203,6 +211,107 @@ def walk_kneser_ney(open_folder, data, oracle):
         folder.close()
 
 
+def windows(lines, order, least=1):
+    """Return {n-gram: count} of all orders, with <s> and </s>; those of less than `least` are left out."""
+    padded = [["<s>", *line, "</s>"] for line in lines]
+    grams = (tuple(line[i : i + n]) for n in range(1, order + 1) for line in padded for i in range(len(line) - n + 1))
+    return {gram: number for gram, number in Counter(grams).items() if number >= least}
+
+
+def tables_of(folder, order):
+    """Return {n-gram: count} of a folder of counts."""
+    counts = Counts(folder)
+    return {tuple(gram.split(" ")): number for n in range(1, order + 1) for gram, number in counts.order(n)}
+
+
+def walk_counts(open_folder, data):
+    """Counts are those of windows, models of counts those of the text; cut counts are refused, or rows sum to 1."""
+    folder = open_folder()
+    try:
+        lines, more, order = data.draw(texts), data.draw(texts), data.draw(st.integers(1, 4))
+        least = data.draw(st.sampled_from([1, 1, 2, 3]))
+        text, new = folder.text(lines), folder.text(more)
+        counted = folder.run(count, CountConfig([text], order, sentence_markers=True, min_count=least), "", False)
+        assert tables_of(counted, order) == windows(lines, order, least)
+        options = data.draw(smoothings(order) | st.just({"discount_fallback": []}))
+        path = folder.run(estimate, EstimateConfig(counts=str(counted), format="arpa", **options))
+        if least > 1:
+            assert path is None, "counts that were cut off"
+        else:
+            whole = folder.run(estimate, EstimateConfig([text], format="arpa", order=order, **options))
+            assert (path and path.read_bytes()) == (whole and whole.read_bytes())
+            walk_adapt(folder, (counted, order, options), (text, new), lines + more)
+        walk_cut_counts(folder, windows(lines, order), data)
+        walk_comparisons(folder, [lines, more], data)
+    finally:
+        folder.close()
+
+
+def walk_adapt(folder, earlier, paths, lines):
+    counted, order, options = earlier
+    adapted = folder.run(adapt, AdaptConfig(str(counted), [paths[1]], {"format": "arpa"} | options), "", False)
+    whole = folder.run(estimate, EstimateConfig(list(paths), format="arpa", order=order, **options))
+    assert (adapted is None) == (whole is None)
+    if adapted:
+        assert (adapted / "model.arpa").read_bytes() == whole.read_bytes(), "the model of all text"
+        assert tables_of(adapted / "counts", order) == windows(lines, order)
+
+
+def walk_cut_counts(folder, counts, data):
+    """Counts of another tool, with a cut-off for each order, as a file of SRILM's counts."""
+    order = max(map(len, counts))
+    cuts = [data.draw(st.integers(1, 3)) for _ in range(order)]
+    kept = {gram: number for gram, number in counts.items() if number >= cuts[len(gram) - 1]}
+    path = folder.path / "srilm.counts"
+    path.write_text("".join(f"{' '.join(gram)}\t{number}\n" for gram, number in sorted(kept.items())))
+    for options in (data.draw(smoothings(order)), {"discount_fallback": []}):
+        if made := folder.run(estimate, EstimateConfig(counts=str(path), format="arpa", **options)):
+            assert_rows_sum_to_1(made)
+
+
+def walk_comparisons(folder, corpora, data):
+    """Sums of log10 probabilities by the definition, and sentences that are better, worse and equal."""
+    models = []
+    for lines in corpora:
+        config = EstimateConfig([folder.text(lines)], format="arpa", order=2, smoothing="witten-bell")
+        models.append(folder.run(estimate, config))
+    held_out = data.draw(texts)
+    if None in models or any("<UNK>" in line for lines in [*corpora, held_out] for line in lines):
+        return
+    config = CompareConfig([str(model) for model in models], [folder.text(held_out)])
+    try:
+        found = compare.run(config, RunContext(folder.executor, None))
+    except InputError as error:
+        assert "\n" not in str(error)
+        return
+    read = [model_of(model) for model in models]
+    known = {*read[0][1]} & {*read[1][1]}
+    every = [[log10_of(model, line, WORDS) for line in held_out] for model in read]
+    for figures, scores in zip(found.models, every, strict=True):
+        if min(scores) > -90:  # a word of probability 0 is -99 or less
+            assert figures.totals.log10 == pytest.approx(math.fsum(scores), abs=1e-3)
+    shared = [[log10_of(model, line, known) for line in held_out] for model in read]
+    if min(map(min, every)) > -90:
+        gains = [b - a for a, b in zip(*shared, strict=True)]
+        [pair] = found.paired
+        clear = [gain for gain in gains if abs(gain) > 1e-5]
+        assert pair.better + pair.worse + pair.equal == len(gains)
+        assert pair.better >= sum(gain > 0 for gain in clear) and pair.worse >= sum(gain < 0 for gain in clear)
+
+
+def log10_of(model_and_words, line, counted):
+    """Return the sum over a line's words that are `counted`, and its </s>."""
+    model, words = model_and_words
+    total, context = 0.0, ("<s>",)
+    for word in [*line, "</s>"]:
+        known = word if word in words else "<unk>"
+        if word in counted or word == "</s>":
+            p = prob(model, context, known)
+            total += math.log10(p) if p > 0 else -99
+        context = (known,)
+    return total
+
+
 def assert_equals_oracle(oracle, path, text, order, thresholds):
     arguments = [oracle, str(order), text, "--arpa", str(path), "--prune", *map(str, thresholds)]
     given, sys.argv, out = sys.argv, [str(a) for a in arguments], sys.stdout
@@ -253,6 +362,19 @@ def test_plain_counts(open_folder, data):
 @given(data=st.data())
 def test_kneser_ney(open_folder, data, oracle):
     walk_kneser_ney(open_folder, data, oracle)
+
+
+@FAST
+@given(data=st.data())
+def test_counts(open_folder, data):
+    walk_counts(open_folder, data)
+
+
+@pytest.mark.slow
+@LONG
+@given(data=st.data())
+def test_counts_at_length(open_folder, data):
+    walk_counts(open_folder, data)
 
 
 @pytest.mark.slow
