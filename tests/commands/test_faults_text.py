@@ -277,6 +277,27 @@ def test_a_damaged_file_does_not_stop_others(tmp_path, lda, mgpu_ngram, grouped)
         assert status == 2 and "'footer.parquet' is damaged Parquet" in err and err.count("\n") == 1
 
 
+def test_filter_reads_the_lines_before_damage(tmp_path, monkeypatch):
+    """The damage of a file is a reject, and other files are read."""
+    monkeypatch.chdir(tmp_path)
+    damaged_files(tmp_path)
+    Path("whole.jsonl").write_text("\n".join(WHOLE * 3) + "\n")
+    Path("m.arpa").write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-0.5\t<s>\n-0.5\t</s>\n\n\\end\\\n")
+    with pytest.warns(InputWarning, match=r"2 of [\d,]+ records could not be read; .*out/rejects.jsonl has the reasons"):
+        result = ng.filter(["whole.jsonl", "cut.jsonl.gz", "cut.jsonl.xz"], "m.arpa", output="out", device="cpu")
+    rejects = [json.loads(line) for line in Path("out/rejects.jsonl").read_text().splitlines()]
+    read = [len(Path("out/documents/whole.jsonl").read_text().splitlines())]
+    read += [
+        len(module.open(f"out/documents/cut.jsonl.{suffix}").readlines())
+        for module, suffix in ((gzip, "gz"), (lzma, "xz"))
+    ]
+    assert read[0] == 6 and 0 < min(read[1:]) and max(read[1:]) < 4000 and sum(read) == result.stats.documents
+    assert [reject["line"] for reject in rejects] == [lines + 1 for lines in read[1:]]
+    assert [reject["reason"].split(" at ")[0] for reject in rejects] == [
+        f"'cut.jsonl.{suffix}' is truncated {kind} data" for suffix, kind in (("gz", "gzip"), ("xz", "xz"))
+    ]
+
+
 def test_sentencepiece_models_are_no_vocabularies(tmp_path):
     (tmp_path / "v.spm").write_bytes(b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02\xff")
     with pytest.raises(InputError, match=r"v.spm' is a SentencePiece model; give its pieces, one a line, .*spm_export"):

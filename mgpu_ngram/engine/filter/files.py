@@ -21,7 +21,7 @@ from mgpu_ngram.core.inputs.compress import compressing_in_threads
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.inputs.file_sources import head_text, stored_source
 from mgpu_ngram.core.inputs.files import find_files
-from mgpu_ngram.core.inputs.read_text import read_blocks
+from mgpu_ngram.core.inputs.read_text import read_lines
 from mgpu_ngram.core.inputs.sources import CUTTABLE, Source, parquet_file, parquet_source
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.storage.file_heads import (
@@ -132,7 +132,7 @@ def _shard(name: str, location: str, text_column: str, language_column: str) -> 
     if source.format == "parquet":
         _check_names(source, language_column)
         return parquet_source(source, None if text_column == "text" else text_column)
-    head = head_text(source)
+    head = head_text(source, of_damaged=True)
     if head.startswith(WARC_MAGIC):
         check_wet(name, head, text_column)
         return replace(source, column=text_column, warc=True)
@@ -166,8 +166,8 @@ def read_shard(
     tag         field that `DocumentBlock.column` reads
     new_fields  fields that documents get
 
-    Skips empty lines of JSON lines, and other records of WET files. Raises InputError for a damaged file,
-    but damaged records of a WET file are rejects.
+    Skips empty lines of JSON lines, and other records of WET files. Damaged records of a WET file are rejects, and so
+    is the damage of compressed JSON lines, whose lines before it are read. Raises InputError for damaged Parquet.
     """
     if source.format == "parquet":
         with parquet_file(source) as file:
@@ -179,8 +179,12 @@ def read_shard(
             yield partial(_known, block)
         return
     chunk = Chunk(0, (Piece(0, source, 0, source.size_bytes, source.size_bytes),), source.size_bytes)
-    for text in read_blocks(chunk, "word", block_bytes):
+    damage: list[str] = []
+    for text in read_lines(chunk, block_bytes, damage.append):
         yield partial(_json_block, text.data, source.column, tag, new_fields)
+    for reason in damage:
+        rest = _json_block(np.empty(0, np.uint8), source.column, tag, new_fields)
+        yield partial(_known, replace(rest, rejects=[Reject(1, reason, b"")]))
 
 
 def _known(block: DocumentBlock) -> DocumentBlock:

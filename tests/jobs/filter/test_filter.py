@@ -705,7 +705,7 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         (b"plain text\n", "is text, not JSON lines; give one JSON object with the key 'text' a line"),
         (wet_record("<html>", "response"), "is a WARC file of response records, which hold no text"),
         (b'{"body": "a"}\n', "lacks the key 'text'; name one with text_column: body"),
-        (gzip.compress(b'{"text": "a b"}\n' * 9)[:-9], "is truncated gzip data"),
+        (gzip.compress(b"")[:10] + b"\xff" * 9, "is damaged gzip data"),  # from its first byte
     ]:
         (tmp_path / "docs").write_bytes(data)
         with pytest.raises(InputError, match=wanted):
