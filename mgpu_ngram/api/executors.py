@@ -21,13 +21,14 @@ def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, wo
     if cluster.kind != "local":
         from mgpu_ngram.cluster.dask import connect
 
-        return connect(cluster.address, cluster.scheduler_file, cluster.device, cluster.workers, dask)
+        address = cluster.address, cluster.scheduler_file
+        return connect(*address, cluster.device, cluster.workers, dask, cluster.lost_seconds)
     workers, _, device = choose_place(cluster.device, cluster.workers, work or Work())
     if workers == 0:
         return LocalExecutor(device)
     from mgpu_ngram.cluster.dask import start_cluster
 
-    return start_cluster(device, workers, dask, cluster.protocol, cluster.secure)
+    return start_cluster(device, workers, dask, cluster.protocol, cluster.secure, cluster.lost_seconds)
 
 
 def describe_cluster(

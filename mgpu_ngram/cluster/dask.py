@@ -40,6 +40,7 @@ def start_cluster(
     settings: dict[str, Any] | None = None,
     protocol: str | None = None,
     secure: bool | None = None,
+    lost_seconds: float | None = None,
 ) -> DaskExecutor:
     """Start a Dask cluster on this host, on loopback only: a worker per GPU, or per core.
 
@@ -47,6 +48,7 @@ def start_cluster(
     secure    whether processes need a certificate, made for this cluster, to connect: other users of the host can reach
               loopback ports, too. None: only if the host has other users now and the protocol is not ucx, which has no
               encryption
+    lost_seconds  as in `DaskExecutor`
 
     Raises InputError for too many workers for the host, and for secure with ucx or without cryptography.
     """
@@ -83,7 +85,7 @@ def start_cluster(
             gc.collect()
             gc.freeze()
             closing.callback(gc.unfreeze)
-        return DaskExecutor(client, device, ours=True, closing=closing)
+        return DaskExecutor(client, device, ours=True, closing=closing, lost_seconds=lost_seconds)
     except BaseException as error:
         closing.close()
         if isinstance(error, RuntimeError | TimeoutError) and not isinstance(error, RunError):
@@ -127,11 +129,13 @@ def connect(
     device: str,
     workers: int | None,
     settings: dict[str, Any] | None = None,
+    lost_seconds: float | None = None,
 ) -> DaskExecutor:
     """Connect to a running or starting Dask cluster by the address or the file of its scheduler.
 
     device    "auto": the device of the workers
     workers   wait for this many; None: at least one
+    lost_seconds  as in `DaskExecutor`
 
     TLS follows Dask's own settings (distributed.comm.tls.*).
     """
@@ -153,7 +157,7 @@ def connect(
     closing.enter_context(client)
     try:
         _wait_for_workers(client, workers, address, deadline)
-        return DaskExecutor(client, device, closing=closing)
+        return DaskExecutor(client, device, closing=closing, lost_seconds=lost_seconds)
     except BaseException:
         closing.close()
         raise

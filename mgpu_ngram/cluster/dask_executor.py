@@ -50,9 +50,17 @@ class DaskExecutor:
     device   "auto": the device of the workers
     ours     whether the cluster was started for this executor; any other cluster is left as it was
     closing  contexts that close() also ends
+    lost_seconds  a worker that is silent for so long is removed; with a silent scheduler, the run ends. None: 300
     """
 
-    def __init__(self, client: Client, device: str = "auto", ours: bool = False, closing: ExitStack | None = None):
+    def __init__(
+        self,
+        client: Client,
+        device: str = "auto",
+        ours: bool = False,
+        closing: ExitStack | None = None,
+        lost_seconds: float | None = None,
+    ):
         self.client, self._ours, self._closing = client, ours, closing
         scheduler = checks.scheduler_info(client)
         self._address, workers = str(scheduler["address"]), scheduler["workers"]
@@ -72,7 +80,7 @@ class DaskExecutor:
             client.register_plugin(Prompt())
             dask_private.send_sooner_from_client(client)
         client.register_plugin(Plugin(self._name, self.device, versions(), may_lend, ours))
-        self._watch = Watch(client, self._address, self._name)
+        self._watch = Watch(client, self._address, self._name, lost_seconds)
         self._called: dict[str, _Call] = {}  # by key
         self._calling, self._called_since, self._numbers = threading.Lock(), 0.0, itertools.count()
 

@@ -127,6 +127,37 @@ async def list_workers(client: Client) -> dict[str, dict[str, Any]]:
     return dict((await scheduler.identity(n_workers=-1))["workers"])
 
 
+async def remove_silent_workers(client: Client, seconds: float) -> list[str]:
+    """Let the scheduler forget workers from which it has heard nothing for so long; return their names.
+
+    Replaces the setting distributed.scheduler.worker-ttl, which the scheduler reads when it starts.
+    """
+
+    async def remove(seconds: float, dask_scheduler: Any) -> list[str]:  # nested: the scheduler may lack this module
+        from time import time
+
+        silent = [ws for ws in dask_scheduler.workers.values() if time() - ws.last_seen > seconds]
+        for ws in silent:
+            await dask_scheduler.remove_worker(ws.address, stimulus_id=f"silent-{time()}", close=False)
+        return [str(ws.name) for ws in silent]
+
+    names: list[str] = await client._run_on_scheduler(remove, seconds)
+    return names
+
+
+async def give_up_scheduler(client: Client) -> None:
+    """End a client whose scheduler does not answer: everything that waits for a future or an answer fails.
+
+    Replaces Client.close, which tells the scheduler and waits for it.
+    """
+    client.status = "closing"
+    for state in list(client.futures.values()):
+        state.cancel()
+    stream: Any = client.scheduler_comm
+    stream.abort()
+    await client.rpc.close()
+
+
 # Short waits between messages, on clusters that we start. Replaces nothing: no setting of Dask has this interval.
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+SILENT_SECONDS = 300.0  # a worker or a scheduler that is silent for so long is lost
 MAX_DEATHS = 4  # a run ends when so many workers died in the same task, or ended a gang that was started again
 Handle = Any
 OnDone = Callable[[Any], Iterable[Any] | None]

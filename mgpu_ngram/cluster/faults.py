@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 import weakref
@@ -17,10 +18,11 @@ from dask.utils import parse_timedelta
 from distributed import Client, Future
 
 from mgpu_ngram.cluster import dask_private
-from mgpu_ngram.cluster.executor import MAX_DEATHS
+from mgpu_ngram.cluster.executor import MAX_DEATHS, SILENT_SECONDS
 from mgpu_ngram.core.errors import RunError
 
 RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were in flight when a worker was lost
+LOOKS = 10  # for silent workers within lost_seconds; the scheduler logs each
 ECHO, ECHO_SECONDS = "echo", 0.02  # key of an event that shows the driver that it receives events
 WORKERS_TOPIC = "all"  # Dask's topic for workers that join and leave
 
@@ -42,7 +44,8 @@ class Watch:
     counts only tasks that the lost worker had started and not finished.
     """
 
-    def __init__(self, client: Client, address: str, topic: str):
+    def __init__(self, client: Client, address: str, topic: str, lost_seconds: float | None = None):
+        self.lost_seconds = lost_seconds or SILENT_SECONDS
         self.client, self.address, self.topic = client, address, topic
         self.resume_hint = ""  # see Executor
         self.error: RunError | None = None
@@ -60,7 +63,11 @@ class Watch:
         self._subscribed = asyncio.Event()
         client.subscribe_topic(WORKERS_TOPIC, self._on_workers)
         client.subscribe_topic(topic, self._on_task)
-        client.sync(self._list_workers)
+        self._listening: asyncio.Task[None] = client.sync(self._start)
+
+    async def _start(self) -> asyncio.Task[None]:
+        await self._list_workers()
+        return asyncio.create_task(self._find_silent())
 
     async def _list_workers(self) -> None:
         """List the workers after the first event has arrived: a worker that left before it would be awaited forever."""
@@ -72,6 +79,31 @@ class Watch:
         workers = await dask_private.list_workers(self.client)
         addresses = sorted(workers.keys() - self._gone, key=lambda address: str(workers[address]["name"]))
         self._workers = dict.fromkeys(addresses) | self._workers
+
+    async def _find_silent(self) -> None:
+        """Remove workers that are silent for lost_seconds; end the run when the scheduler is.
+
+        Dask notices a broken connection only where it has one, and after its own times.
+        """
+        answered = time.monotonic()
+        while self.client.status in ("running", "connecting") and not self.error:
+            with suppress(OSError, AttributeError):  # no answer in time; no scheduler while the client reconnects
+                for worker in await asyncio.wait_for(
+                    dask_private.remove_silent_workers(self.client, self.lost_seconds), self.lost_seconds
+                ):
+                    print(
+                        f"mgpu-ngram: worker {worker} has been silent for {self.lost_seconds:g} s; the run goes on "
+                        "without it",
+                        file=sys.stderr,
+                    )
+                answered = time.monotonic()
+            if time.monotonic() - answered > self.lost_seconds:
+                self.error = RunError(
+                    f"the Dask scheduler {self.address} has been silent for {self.lost_seconds:g} s; "
+                    f"{self.way_out('check the network')}"
+                )
+                await dask_private.give_up_scheduler(self.client)
+            await asyncio.sleep(self.lost_seconds / LOOKS)
 
     def add(self, future: Future[Any], label: str) -> None:
         task = self._tasks.setdefault(str(future.key), _Task(""))
@@ -120,6 +152,7 @@ class Watch:
 
     def close(self) -> None:
         """End all our tasks, to leave a cluster in its earlier state."""
+        self._listening.get_loop().call_soon_threadsafe(self._listening.cancel)
         self.client.cancel(self._alive())
         self.client.unsubscribe_topic(self.topic)
         self.client.unsubscribe_topic(WORKERS_TOPIC)

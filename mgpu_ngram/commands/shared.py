@@ -47,6 +47,10 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N",
         help="number of Dask workers; 0: work in this process (default: 0, or for large inputs one per GPU or core)",
     )  # fmt: skip
+    parser.add_argument(
+        "--lost-seconds", type=float, metavar="S",
+        help="go on without a worker, and end without a scheduler, that is silent for S seconds (default 300)",
+    )  # fmt: skip
     add_scheduler_flags(parser)
 
 
@@ -95,6 +99,7 @@ def cluster_config(arguments: argparse.Namespace) -> ClusterConfig:
     where = {"address": arguments.scheduler, "scheduler_file": arguments.scheduler_file}
     where = {kind: at for kind, at in where.items() if at}
     settings = {"kind": next(iter(where), "local"), "device": arguments.device, "workers": arguments.workers}
+    settings["lost_seconds"] = arguments.lost_seconds
     if getattr(arguments, "devices", None):
         settings |= {"device": "gpu", "workers": use_gpus(arguments.devices)}
     return fill(ClusterConfig, settings | where, "cluster")

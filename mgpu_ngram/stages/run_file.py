@@ -30,10 +30,14 @@ class ClusterConfig:
     secure: bool | None = None  # encrypt a local cluster, so that other users of this host cannot connect; auto: if the
     # host has other users. Not with ucx
     protocol: Literal["tcp", "ucx"] | None = None  # protocol of the cluster that the run starts; default tcp
+    lost_seconds: float | None = None  # a worker or a scheduler that is silent for so long is lost: the run goes on
+    # without the worker, and ends without the scheduler; default 300
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 0:
             raise InputError(f"workers is {self.workers} but must be 0 (in this process) or more")
+        if self.lost_seconds is not None and not self.lost_seconds > 0:
+            raise InputError(f"lost_seconds is {self.lost_seconds:g} but must be more than 0; leave it out for 300")
         for kind in ("scheduler_file", "address"):
             if self.kind == kind and not getattr(self, kind):
                 raise InputError(f"kind {kind} needs the key {kind}; add it")

@@ -390,6 +390,7 @@ def odds(folder):
         ("text --min-count -1", ["min_count is -1", "at least 1"]),
         ("text --histograms 0", ["histograms is 0", "at least 1"]),
         ("text --workers -1", ["workers is -1", r"0 \(in this process\) or more"]),
+        ("text --lost-seconds 0", ["lost_seconds is 0 but must be more than 0; leave it out for 300"]),
         ("text --chunk-bytes 0", ["chunk_bytes", "at least 1"]),
         ("text --chunk-bytes -1", ["chunk_bytes", "at least 1|must be a size"]),
         ("text --chunk-bytes big", ["chunk_bytes is 'big'", "'64 MiB'"]),
