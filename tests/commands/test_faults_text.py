@@ -283,7 +283,9 @@ def test_filter_reads_the_lines_before_damage(tmp_path, monkeypatch):
     damaged_files(tmp_path)
     Path("whole.jsonl").write_text("\n".join(WHOLE * 3) + "\n")
     Path("m.arpa").write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-0.5\t<s>\n-0.5\t</s>\n\n\\end\\\n")
-    with pytest.warns(InputWarning, match=r"2 of [\d,]+ records could not be read; .*out/rejects.jsonl has the reasons"):
+    with pytest.warns(
+        InputWarning, match=r"2 of [\d,]+ records could not be read; .*out/rejects.jsonl has the reasons"
+    ):
         result = ng.filter(["whole.jsonl", "cut.jsonl.gz", "cut.jsonl.xz"], "m.arpa", output="out", device="cpu")
     rejects = [json.loads(line) for line in Path("out/rejects.jsonl").read_text().splitlines()]
     read = [len(Path("out/documents/whole.jsonl").read_text().splitlines())]
