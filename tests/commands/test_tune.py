@@ -61,9 +61,9 @@ def test_references_follow_the_numbers_of_lists(tune):
     ]
 
 
-@pytest.mark.parametrize("written", ["{}", '"{}"', "{}.0"])
+@pytest.mark.parametrize("written", ["{}", '"{}"', "{}.0", "0{}"])
 def test_ids_of_json_lists(written, tune):
-    """A table with a missing value writes its ids as 1.0."""
+    """A table with a missing value writes its ids as 1.0; 01 is no number in JSON, and is read as it is written."""
     pytest.importorskip("rapidfuzz")
     flags = ["--lm", "model.arpa", "--references", "right", "--metric", "wer", *WEIGHTS, "--restarts", 0, "--json"]
     wanted = json.loads(tune(*flags)[1])["after"]
