@@ -390,6 +390,18 @@ def test_a_file_that_cannot_be_mapped_is_a_network_failure(sender_lives, device,
         assert look_at_file(parcel.open()) == (SUMS, b"words", [None] * 4, None)
 
 
+def test_a_failed_copy_to_the_gpu_is_raised_where_the_value_is_opened(device, monkeypatch):
+    """The sender is not to blame, so the value must not be computed again."""
+
+    def fail(array):
+        raise ValueError("the copy failed")
+
+    monkeypatch.setattr(gpu, "copy_from_host", fail)
+    _, parcel = cross(make(), {})
+    with pytest.raises(ValueError, match="the copy failed"):
+        parcel.open()
+
+
 def test_a_receiver_without_its_gpu_ends_itself(device, monkeypatch):
     class Ended(BaseException):
         pass
