@@ -699,6 +699,8 @@ def test_samples(model):
     counts = np.bincount(ids, minlength=5)
     assert counts[1] == 0 and (np.abs(counts - expected) < 5 * np.sqrt(expected + 1)).all()
     assert set(host(model.sample(histories, top_k=2)).tolist()) == {4, 2}
+    for all_words in 5, 9:
+        assert np.array_equal(ids, host(model.sample(histories, seed=1, top_k=all_words)))
     assert set(host(model.sample(histories, temperature=0)).tolist()) == {4}
     assert set(host(model.sample(histories, top_p=0.5)).tolist()) == {4}
 
