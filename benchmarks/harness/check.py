@@ -130,6 +130,8 @@ class Ages:
             for file in sorted(files & names.keys()):
                 if self._code(start, names[file]) != self._code(end, file):
                     return git("log", "-1", "--format=%h of %cs", f"{start}..{end}", "--", file).strip()
+            if not refactoring:
+                break
             end = f"{start}^"
             before = self._earlier_names(end, start)
             files = {before.get(name, name) for name in (names.get(file, file) for file in files)}

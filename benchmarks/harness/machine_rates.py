@@ -20,6 +20,29 @@ from mgpu_ngram.core.models.distributions import CHUNK_BYTES
 from mgpu_ngram.core.storage.output import write_at
 from mgpu_ngram.kernels.launch import grid_for, launch
 
+PAUSE_CYCLES = 4_000_000  # about 2 ms: the host has queued a call by then
+SECTORS, LINES = "random 32-byte sectors", "random 128-byte lines"
+READ_BYTES = {SECTORS: 32, LINES: 128}
+READS = 1 << 27
+THREADS = 256
+# Tables hold zeros: nothing is written, and the compiler cannot know. A sector is read by a thread, a line by a warp.
+SOURCE = """
+extern "C" __global__ void random_sectors(const uint4* table, i64 sectors, i64 reads, u32* out) {
+  u32 sum = 0;
+  GRID_STRIDE_LOOP(i, reads) sum += table[2 * __umul64hi(mix64(i + 1), sectors)].x;
+  if (sum) *out = sum;
+}
+extern "C" __global__ void random_lines(const u32* table, i64 lines, i64 reads, u32* out) {
+  u32 sum = 0;
+  GRID_STRIDE_LOOP(i, 32 * reads) sum += table[32 * __umul64hi(mix64(i / 32 + 1), lines) + i % 32];
+  if (sum) *out = sum;
+}
+extern "C" __global__ void pause(i64 cycles) {
+  for (const i64 start = clock64(); clock64() - start < cycles;) {}
+}
+"""
+KERNELS = {SECTORS: "random_sectors", LINES: "random_lines"}
+
 
 def device_seconds(call: Callable[[], Any], device: str) -> list[float]:
     """As `timing.measure`, without what the host takes to start kernels: they queue up while the GPU pauses."""
@@ -41,8 +64,9 @@ def device_seconds(call: Callable[[], Any], device: str) -> list[float]:
 
 
 def write_plainly(folder: Path, size_bytes: int, threads: int) -> float:
-    """Write so many bytes to new files of a folder, which is gone afterwards; returns seconds. Each thread has bytes of
-    its own, which come from memory: a cache that holds what all write would show a rate that no program reaches.
+    """Return the seconds that threads take to write new files of `size_bytes` in total; the folder is deleted.
+
+    Each thread writes its own bytes from memory, because bytes that all share would stay in the cache.
     """
     bytes_C = np.random.default_rng(0).integers(0, 256, min(CHUNK_BYTES, size_bytes), np.uint8)
     data = np.tile(bytes_C, (threads, 1))
@@ -65,37 +89,6 @@ def write_plainly(folder: Path, size_bytes: int, threads: int) -> float:
     return seconds
 
 
-SECTORS, LINES = "random 32-byte sectors", "random 128-byte lines"
-
-
-READ_BYTES = {SECTORS: 32, LINES: 128}
-
-
-READS = 1 << 27
-
-
-THREADS = 256
-
-
-# Tables hold zeros: nothing is written, and the compiler cannot know. A sector is read by a thread, a line by a warp.
-SOURCE = """
-extern "C" __global__ void random_sectors(const uint4* table, i64 sectors, i64 reads, u32* out) {
-  u32 sum = 0;
-  GRID_STRIDE_LOOP(i, reads) sum += table[2 * __umul64hi(mix64(i + 1), sectors)].x;
-  if (sum) *out = sum;
-}
-extern "C" __global__ void random_lines(const u32* table, i64 lines, i64 reads, u32* out) {
-  u32 sum = 0;
-  GRID_STRIDE_LOOP(i, 32 * reads) sum += table[32 * __umul64hi(mix64(i / 32 + 1), lines) + i % 32];
-  if (sum) *out = sum;
-}
-extern "C" __global__ void pause(i64 cycles) {
-  for (const i64 start = clock64(); clock64() - start < cycles;) {}
-}
-"""
-KERNELS = {SECTORS: "random_sectors", LINES: "random_lines"}
-
-
 def random_reads(suite: Suite, kind: str, table_bytes: int) -> str:
     """Measure independent random reads of a table; return the name under which `suite.ceilings` has bytes a second."""
     import cupy
@@ -113,6 +106,3 @@ def random_reads(suite: Suite, kind: str, table_bytes: int) -> str:
     if row.bytes_per_second:
         suite.ceilings[name] = row.bytes_per_second
     return name
-
-
-PAUSE_CYCLES = 4_000_000  # about 2 ms: the host has queued a call by then

@@ -15,7 +15,7 @@ ANY_INCLUDE = re.compile(r'^ *#include "(.+)"', re.MULTILINE)
 
 
 def files_of(modules: Sequence[str]) -> set[Path]:
-    """Return the files of modules of the package, such as engine.score, and of all modules of it that they import.
+    """Return the files of modules of the package, such as engine.trie.build, and of all modules of it that they import.
 
     Imports inside functions count; those for type checkers do not. A kernel has its .cu and the headers that this
     includes; a package has the C++ beside it. `__init__.py` counts only where a name is imported from it.

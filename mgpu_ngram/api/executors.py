@@ -21,8 +21,10 @@ def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, wo
     if cluster.kind != "local":
         from mgpu_ngram.cluster.dask import connect
 
-        address = cluster.address, cluster.scheduler_file
-        return connect(*address, cluster.device, cluster.workers, dask, cluster.lost_seconds)
+        return connect(
+            cluster.address, cluster.scheduler_file, device=cluster.device, workers=cluster.workers, settings=dask,
+            lost_seconds=cluster.lost_seconds,
+        )  # fmt: skip
     workers, _, device = choose_place(cluster.device, cluster.workers, work or Work())
     if workers == 0:
         return LocalExecutor(device)

@@ -102,7 +102,8 @@ def fit_model(
 
 def _report(lda: Any, sweep: int, metrics: dict[str, float]) -> object:
     if lda.verbose:
-        held = f", held-out perplexity {metrics['held_out_perplexity']:,.1f}" if lda.held_out else ""
+        found = metrics.get("held_out_perplexity")  # none if no token is held out
+        held = "" if found is None else f", held-out perplexity {found:,.1f}"
         print(f"sweep {sweep} of {lda.max_iter}: perplexity {metrics['perplexity']:,.1f}{held}")
     return lda.callback(sweep, metrics) if lda.callback else False
 

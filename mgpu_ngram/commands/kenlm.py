@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from mgpu_ngram.commands.kenlm_stages import folder_of, is_read_again, regular_file, run_stage, stage_config
+from mgpu_ngram.commands.kenlm_stages import can_be_reread, folder_of, regular_file, run_stage, stage_config
 from mgpu_ngram.commands.run import Job, RunOptions
 from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.commands.stage import file_for, run_one
@@ -63,7 +63,7 @@ def lmplz(argv: list[str]) -> None:
         raise InputError("--renumber is not supported: it only changes the order of lines in ARPA files; leave it out")
     for size in (arguments.minimum_block, arguments.sort_block):
         parse_size(size)
-    if arguments.text and os.path.exists(arguments.text) and not is_read_again(arguments.text):
+    if arguments.text and os.path.exists(arguments.text) and not can_be_reread(arguments.text):
         sys.stdin, arguments.text = open(arguments.text), None  # noqa: SIM115  # a pipe
     settings = {
         "corpus": [arguments.text or "-"], "format": "arpa", "order": arguments.order, "prune": arguments.prune,

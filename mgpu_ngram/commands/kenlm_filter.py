@@ -62,7 +62,7 @@ def run_filter(argv: list[str]) -> None:
             return
         lines = [line for line in text.split(b"\n") if line.split()]  # KenLM does not count others
         if wanted.mode == "multiple" and not lines:
-            return  # a file for each line
+            return  # it writes one file for each line, so none
         (scratch / "words").write_bytes(b"".join(line + b"\n" for line in lines))
         settings = {
             "model": model, "vocabulary": str(scratch / "words"), "vocabulary_mode": wanted.mode,
@@ -123,8 +123,6 @@ def _move(files: list[Path], output: str) -> None:
 def _filter_raw(wanted: Filter, model: str, text: bytes, scratch: Path) -> None:
     words = LineWords.of(text, wanted.mode != "single", wanted.phrase)
     if wanted.mode == "multiple":
-        if not words.lines:
-            raise InputError("the text has no line with words; give one or more, or another mode")
         held = [bytearray() for _ in range(words.lines)]
         for k in range(words.lines):
             (scratch / str(k)).write_bytes(b"")

@@ -21,14 +21,15 @@ from mgpu_ngram.stages.registry import STAGES
 from mgpu_ngram.stages.run_file import ClusterConfig, RunConfig
 
 
-def is_read_again(path: str) -> bool:
+def can_be_reread(path: str) -> bool:
+    """Return whether a path is a file or a folder, not a pipe."""
     return os.path.isfile(path) or os.path.isdir(path)
 
 
 @contextmanager
 def regular_file(path: str, folder: str | None) -> Iterator[str]:
     """Yield the path of a file that is read more than once: its own, or that of a copy of a pipe in `folder`."""
-    if not os.path.exists(path) or is_read_again(path):
+    if not os.path.exists(path) or can_be_reread(path):
         yield path
         return
     scratch = scratch_folder(folder)
@@ -55,6 +56,7 @@ def run_stage(name: str, settings: dict[str, Any], target: Path | Target, memory
 
 
 def stage_config(path: Path | None, memory: MemoryConfig) -> RunConfig:
+    """Return the settings of a run of one stage in this process, as KenLM's programs need it."""
     return RunConfig(path or Path(""), [], ClusterConfig(), memory, CHECKPOINT_SECONDS)
 
 

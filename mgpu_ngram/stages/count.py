@@ -61,7 +61,10 @@ FLAGS: dict[str, dict[str, Any]] = {
         "help": "strategy private: number of partial histograms (default 1)",
     },
     "add": {"nargs": "+", "metavar": "DIR", "help": "output folders of count, whose counts are added to those of TEXT"},
-    "text_column": {"metavar": "NAME", "help": "column of Parquet inputs, key of JSON lines (default text)"},
+    "text_column": {
+        "metavar": "NAME",
+        "help": "Parquet column or JSON key (default text, or the only text column)",
+    },
     "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }
 UNIT_NAMES = {"word": "tokens", "byte": "bytes", "id": "ids"}

@@ -84,7 +84,7 @@ OUR_FLAGS: dict[str, dict[str, Any]] = {  # settings under their own names
     },
     "table_bytes": {"metavar": "SIZE", "help": "memory for tables of word products (default '64 MiB'; 0: none)"},
     "chunk_sentences": {"type": int, "metavar": "N", "help": "sentences in one task"},
-    "text_column": {"metavar": "NAME", "help": "column of Parquet inputs, key of JSON lines (default text)"},
+    "text_column": {"metavar": "NAME", "help": "Parquet column or JSON key (default text, or the only text column)"},
 }  # fmt: skip
 NOT_USED = {
     **{f"--{name}": reason for name, reason in REFUSED.items()},

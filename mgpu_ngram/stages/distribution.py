@@ -42,7 +42,7 @@ FLAGS: dict[str, dict[str, Any]] = {
         "choices": ["every", "last"],
         "help": "every: a history ends before each word and at the line end (default); last: a line is one history",
     },
-    "text_column": {"metavar": "NAME", "help": "column of Parquet inputs, key of JSON lines (default text)"},
+    "text_column": {"metavar": "NAME", "help": "Parquet column or JSON key (default text, or the only text column)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 KiB'"},
 }  # fmt: skip
 

@@ -89,7 +89,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "unit": {"choices": ["word", "id"], "help": "symbols of the n-grams (default word)"},
     "dtype": {"choices": ["uint16", "uint32"], "help": "type of raw token ids (default uint16)"},
     "separator_id": {"type": int, "metavar": "ID", "help": "token id that ends a sentence"},
-    "text_column": {"metavar": "NAME", "help": "column of Parquet inputs, key of JSON lines (default text)"},
+    "text_column": {"metavar": "NAME", "help": "Parquet column or JSON key (default text, or the only text column)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "bytes of text for each task, such as '64 MiB'"},
 }  # fmt: skip
 DISCOUNT_NAMES = {KNESER_NEY: ("D1", "D2", "D3+"), "absolute": ("D",), "additive": ("delta",)}  # columns of statistics

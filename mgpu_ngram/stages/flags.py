@@ -32,7 +32,9 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
 
 def add_text_flags(parser: argparse.ArgumentParser, chunk_example: str) -> None:
     parser.add_argument(
-        "--text-column", metavar="NAME", help="column of Parquet inputs, key of JSON lines (default text)"
+        "--text-column",
+        metavar="NAME",
+        help="Parquet column or JSON key (default text, or the only text column)",
     )
     parser.add_argument("--chunk-bytes", metavar="SIZE", help=f"bytes of text for each task, such as '{chunk_example}'")
 

@@ -43,7 +43,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "topics": {"type": int, "metavar": "K", "help": "number of topics, 1 to 65,536 (default 100)"},
     "sweeps": {"type": int, "metavar": "N", "help": "sweeps over all tokens (default 200)"},
     "vocabulary": {"metavar": "FILE", "help": "words of the columns of a matrix, one a line; not needed for documents"},
-    "text_column": {"metavar": "NAME", "help": "column of Parquet files, or key of JSON lines (default text)"},
+    "text_column": {"metavar": "NAME", "help": "Parquet column or JSON key (default text, or the only text column)"},
     "token_pattern": {
         "metavar": "REGEX",
         "help": "regular expression of tokens (default: words of two or more letters, digits or underscores)",

@@ -337,6 +337,8 @@ def test_callbacks_and_priors(planted, capsys):
     [metrics] = ng.LDA(**FEW, held_out=0.2, verbose=1).fit(planted).history_
     held_out = f"held-out perplexity {metrics['held_out_perplexity']:,.1f}"
     assert capsys.readouterr().out == f"sweep 8 of 8: perplexity {metrics['perplexity']:,.1f}, {held_out}\n"
+    ng.LDA(**FEW, held_out=0.1, verbose=1).fit(["aa bb"])  # too few tokens to hold one out
+    assert "held-out" not in capsys.readouterr().out
     lda.set_params(callback=None, verbose=0, evaluate_every=-1, optimise_every=5).fit(planted)
     assert lda.n_iter_ == 50 and len(lda.history_) == 1
     assert not {0.1, 0.2, 0.3} & {*lda.doc_topic_prior_} and lda.topic_word_prior_ != 1 / 3
@@ -578,6 +580,10 @@ def test_settings_that_are_refused(settings, message):
         (pd.Series(["a", pd.NaT]), "document 1 of X is NaT, not text; leave"),
         (
             pd.DataFrame({"text": ["a", None]}),
+            r"objects, not of counts .*; give the column itself, as table\['text'\]",
+        ),
+        (
+            pd.DataFrame({"text": ["a"], "more": ["b"]}),
             r"objects, not of counts .*; give .* one column of texts, such as table\[",
         ),
         (pd.DataFrame({"a": [1.0, np.nan]}), "document 1 of X has the count NaN, .*; replace missing counts by 0"),

@@ -51,10 +51,9 @@ def bags_of_matrix(X: Any, name: str = "X") -> Bags:
         try:
             dense = dense.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise InputError(
-                f"{name} is a matrix of objects, not of counts ({error}); give numbers, or one column of texts, such "
-                "as table['text'] or array[:, 0]"
-            ) from None
+            only = f"the column itself, as table[{X.columns[0]!r}]" if hasattr(X, "columns") and columns == 1 else ""
+            way_out = only or "numbers, or one column of texts, such as table['text'] or array[:, 0]"
+            raise InputError(f"{name} is a matrix of objects, not of counts ({error}); give {way_out}") from None
     if dense.dtype.kind not in "iufb":
         unsupported = "Complex data not supported: " if dense.dtype.kind == "c" else ""
         raise InputError(f"{unsupported}{name} is a matrix of {dense.dtype}, not of counts; give whole numbers")

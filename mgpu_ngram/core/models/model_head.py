@@ -89,13 +89,14 @@ class ModelHead:
 
 
 def read_head(file: str | Path | ModelHead) -> ModelHead:
-    """Return the head of a file; a head that was read already is returned as it is.
+    """Return the head of a file; a head that was read already is returned as it is. ~ is the user's folder.
 
     Raises InputError only for a value that cannot be a path: `ModelHead.error` has the reason of an unreadable path.
     """
     if isinstance(file, ModelHead):
         return file
     check_path(file, "path")
+    file = os.path.expanduser(file) if isinstance(file, str) else file.expanduser()
     try:
         found = os.stat(file)
         if stat.S_ISFIFO(found.st_mode):  # bytes read from a pipe would be missing when the model is read

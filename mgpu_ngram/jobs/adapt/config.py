@@ -21,8 +21,7 @@ class AdaptConfig:
     corpus: list[str]  # the new text: paths, globs, directories or fsspec URLs; one sentence per line
     estimate: dict[str, Any] = field(default_factory=dict)  # settings of stage estimate, such as prune: [0, 0, 1]; if
     # adapt wrote `earlier`, the settings that you leave out, except the format, are those of that run
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory
     name: str = "adapt"  # folder of the result, in the run's output
 

@@ -16,8 +16,7 @@ class CompareConfig:
     text: list[str]  # held-out text: paths, globs, directories or fsspec URLs; one sentence per line
     sentence_markers: bool = True  # <s> before each sentence, and a scored </s> after it
     shown: int = 10  # number of sentences to show with the largest differences in either direction
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from device, text and workers
     verify: bool = True  # check the checksums of model files
     name: str = "compare"  # folder of the result, in the run's output

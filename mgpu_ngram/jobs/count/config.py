@@ -43,8 +43,7 @@ class CountConfig:
         default_factory=list
     )  # folders of earlier counts of words; the result has the counts of their
     # text, too
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory
     name: str = "count"  # folder of the result, in the run's output
 

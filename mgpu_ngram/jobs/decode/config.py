@@ -59,8 +59,7 @@ class DecodeConfig:
     # docs/decode.md
     table_bytes: Bytes = 64 << 20  # device memory for each model's tables of word products; 0: no tables
     chunk_sentences: int | None = None  # sentences in one task; auto: by device and text
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     name: str = "decode"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -29,8 +29,7 @@ class DistributionConfig:
     positions: Literal["every", "last"] = "every"  # every: a history ends before each word and at the end of each
     # line; last: a whole line is one history
     sentence_markers: bool = True  # <s> before each line, and a row for the end of each line
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from the expected output size
     verify: bool = True  # check the checksums of a model file
     name: str = "distribution"  # folder of the result, in the run's output

@@ -68,8 +68,7 @@ class EstimateConfig:
     collapse_values: bool = False  # write one value for probability and backoff, ARPA (Heafield et al., 2012)
     exact_discounts: bool = False  # compute discounts from exact counts of counts, without lmplz's error
     verbose_header: bool = False  # write comments at the head of an ARPA file
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from corpus, workers and memory
     name: str = "estimate"  # folder of the result, in the run's output
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -300,8 +301,8 @@ def saved(
         names = config.counts or ", ".join(config.corpus)
         header = [f"Input file: {names}", f"Token count: {result.tokens}", f"Smoothing: {METHODS[config.smoothing]}"]
     threads = executor.threads * executor.tasks_per_host  # no other task runs
-    how = config.format, header, threads, config.closed, config.is_normal
-    saving = executor.call(save, model, path, *how, label=f"writing {path}")
+    write = partial(save, closed=config.closed, is_normal=config.is_normal)
+    saving = executor.call(write, model, path, config.format, header, threads, label=f"writing {path}")
     start = time.perf_counter()
     executor.wait([saving])
     [(size_bytes, fingerprint, seconds)] = executor.gather([saving])

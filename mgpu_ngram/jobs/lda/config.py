@@ -25,8 +25,7 @@ class LdaConfig:
     # lines, Parquet; paths, globs, directories or fsspec URLs
     vocabulary: str | None = None  # file with the words of the columns of a matrix, one a line; not needed for
     # documents
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     lowercase: bool = True  # change the text to lower case first
     token_pattern: str | None = None  # regular expression of a token; auto: words of two letters or digits and more
     stop_words: str | None = None  # words to leave out: english, or a file with a word a line

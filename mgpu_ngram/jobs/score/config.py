@@ -18,8 +18,7 @@ class ScoreConfig:
     level: Literal["word", "sentence"] = "sentence"  # a row of the table is a word or a sentence
     index: Literal["auto", "edge", "btree"] = "auto"  # edge: hash table, faster; btree: trie alone, smaller and ready
     # at once; auto: edge, unless a CPU would have to build the table for a text that is short compared with the model
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # Parquet column (auto: text, or the only one of text) or JSON key (auto: text)
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from device, text and workers
     verify: bool = True  # check the checksums of a model file
     name: str = "score"  # folder of the result, in the run's output

@@ -32,7 +32,7 @@ DENSE_BYTES = 64 << 20  # approximate bytes of the shares that a task returns
 DOCUMENT_BYTES = 100  # approximate least bytes of text of a document
 BLOCK_TOKENS = 1 << 19  # tokens of a block of a matrix
 MAX_GROUPS = 10_000
-NUMBER = re.compile(r"[-+]?\d{1,300}(\.\d+)?")
+NUMBER = re.compile(r"[-+]?(\d{1,300}\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", re.ASCII)
 
 
 @dataclass

@@ -127,7 +127,8 @@ def open_inputs(config: TopicsConfig) -> Corpus | None:
             for name, location in find_files(config.documents):
                 check_column_of(stored_source(name, location), grouping)
         return None
-    column = config.text_column or _settings(config).get("text_column")
+    stored = _settings(config).get("text_column")
+    column = config.text_column or (None if stored == "text" else stored)  # "text" was once the default
     corpus = open_texts(config.documents, column)
     if corpus is None:
         refuse_column_of_counts(config.text_column, config.documents[0])
@@ -242,8 +243,10 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
         export_topics(wanted.export, model, rows, word, config.top, context.overwrite)
     found = None
     if summary:
-        totals = summary.documents, summary.empty, summary.tokens, summary.unknown, summary.damage.number
-        found = TopicTotals(*totals)
+        found = TopicTotals(
+            documents=summary.documents, empty=summary.empty, tokens=summary.tokens, unknown=summary.unknown,
+            rejects=summary.damage.number,
+        )  # fmt: skip
         if summary.damage.number:
             warn(summary.damage.said)
     return TopicsResult(

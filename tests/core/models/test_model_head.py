@@ -42,6 +42,12 @@ def test_kinds(files):
     assert heads[ARPA].identity == f"{found.st_size:,} bytes of {found.st_mtime_ns}"
 
 
+def test_a_path_of_the_users_folder(files, monkeypatch):
+    monkeypatch.setenv("HOME", str(files[ARPA].parent))
+    assert str(read_head(f"~/{files[ARPA].name}").path) == str(files[ARPA])
+    assert str(ng.Model.load(f"~/{files[ARPA].name}").path) == str(files[ARPA])
+
+
 @pytest.mark.parametrize("kind", [ARPA, SAFETENSORS, "probing", "trie"])
 def test_a_model_reads_its_head_once(files, kind, monkeypatch):
     read = []

@@ -251,9 +251,22 @@ def test_shares_of_groups_are_means_of_the_documents_with_a_known_word():
 
 
 def test_groups_ascend_as_numbers_then_as_names():
-    names = ["10", "9", "-1", "2.5", "b", "", "a", "007", "1e3", "2019-03", "nan"]
+    names = ["10", "9", "-1", "2.5", "b", "", "a", "007", "1e3", "1e-05", "2019-03", "nan"]
     summary = infer.InferredTotals(np.zeros(1), infer.no_examples(1, 0), groups={n: (1, np.ones(1)) for n in names})
-    assert summary.group_shares().groups == ["", "-1", "2.5", "007", "9", "10", "1e3", "2019-03", "a", "b", "nan"]
+    assert summary.group_shares().groups == [
+        "",
+        "-1",
+        "1e-05",
+        "2.5",
+        "007",
+        "9",
+        "10",
+        "1e3",
+        "2019-03",
+        "a",
+        "b",
+        "nan",
+    ]
 
 
 def test_snippets_are_kept_of_the_representative_documents_alone(model, planted, here, tmp_path, monkeypatch):
