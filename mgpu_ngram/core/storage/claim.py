@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.storage.output import clear_leftovers
 
 BEAT_SECONDS = 3.0  # between changes of the time of a claim
 WATCH_SECONDS = 30.0  # a run of another host whose claim does not change for so long has ended
@@ -39,8 +40,8 @@ SAME_START_SECONDS = 2.0  # between two readings of the start of one process: th
 def claimed(outputs: Iterable[str | Path]) -> Iterator[None]:
     """Claim outputs while the block runs. Raises InputError if another run has claimed one of them.
 
-    Takes over claims of runs that have ended. Claims nothing that is no file and no folder, such as a pipe, and nothing
-    where no file can be written or linked: there the outputs decide alone.
+    Takes over claims of runs that have ended, and removes their partial folders. Claims nothing that is no file and no
+    folder, such as a pipe, and nothing where no file can be written or linked: there the outputs decide alone.
     """
     with contextlib.ExitStack() as stack:
         claims = list[Path]()
@@ -75,6 +76,7 @@ def _claim(output: Path) -> Path | None:
             with contextlib.suppress(FileExistsError):
                 os.link(mine, free)
                 if any(holder["token"] == token for _, holder in _chain(head)[0]):
+                    clear_leftovers(output, [(holder["host"], holder["pid"]) for _, holder in chain])
                     return free
                 free.unlink()  # the chain was deleted meanwhile: the output is free
     except OSError:

@@ -268,7 +268,11 @@ class Output:
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())
+    return _in_names(socket.gethostname())
+
+
+def _in_names(host: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]", "_", host)
 
 
 def run_mark() -> str:
@@ -378,15 +382,21 @@ def check_text_file(path: str | Path, overwrite: bool, suffixes: tuple[str, ...]
     check_file(path, overwrite, "a text file", None, (".txt", *suffixes))
 
 
-def clear_leftovers(path: Path) -> None:
+def clear_leftovers(path: Path, ended: Iterable[tuple[str, int]] = ()) -> None:
     """Remove partial folders of dead runs of this host; restore an output that such a run had moved aside.
 
     Only folders of `path` itself; a checkpoint beside it belongs to another path and stays.
+
+    ended  (host, process) of runs of other hosts that have ended, too
     """
-    pattern = re.compile(rf"{re.escape(path.name)}\.(partial|old)-{re.escape(_host())}-(\d{{1,9}})-[0-9a-f]{{8}}")
+    pattern = re.compile(rf"{re.escape(path.name)}\.(partial|old)-([A-Za-z0-9_.]+)-(\d{{1,9}})-[0-9a-f]{{8}}")
+    others = {(_in_names(host), pid) for host, pid in ended}
     for entry in list(path.parent.iterdir()):
         match = pattern.fullmatch(entry.name)
-        if not match or is_running(int(match[2])):
+        if not match:
+            continue
+        owner = match[2], int(match[3])
+        if owner not in others and (owner[0] != _host() or is_running(owner[1])):
             continue
         if match[1] == "old" and not os.path.lexists(path):
             os.rename(entry, path)

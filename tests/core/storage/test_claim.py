@@ -158,9 +158,11 @@ def test_another_host_shows_that_it_runs(tmp_path, holder, monkeypatch, capsys):
     holder.kill()
     holder.wait()
     monkeypatch.setattr(claim, "WATCH_SECONDS", 2 * claim.BEAT_SECONDS)
+    for name in f"out.partial-node7-{holder.pid}-01234567", f"out.partial-node8-{holder.pid}-01234567":
+        (tmp_path / name).mkdir()
     with claimed([tmp_path / "out"]):
         pass
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [f"out.partial-node8-{holder.pid}-01234567"]
 
 
 def test_a_run_that_was_taken_for_dead_deletes_no_claim_of_others(tmp_path, monkeypatch):
