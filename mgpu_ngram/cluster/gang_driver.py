@@ -86,7 +86,7 @@ def _find_workers(executor: GangExecutor, args_by_rank: Sequence[Sequence[Any]],
     said, begin = False, time.monotonic()
     while True:
         there = slots(executor)
-        check_size(len(args_by_rank), sum(there.values()), label)
+        _check_left(executor, len(args_by_rank), sum(there.values()), label)
         with executor.scheduler():
             running = executor.client.processing(list(there))
         free = {address: max(0, number - len(running.get(address, ()))) for address, number in there.items()}
@@ -101,6 +101,14 @@ def _find_workers(executor: GangExecutor, args_by_rank: Sequence[Sequence[Any]],
                 file=sys.stderr,
             )
         time.sleep(PAUSE_SECONDS[1])
+
+
+def _check_left(executor: GangExecutor, size: int, there: int, label: str) -> None:
+    """Raise GangError for more ranks than slots; it names a loss if the workers of the start of the run had enough."""
+    if there < size <= executor.workers:
+        lost = f"({executor.workers - there} of {executor.workers} left before {label or 'a gang'})"
+        raise GangError(f"{size} ranks were requested but workers were lost {lost}; start a new gang", [lost])
+    check_size(size, there, label)
 
 
 def _place(free: dict[str, int], holders: list[list[str]]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -191,6 +192,13 @@ def test_too_large(executor):
     with pytest.raises(GangError, match="^0 ranks were requested but 3 can"):
         executor.gang(work, [])
     assert executor.gang_size() == 3
+
+
+def test_a_worker_that_left_before_the_start_is_a_loss():
+    """The caller then starts a smaller gang."""
+    with pytest.raises(GangError, match=r"were lost \(1 of 2 left before the sweeps\); start a new gang") as found:
+        gang_driver._check_left(SimpleNamespace(workers=2), 2, 1, "the sweeps")
+    assert found.value.lost
 
 
 def test_a_gpu_of_this_process_has_one_rank():
