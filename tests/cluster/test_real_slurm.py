@@ -82,7 +82,12 @@ class Job:
 
     def skip_pause(self):
         """Start a requeued job at once; SLURM would wait two minutes."""
-        self.slurm.run("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+
+        def starts():
+            self.slurm.run("scontrol", "update", f"JobId={self.number}", "StartTime=now", check=False)
+            return self.state() == "RUNNING"
+
+        assert wait_until(starts, 60, 2), self.slurm.job(self.number)
 
     def wait(self):
         """Return (state, exit status) when the job has ended."""
