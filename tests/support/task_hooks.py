@@ -1,7 +1,7 @@
 """Loaded into the processes of a run by tests of faults: tasks die or wait, as the files of FOLDER specify.
 
 FOLDER/shard_tokens  holds the words of a shard
-FOLDER/TASK.slow     holds the seconds that TASK waits before it starts
+FOLDER/TASK.slow     holds the seconds that TASK waits before it starts; then FOLDER/TASK.waits exists
 FOLDER/TASK.before*  TASK kills its process before it starts, or that many seconds later as the file holds
 FOLDER/TASK.after*   the same when it is done. The file is removed, and one process dies per file
 FOLDER/TASK.chunk    holds the number of a chunk; TASK kills its process whenever it starts this chunk
@@ -90,6 +90,7 @@ def hooked(task, fn):
     @functools.wraps(fn)
     def wrapper(*args):
         if seconds := read(f"{task}.slow"):
+            (FOLDER / f"{task}.waits").touch()
             time.sleep(seconds)
         if (chunk := read(f"{task}.chunk")) is not None and args[0].index == chunk:
             die_of_chunk(task)
