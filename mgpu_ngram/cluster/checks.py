@@ -57,6 +57,10 @@ def check_workers(
                 f"worker {names[address]} ({address}) cannot import mgpu_ngram ({answer}); "
                 f"install mgpu-ngram {VERSION} there"
             )
+        if isinstance(answer, OSError):
+            raise InputError(
+                f"worker {names[address]} ({address}) does not answer ({answer}); check its network, then run again"
+            )
         if isinstance(answer, Exception):
             raise InputError(f"worker {names[address]} ({address}): {answer}")
     devices = {fact["device"] for fact in facts.values()}
