@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram import kenlm
+from mgpu_ngram.core.errors import InputWarning
 
 LN_10 = math.log(10)
 KALDI = """utt-1
@@ -379,6 +380,21 @@ def test_names_of_files_are_ids_of_lattices(rescore):
     Path("a.1.lat").write_text(text)
     status, out, err = rescore("a.1.lat", *files)
     assert (status, out) == (2, "") and "'a.1.slf' has the id 'a.1', which 'a.1.lat' has, too" in err, err
+
+
+def test_numbers_are_ids_of_lattices(rescore):
+    """A lattice that is left out keeps its number. After a file that cannot be read, numbers are unknown."""
+    arcs = "0 1 a\n1 2 dog\n2\n"
+    Path("plain").write_text(arcs)
+    Path("named").write_text(f"u\n{arcs}")
+    Path("cycle").write_text("0 1 a\n1 0 b\n1\n")
+    Path("nul").write_bytes(b"0 1 a\0\n1\n")
+    flags = ["--lattices", "kaldi", "--weights", "ac=1", "--best"]
+    assert rescore("plain", "named", "plain", *flags) == (0, "0 a dog\nu a dog\n2 a dog\n", "")
+    with pytest.warns(InputWarning, match=r"1 of 2 lattices or files are left out; .*'cycle', the lattice at line 1"):
+        assert rescore("cycle", "plain", *flags)[:2] == (0, "1 a dog\n")
+    with pytest.warns(InputWarning, match=r"2 of 4 lattices or files are left out; the first is 'nul' has NUL bytes"):
+        assert rescore("plain", "nul", "named", "plain", *flags)[:2] == (0, "0 a dog\nu a dog\n")
 
 
 def test_scores_of_slf_to_another_base(rescore):

@@ -74,8 +74,10 @@ def split_lattices(text: str, format: str, name: str) -> Iterator[tuple[str, lis
             start, lines = number + 1, []
 
 
-def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice:
+def parse_lattice(lines: Sequence[str], format: str, default_id: str | None) -> Lattice:
     """Return the lattice of lines, without arcs of infinite cost, which no path may take.
+
+    default_id  id if the lattice has none; None: unknown
 
     Raises InputError, without the place.
     """
@@ -85,7 +87,13 @@ def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice
         name, arcs, start, ends = _parse_kaldi(lines)
     possible = [arc for arc in arcs if -math.inf not in arc.scores]
     ends = {node: scores for node, scores in ends.items() if -math.inf not in scores}
-    name = name or default_id
+    if not name:
+        if default_id is None:
+            raise InputError(
+                "the lattice has no id, and an earlier file that could not be read leaves its number unknown; give it "
+                "an id, or mend that file"
+            )
+        name = default_id
     if len(split_words(name)) > 1 or BARS.search(name):
         raise InputError(f"the id {_shown(name)} has white space, or begins or ends with |||; give it another name")
     for word in sorted({arc.word for arc in possible}):

@@ -84,12 +84,12 @@ class SteppedModel:
 
 
 def best_texts(
-    texts: Sequence[tuple[str, str, list[str]]], options: LatticeOptions
+    texts: Sequence[tuple[str, str | None, list[str]]], options: LatticeOptions
 ) -> tuple[list[tuple[str, str]], bytes, list[str]]:
     """Return (place and id of each lattice, n-best lists as lines: id ||| text ||| features ||| sum of the features,
     what is wrong with the lattices that were left out).
 
-    texts  (place for messages, id if the lattice has none, lines) of each lattice
+    texts  (place for messages, id if the lattice has none or None, lines) of each lattice
 
     A list has the texts with the greatest weighted sums of scores, each with the scores of its best path.
     """

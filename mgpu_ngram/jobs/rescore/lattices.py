@@ -22,7 +22,7 @@ from mgpu_ngram.jobs.rescore.config import LATTICE_FEATURES, TOTAL, ListsConfig
 TASK_BYTES = 1 << 18  # of the lattices of a task: about 10,000 arcs, which are some 100,000 with a model
 AHEAD = 4  # tasks per worker in flight or buffered
 
-LatticeText = tuple[str, str, list[str]]
+LatticeText = tuple[str, str | None, list[str]]
 
 
 def lattice_lists(
@@ -69,21 +69,30 @@ def lattice_lists(
 
 
 def _texts(format: str, corpus: Corpus, wrong: list[str]) -> Iterator[LatticeText]:
-    """Yield (place for messages, id of a lattice without a name, lines) of each lattice.
+    """Yield (place for messages, id if the lattice has none, lines) of each lattice.
+
+    The id is the name of a file in SLF, otherwise the number of the lattice from 0. It is None after a file that cannot
+    be read: the number of lattices in that file is unknown.
 
     wrong  receives what is wrong with each file that cannot be read
     """
-    number = 0
+    number: int | None = 0
     for source in corpus.sources:
         try:
             text = to_text(whole_text(Corpus((source,), "word")))
             found = list(split_lattices(text, format, source.name))
         except InputError as error:
             wrong.append(str(error))
+            number = None
             continue
         for place, lines in found:
-            yield place, _stem(source.name) if format == "slf" else str(number), lines
-            number += 1
+            if format == "slf":
+                yield place, _stem(source.name), lines
+            elif number is None:
+                yield place, None, lines
+            else:
+                yield place, str(number), lines
+                number += 1
 
 
 def _stem(path: str) -> str:
