@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mgpu_ngram import kenlm
@@ -395,6 +397,40 @@ def test_numbers_are_ids_of_lattices(rescore):
         assert rescore("cycle", "plain", *flags)[:2] == (0, "1 a dog\n")
     with pytest.warns(InputWarning, match=r"2 of 4 lattices or files are left out; the first is 'nul' has NUL bytes"):
         assert rescore("plain", "nul", "named", "plain", *flags)[:2] == (0, "0 a dog\nu a dog\n")
+
+
+def test_files_that_cannot_be_read_are_left_out(rescore):
+    """Also files whose first bytes are damaged, or are no text."""
+    whole = gzip.compress(KALDI.encode() * 50)
+    Path("cut.gz").write_bytes(whole[: len(whole) // 2])
+    Path("head.gz").write_bytes(whole[:30])
+    Path("wide").write_text(KALDI, encoding="utf-16")
+    Path("lines.jsonl").write_text('{"text": "u"}\n')
+    Path("lat.parquet").write_bytes(b"PAR1" + bytes(90))
+    messages = {
+        "cut.gz": "'cut.gz' is truncated gzip data", "head.gz": "'head.gz' is truncated gzip data",
+        "wide": "'wide' is UTF-16 text, but text must be UTF-8", "lines.jsonl": "'lines.jsonl' holds JSON lines",
+        "lat.parquet": "'lat.parquet' is damaged Parquet",
+    }  # fmt: skip
+    flags = ["--lattices", "kaldi", "--weights", "ac=1", "--best"]
+    wanted = rescore("kaldi", *flags)
+    assert wanted[0] == 0 and wanted[1]
+    for name, message in messages.items():
+        with pytest.warns(InputWarning, match=f"1 of 3 lattices or files are left out; the first is {message}"):
+            assert rescore(name, "kaldi", *flags)[:2] == wanted[:2]
+        status, out, err = rescore(name, *flags)
+        assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+    with pytest.warns(InputWarning, match="5 of 7 lattices or files are left out; the first is 'cut.gz'"):
+        assert rescore(*messages, "kaldi", *flags)[:2] == wanted[:2]
+    assert "'none' does not exist" in rescore("none", "kaldi", *flags)[2]
+
+
+def test_lattices_in_a_column(rescore):
+    table = pa.table({"text": ["u\n0 1 a\n1\n", "v\n0 1 b\n1\n"], "other": ["w\n0 1 c\n1\n", "x\n0 1 a\n1\n"]})
+    pq.write_table(table, "lat.parquet")
+    flags = ["--lattices", "kaldi", "--weights", "ac=1", "--best"]
+    assert rescore("lat.parquet", *flags) == (0, "u a\nv b\n", "")
+    assert rescore("lat.parquet", *flags, "--text-column", "other") == (0, "w c\nx a\n", "")
 
 
 def test_scores_of_slf_to_another_base(rescore):

@@ -1,4 +1,4 @@
-"""Open files of n-best lists: find the format from the first line, and convert Kaldi's archives to lines of Moses."""
+"""Open files of n-best lists and lattices: find the format of lists, and convert Kaldi's archives to lines of Moses."""
 
 # mypy: allow-untyped-defs
 
@@ -30,6 +30,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
 from mgpu_ngram.core.nbest.nbest import shown_line
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import JSON_LINES, refuse_as_text, what_begins
+from mgpu_ngram.core.utf8 import to_text
 from mgpu_ngram.kernels.common.word_table import equal_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
@@ -60,6 +61,20 @@ def _source(name: str, location: str, text_column: str | None) -> Source:
         return replace(source, column="text")
     refuse_as_text(name, head)
     return source
+
+
+def open_lattices(paths: list[str]) -> Corpus:
+    """Return the corpus of files of lattices. Reads no text, so a damaged file is no error; see `lattice_text`."""
+    return Corpus(tuple(stored_source(*file) for file in find_files(paths)), "word")
+
+
+def lattice_text(source: Source, text_column: str | None) -> str:
+    """Return the text of a file of lattices. Raises InputError for a file that cannot be read."""
+    if source.format == "parquet":
+        source = parquet_source(source, text_column)
+    else:
+        refuse_as_text(source.name, head_text(source))
+    return to_text(whole_text(Corpus((source,), "word")))
 
 
 def _is_wrong_json(head: bytes) -> bool:

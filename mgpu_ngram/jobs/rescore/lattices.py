@@ -10,10 +10,9 @@ from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.inputs.compress import SUFFIX_FORMATS
 from mgpu_ngram.core.inputs.corpus import Corpus
-from mgpu_ngram.core.inputs.read_text import whole_text
 from mgpu_ngram.core.inputs.sources import Source
+from mgpu_ngram.core.nbest.files import lattice_text
 from mgpu_ngram.core.nbest.lattices import split_lattices
-from mgpu_ngram.core.utf8 import to_text
 from mgpu_ngram.engine.rescore.lattices import LatticeOptions, best_texts
 from mgpu_ngram.engine.score.score_chunk import ScoreOptions
 from mgpu_ngram.jobs.progress import Progress
@@ -39,7 +38,7 @@ def lattice_lists(
         models, config.model_weights, names, (total, first, second), config.lattices, config.n_best, executor.device
     )
     wrong: list[str] = []
-    texts = list(_texts(config.lattices, corpus, wrong))
+    texts = list(_texts(config, corpus, wrong))
     sizes: deque[int] = deque()  # lattices of each task
 
     def calls() -> Iterator[Handle]:
@@ -68,7 +67,7 @@ def lattice_lists(
     return Corpus((Source(corpus.sources[0].name, "memory", len(data), data=data),), "word")
 
 
-def _texts(format: str, corpus: Corpus, wrong: list[str]) -> Iterator[LatticeText]:
+def _texts(config: ListsConfig, corpus: Corpus, wrong: list[str]) -> Iterator[LatticeText]:
     """Yield (place for messages, id if the lattice has none, lines) of each lattice.
 
     The id is the name of a file in SLF, otherwise the number of the lattice from 0. It is None after a file that cannot
@@ -79,14 +78,14 @@ def _texts(format: str, corpus: Corpus, wrong: list[str]) -> Iterator[LatticeTex
     number: int | None = 0
     for source in corpus.sources:
         try:
-            text = to_text(whole_text(Corpus((source,), "word")))
-            found = list(split_lattices(text, format, source.name))
+            text = lattice_text(source, config.text_column)
+            found = list(split_lattices(text, config.lattices, source.name))
         except InputError as error:
             wrong.append(str(error))
             number = None
             continue
         for place, lines in found:
-            if format == "slf":
+            if config.lattices == "slf":
                 yield place, _stem(source.name), lines
             elif number is None:
                 yield place, None, lines

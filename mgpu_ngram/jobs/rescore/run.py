@@ -17,7 +17,7 @@ from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.models.model_head import check_models, identify, read_head
-from mgpu_ngram.core.nbest.files import kaldi_lists, open_lists
+from mgpu_ngram.core.nbest.files import kaldi_lists, open_lattices, open_lists
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -80,6 +80,8 @@ class RescoreResult:
 
 def open_inputs(config: ListsConfig) -> Corpus:
     """Return the text that a config names. Raises InputError if it cannot be used."""
+    if config.lattices != "no":
+        return open_lattices(config.text)
     return open_lists(config.text, config.text_column)
 
 
