@@ -128,5 +128,8 @@ def _cost(text: str) -> tuple[str, str]:
 
 
 def shown_totals(totals: dict[str, Any]) -> str:
+    """Return totals for people."""
     oovs = "".join(f", {oovs:,} unknown to {name}" for name, oovs in totals["oovs"].items())
-    return f"{many(totals['lists'], 'list')}, {totals['hypotheses']:,} hypotheses, {totals['words']:,} words{oovs}"
+    rejects = f", {many(totals['rejects'], 'reject')}" if totals["rejects"] else ""
+    lists = many(totals["lists"], "list")
+    return f"{lists}, {totals['hypotheses']:,} hypotheses, {totals['words']:,} words{oovs}{rejects}"

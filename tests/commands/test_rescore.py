@@ -164,7 +164,7 @@ def test_a_file_and_its_summary(rescore):
     assert out.startswith("out.txt: 2 lists, 5 hypotheses, 11 words, 2 unknown to model\n")
     status, out, _ = rescore("--lm", "model.arpa", "-o", "out.txt", "--overwrite", "--json")
     totals = json.loads(out)["totals"]
-    assert status == 0 and totals == {"lists": 2, "hypotheses": 5, "words": 11, "oovs": {"model": 2}}
+    assert status == 0 and totals == {"lists": 2, "hypotheses": 5, "words": 11, "oovs": {"model": 2}, "rejects": 0}
 
 
 def test_an_empty_file(rescore):

@@ -1,6 +1,7 @@
 """`mgpu-ngram rescore --lattices`: by hand, beside brute force over all paths, and refusals."""
 
 import gzip
+import json
 import math
 import random
 from pathlib import Path
@@ -423,6 +424,29 @@ def test_files_that_cannot_be_read_are_left_out(rescore):
     with pytest.warns(InputWarning, match="5 of 7 lattices or files are left out; the first is 'cut.gz'"):
         assert rescore(*messages, "kaldi", *flags)[:2] == wanted[:2]
     assert "'none' does not exist" in rescore("none", "kaldi", *flags)[2]
+
+
+def test_lattices_and_files_that_are_left_out_are_counted(rescore, command):
+    Path("nul").write_bytes(b"0 1 a\0\n1\n")
+    Path("some").write_text("one\n0 1 a\n\ntwo\n0 1 b\n1\n\nthree\n0 1 b nan,1,\n1\n")
+    Path("jobs.yaml").write_text(
+        "output: out\ncluster: {workers: 0}\n"
+        "jobs: [rescore: {text: [kaldi, nul, some], lattices: kaldi, lm: model.arpa}]\n"
+    )
+    wanted = {"lists": 3, "hypotheses": 3, "words": 8, "oovs": {"model": 2}, "rejects": 3}  # of c a c, b and b
+    files = ["kaldi", "nul", "some", "--lattices", "kaldi", "--lm", "model.arpa", "-o", "out.txt"]
+    with pytest.warns(InputWarning, match="3 of 6 lattices or files are left out"):
+        assert json.loads(rescore(*files, "--json")[1])["totals"] == wanted
+    with pytest.warns(InputWarning, match="3 of 6 lattices or files are left out"):
+        status, out, _ = rescore(*files, "--overwrite")
+    assert status == 0 and "out.txt: 3 lists, 3 hypotheses, 8 words, 2 unknown to model, 3 rejects\n" in out
+    with pytest.warns(InputWarning, match="3 of 6 lattices or files are left out"):
+        assert command("run", "jobs.yaml")[0] == 0
+    assert json.loads(Path("out/rescore/manifest.json").read_text())["totals"] == wanted
+    assert (
+        "out/rescore: 3 lists, 3 hypotheses, 8 words, 2 unknown to model, 3 rejects"
+        in command("info", "out/rescore")[1]
+    )
 
 
 def test_lattices_in_a_column(rescore):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mgpu_ngram.core.errors import InputWarning
+
 # Of list 0 the second line is right, which needs F1 over F0; of list 1 the first; of list 2 the model's choice.
 NBEST = (
     "0 ||| a b b ||| F0= 2 F1= 0 ||| 0\n"
@@ -189,6 +191,19 @@ def test_lattices(tune):
     status, out, err = tune(*flags, *more)
     assert status == 0 and "WER 33.33 % before, WER 0.00 % after" in out, err
     assert tune(*flags, "--weights", "w.yaml", "--best", verb="rescore")[1] == "u a b\nv b\n"
+
+
+def test_a_file_of_lattices_that_is_left_out(tune):
+    """No lattice is compared with the reference of another one."""
+    pytest.importorskip("rapidfuzz")
+    Path("nbest").write_bytes(b"0 1 a\0\n1\n")
+    Path("more").write_text("0 1 b\n1\n\n1\n0 1 c\n0 1 a 1,0\n1\n")
+    Path("right").write_text("0 a\n1 a\n")
+    flags = ["--lattices", "kaldi", "--n-best", 2, "--references", "right", "--metric", "wer", "--weights", "graph=1"]
+    with pytest.warns(InputWarning, match="2 of 3 lattices or files are left out"):
+        found = json.loads(tune("more", *flags, "--json")[1])
+    assert found["totals"] == {"lists": 1, "hypotheses": 2, "words": 4, "oovs": {}, "rejects": 2}
+    assert (found["before"], found["after"]) == (100, 0)
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,11 @@ LatticeText = tuple[str, str | None, list[str]]
 
 def lattice_lists(
     config: ListsConfig, corpus: Corpus, executor: Executor, progress: Progress, models: tuple[ScoreOptions, ...]
-) -> Corpus:
-    """Return the best texts of lattices as lines of Moses, in memory; see `engine.rescore.lattices.best_texts`.
+) -> tuple[Corpus, int]:
+    """Return (the best texts of lattices as lines of Moses, in memory, number of lattices and files left out).
 
-    Lattices and files that cannot be read are left out with one warning. Raises InputError if none can be read.
+    See `engine.rescore.lattices.best_texts`. One warning tells of lattices and files that cannot be read. Raises
+    InputError if none can be read.
     """
     weights = config.list_weights
     names = LATTICE_FEATURES[config.lattices]
@@ -64,7 +65,7 @@ def lattice_lists(
             f"{len(wrong):,} of {len(wrong) + len(place_of):,} lattices or files are left out; the first is {wrong[0]}"
         )
     data = b"".join(parts)
-    return Corpus((Source(corpus.sources[0].name, "memory", len(data), data=data),), "word")
+    return Corpus((Source(corpus.sources[0].name, "memory", len(data), data=data),), "word"), len(wrong)
 
 
 def _texts(config: ListsConfig, corpus: Corpus, wrong: list[str]) -> Iterator[LatticeText]:

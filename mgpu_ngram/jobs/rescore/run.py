@@ -46,14 +46,16 @@ L = TypeVar("L", bound=ListsConfig)
 class RescoreTotals:
     """Totals of all lists.
 
-    words  number of words of all hypotheses, each with its end
-    oovs   number of unknown words by name of the model
+    words    number of words of all hypotheses, each with its end
+    oovs     number of unknown words by name of the model
+    rejects  number of lattices and files of lattices that could not be read
     """
 
     lists: int
     hypotheses: int
     words: int
     oovs: dict[str, int]
+    rejects: int
 
 
 @dataclass(frozen=True)
@@ -199,13 +201,17 @@ def run(
 
 @dataclass(frozen=True)
 class ListTasks:
-    """The tasks of a run that read and score lists: a task for each chunk of a corpus, at most `ahead` in flight."""
+    """The tasks of a run that read and score lists: a task for each chunk of a corpus, at most `ahead` in flight.
+
+    rejects  number of lattices and files of lattices that could not be read; the corpus is made of the others
+    """
 
     executor: Executor
     corpus: Corpus
     chunk_bytes: int
     ahead: int
     options: RescoreOptions
+    rejects: int
 
     def results(self, task: Callable[[Chunk, RescoreOptions], Any], doing: str, progress: Progress) -> Iterator[Any]:
         """Yield the result of task(chunk, options) for each chunk, in order. Results have `lines`, a number."""
@@ -237,15 +243,16 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
         return ScoreOptions(whole, head.identity, index, device=device, read_threads=threads, verify=config.verify)
 
     models = tuple(map(model, config.lm))
+    rejects = 0
     if config.lattices != "no":
-        corpus = lattice_lists(config, corpus, executor, context.progress, models)
+        corpus, rejects = lattice_lists(config, corpus, executor, context.progress, models)
         chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, device)
     options = RescoreOptions(
         models=models, names=config.feature_names, weights=config.list_weights, model_weights=config.model_weights,
         format=NBestFormat(_is_json(corpus), best, config.of_utterances), device=device, block_bytes=chunk_bytes,
         threads=threads,
     )  # fmt: skip
-    return ListTasks(executor, corpus, chunk_bytes, ahead, options)
+    return ListTasks(executor, corpus, chunk_bytes, ahead, options, rejects)
 
 
 def missing_features(config: ListsConfig, counts: RescoreCounts) -> list[str]:
@@ -260,10 +267,10 @@ def check_found(config: ListsConfig, counts: RescoreCounts) -> None:
         raise InputError(f"no line has the feature {missing[0]}, which has a weight; correct its name or leave it out")
 
 
-def totals_of(config: ListsConfig, lists: int, counts: RescoreCounts) -> RescoreTotals:
+def totals_of(config: ListsConfig, lists: int, counts: RescoreCounts, rejects: int) -> RescoreTotals:
     """Return the totals of a run."""
     oovs = dict(zip(config.feature_names, counts.oovs.tolist(), strict=True))
-    return RescoreTotals(lists, counts.lines, counts.words, oovs)
+    return RescoreTotals(lists, counts.lines, counts.words, oovs, rejects)
 
 
 def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: TakeBytes) -> RescoreResult:
@@ -290,7 +297,7 @@ def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Ta
     check_found(config, counts)
     _take_all(waiting, take)
     executor, wall = context.executor, time.perf_counter() - start
-    totals = totals_of(config, joiner.lists, counts)
+    totals = totals_of(config, joiner.lists, counts, work.rejects)
     return RescoreResult(None, totals, seconds, wall, executor.workers, executor.device, executor.transport)
 
 

@@ -178,8 +178,8 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     wall = time.perf_counter() - start
     return TuneResult(
         path=None, weights=_by_name(config, found[1]), metric=config.metric, before=before, after=found[0],
-        totals=totals_of(config, len(ids), counts), seconds=seconds, wall_seconds=wall, workers=executor.workers,
-        device=executor.device, transport=executor.transport,
+        totals=totals_of(config, len(ids), counts, work.rejects), seconds=seconds, wall_seconds=wall,
+        workers=executor.workers, device=executor.device, transport=executor.transport,
     )  # fmt: skip
 
 
