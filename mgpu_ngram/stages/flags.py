@@ -30,12 +30,17 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-verify", action="store_true", help="do not verify the checksums of a model file")
 
 
-def add_text_flags(parser: argparse.ArgumentParser, chunk_example: str) -> None:
-    parser.add_argument(
-        "--text-column",
-        metavar="NAME",
-        help="Parquet column or JSON key (default text, or the only text column)",
-    )
+def add_text_flags(
+    parser: argparse.ArgumentParser,
+    chunk_example: str,
+    text_column: str = "Parquet column or JSON key (default text, or the only text column)",
+) -> None:
+    """Add the flags of commands that read text.
+
+    chunk_example  an example of a size
+    text_column    help of --text-column
+    """
+    parser.add_argument("--text-column", metavar="NAME", help=text_column)
     parser.add_argument("--chunk-bytes", metavar="SIZE", help=f"bytes of text for each task, such as '{chunk_example}'")
 
 

@@ -70,7 +70,7 @@ def add_lists_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--n-best", type=int, metavar="N", help="number of best texts of each lattice (default 1)")
     add_no_verify(parser)
-    add_text_flags(parser, "8 MiB")
+    add_text_flags(parser, "8 MiB", "column of Parquet inputs (default text)")
 
 
 def lists_settings(arguments: argparse.Namespace) -> dict[str, Any]:

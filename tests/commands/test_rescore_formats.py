@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mgpu_ngram import kenlm
@@ -86,6 +88,13 @@ def test_halves_of_surrogate_pairs(rescore):
     """UTF-8 has none, so the replacement character stands for each."""
     Path("nbest").write_text(GOOD.replace('"a"', r'"a \ud83d b \ude00 \ud83d\ude00"') + "\n")
     assert rescore("nbest", "--weights", "F0=1", "--best")[1] == "a \ufffd b \ufffd \U0001f600\n"
+
+
+def test_columns_of_parquet(rescore):
+    lines = {name: f"0 ||| {name} ||| F0= 1 ||| 2" for name in ("text", "other")}
+    pq.write_table(pa.table({name: [line] for name, line in lines.items()}), "lists.parquet")
+    assert rescore("lists.parquet", "--weights", "F0=1", "--best") == (0, "text\n", "")
+    assert rescore("lists.parquet", "--weights", "F0=1", "--best", "--text-column", "other") == (0, "other\n", "")
 
 
 def test_an_archive_of_kaldi(rescore):
@@ -236,11 +245,21 @@ def test_wrong_archives(files, message, rescore):
         (["kaldi", "--kaldi", "--costs", "LM=lm"], "two features have the name LM; give the models other names"),
         (["kaldi", "--kaldi", "--costs", "a:b=lm"], "'a:b' cannot be the name of a feature; give another"),
         (["kaldi", "json"], "some n-best lists are JSON lines and some are not"),
+        (
+            ["json", "--text-column", "other"],
+            "text_column is 'other' but 'json' is not Parquet; leave text_column out",
+        ),
+        (
+            ["kaldi", "--lattices", "kaldi", "--text-column", "text"],
+            "text_column is 'text' but 'kaldi' is not Parquet; leave text_column out",
+        ),
+        (["lists.parquet", "--text-column", "none"], "'lists.parquet' lacks the column 'none'; name one with"),
         (["model.safetensors"], "'model.safetensors' is a PDF document, not text"),
     ],
 )
 def test_wrong_files(words, message, rescore):
     Path("json").write_text(GOOD)
     Path("model.safetensors").write_bytes(b"%PDF-1")
+    pq.write_table(pa.table({"text": ["0 ||| a ||| F0= 1 ||| 1"]}), "lists.parquet")
     status, out, err = rescore(*words)
     assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err

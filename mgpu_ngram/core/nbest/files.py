@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,12 +43,16 @@ _JSON_START = re.compile(rb"""\s*\{\s*(["'}]|$)""")
 def open_lists(paths: list[str], text_column: str | None) -> Corpus:
     """Return the corpus of n-best lists; a source of JSON lines has the column "text".
 
-    Raises InputError for files that cannot be read, and for JSON lines beside other files.
+    text_column  column of Parquet files; None: "text", or the only column of text
+
+    Raises InputError for files that cannot be read, for JSON lines beside other files, and for a text column without
+    Parquet files.
     """
     sources = tuple(_source(*file, text_column) for file in find_files(paths))
     kinds = {bool(source.column) and source.format != "parquet" for source in sources}
     if len(kinds) > 1:
         raise InputError("some n-best lists are JSON lines and some are not; run each format separately")
+    _refuse_column(text_column, sources)
     return Corpus(sources, "word")
 
 
@@ -63,9 +67,22 @@ def _source(name: str, location: str, text_column: str | None) -> Source:
     return source
 
 
-def open_lattices(paths: list[str]) -> Corpus:
-    """Return the corpus of files of lattices. Reads no text, so a damaged file is no error; see `lattice_text`."""
-    return Corpus(tuple(stored_source(*file) for file in find_files(paths)), "word")
+def _refuse_column(text_column: str | None, sources: Sequence[Source]) -> None:
+    """Raise InputError if a text column is given, but no file is Parquet."""
+    if text_column is not None and not any(source.format == "parquet" for source in sources):
+        raise InputError(
+            f"text_column is {text_column!r} but {sources[0].name!r} is not Parquet; leave text_column out"
+        )
+
+
+def open_lattices(paths: list[str], text_column: str | None) -> Corpus:
+    """Return the corpus of files of lattices. Reads no text, so a damaged file is no error; see `lattice_text`.
+
+    text_column  as in `open_lists`
+    """
+    sources = tuple(stored_source(*file) for file in find_files(paths))
+    _refuse_column(text_column, sources)
+    return Corpus(sources, "word")
 
 
 def lattice_text(source: Source, text_column: str | None) -> str:

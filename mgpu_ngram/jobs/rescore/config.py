@@ -35,8 +35,7 @@ class ListsConfig:
     lattices: Literal["no", "kaldi", "slf"] = "no"  # the inputs are lattices: kaldi (text of Kaldi or OpenFst), or slf
     # (HTK)
     n_best: int = 1  # maximum number of best texts of each lattice
-    text_column: str | None = None  # column of Parquet files, or key of JSON lines; auto: text, or the only column of
-    # text
+    text_column: str | None = None  # column of Parquet files; auto: text, or the only column of text
     chunk_bytes: Bytes | None = None  # bytes of text for each task; auto: from device, text and workers
     verify: bool = True  # check the checksums of model files
 

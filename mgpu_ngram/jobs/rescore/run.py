@@ -83,7 +83,7 @@ class RescoreResult:
 def open_inputs(config: ListsConfig) -> Corpus:
     """Return the text that a config names. Raises InputError if it cannot be used."""
     if config.lattices != "no":
-        return open_lattices(config.text)
+        return open_lattices(config.text, config.text_column)
     return open_lists(config.text, config.text_column)
 
 
