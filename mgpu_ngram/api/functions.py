@@ -185,7 +185,8 @@ def score(
         if output is not None:
             check_not_input(output, [config.model, *inputs.local_files])
         context = RunContext(executor, output, single_file=True, overwrite=overwrite, progress=given_progress(progress))
-        return score_job.run(config, context, inputs)
+        with claimed([] if output is None else [output]):
+            return score_job.run(config, context, inputs)
     finally:
         executor.close()
 

@@ -3,6 +3,7 @@
 import gc
 import gzip
 import inspect
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
 from mgpu_ngram.core.counts import parquet
+from mgpu_ngram.core.storage.claim import claimed
 
 LINES = ["of the people", "by the people", "", "for the people of the people"]
 BIGRAMS = {"of the": 2, "the people": 4, "by the": 1, "for the": 1, "people of": 1}
@@ -158,6 +160,23 @@ def test_an_output_that_is_an_input(text, tmp_path, arpa):
     (tmp_path / "link.parquet").symlink_to("text.parquet")
     with pytest.raises(ng.InputError, match="link.parquet is .*text.parquet, an input of this run"):
         ng.score(arpa, str(tmp_path / "text.parquet"), tmp_path / "link.parquet", overwrite=True)
+
+
+def test_an_output_that_another_run_writes(text, tmp_path, arpa):
+    (tmp_path / "docs.jsonl").write_text('{"text": "a b"}\n')
+    out = tmp_path / "out.parquet"
+    calls = [
+        lambda: ng.count(text / "a.txt", 2, output=out),
+        lambda: ng.score(arpa, text / "a.txt", out),
+        lambda: ng.filter(tmp_path / "docs.jsonl", arpa, out),
+    ]
+    with claimed([out]):
+        for call in calls:
+            with pytest.raises(ng.InputError, match=f"another run writes {out}: process {os.getpid()} on .*; wait for"):
+                call()
+    assert not out.exists() and not list(tmp_path.glob(".out*"))
+    assert ng.score(arpa, text / "a.txt", out).path == out
+    assert not list(tmp_path.glob(".out*"))
 
 
 def test_an_output_folder_is_kept(text, tmp_path):
