@@ -43,7 +43,7 @@ class Level:
     sample_starts: Any = None
     first_child_M: Any = None  # of the order before: the children of its nodes in this order
     filled_F: Any = None  # filled-in nodes, rising
-    repeated: int = 0  # n-grams left out because an earlier row has the same words
+    repeated: int | None = None  # n-grams left out because an earlier row has the same words; None: none
 
 
 def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT, repeated: dict[int, int] | None = None) -> Trie:
@@ -129,7 +129,7 @@ def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int,
         first_G[again] = False
         key_G, row_G = key_G[first_G], row_G[first_G]
     parent_G, word_G = _unpacked(key_G, bits, used)
-    level = Level(word_G, ngrams.prob[row_G], None, parent_G, repeated=len(again))
+    level = Level(word_G, ngrams.prob[row_G], None, parent_G, repeated=len(again) or None)
     if ngrams.backoff is not None:
         level.backoff_G = ngrams.backoff[row_G]
     level.samples, level.sample_starts = sample_every_fanout(level.word_G, fanout)
