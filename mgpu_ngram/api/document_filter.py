@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from mgpu_ngram.cluster.devices import resolve_device
 from mgpu_ngram.core.documents.buckets import read_cutoffs
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.files import check_path
-from mgpu_ngram.core.models.model_head import identify, read_head
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.filter.files import LINES_FIELD
 from mgpu_ngram.engine.filter.score_documents import DocumentScores
@@ -24,6 +25,7 @@ from mgpu_ngram.engine.score.score_chunk import LESS_TO_SCORE, ScoreOptions
 from mgpu_ngram.jobs.filter.config import FilterConfig
 from mgpu_ngram.jobs.filter.models import ModelPaths, model_paths
 from mgpu_ngram.jobs.filter.run import BLOCK_BYTES, check
+from mgpu_ngram.jobs.score.run import model_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,11 +111,7 @@ class DocumentFilter:
 
     def _model(self, paths: ModelPaths, threads: int) -> DocumentModel:
         def scoring(path: str) -> ScoreOptions:
-            head = read_head(path)
-            index = "keys" if head.is_probing else "edge"
-            return ScoreOptions(
-                os.path.abspath(path), head.identity, index, read_threads=threads, verify=self.config.verify
-            )
+            return model_options(path, sys.maxsize, None, self.config.verify, read_threads=threads)  # of any size
 
         tokenizer = os.path.abspath(paths.tokenizer) if paths.tokenizer else ""
         contrast = scoring(paths.contrast_model) if paths.contrast_model else None

@@ -15,14 +15,13 @@ import numpy as np
 from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.models.file_kind import identify_file
-from mgpu_ngram.core.models.model_head import identify, read_head
+from mgpu_ngram.core.models.model_head import identify
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.engine.score.compare_models import ChunkComparison, Paired, compare_chunk, differences, extremes, paired
 from mgpu_ngram.engine.score.comparison_figure import draw_comparison
-from mgpu_ngram.engine.score.score_chunk import ScoreOptions
 from mgpu_ngram.jobs.compare.config import CompareConfig
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parquet_table import ParquetTable
@@ -30,7 +29,7 @@ from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.score.run import (
     ScoreTotals,
     added,
-    fastest_index,
+    model_options,
     perplexity,
     plan_text,
     totals_of,
@@ -180,12 +179,11 @@ def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: O
     progress, start = context.progress, time.perf_counter()
     executor, chunk_bytes, ahead = within_memory(context, corpus, config.chunk_bytes, words=True)
     models = [
-        ScoreOptions(
-            str(head.path), head.identity, fastest_index(head, corpus.text_bytes, executor.device),
-            config.sentence_markers, device=executor.device, block_bytes=chunk_bytes,
-            tasks_per_host=executor.tasks_per_host, read_threads=executor.threads, verify=config.verify,
+        model_options(
+            path, corpus.text_bytes, executor, config.verify, sentence_markers=config.sentence_markers,
+            block_bytes=chunk_bytes,
         )
-        for head in (read_head(os.path.abspath(path)) for path in config.models)  # workers may be in another folder
+        for path in config.models
     ]  # fmt: skip
     M = len(models)
     totals: list[list[ScoreTotals]] = [[] for _ in models]

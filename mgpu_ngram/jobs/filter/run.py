@@ -14,7 +14,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.documents.buckets import NO_BUCKET, Rules, read_cutoffs
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.inputs.corpus import Corpus
-from mgpu_ngram.core.models.model_head import check_models, identify, read_head
+from mgpu_ngram.core.models.model_head import check_models, identify
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import COPY_BYTES, Output, check_not_input, new_file, write_manifest
@@ -40,7 +40,7 @@ from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.filter.config import FilterConfig
 from mgpu_ngram.jobs.filter.models import ModelPaths, model_paths
-from mgpu_ngram.jobs.score.run import fastest_index
+from mgpu_ngram.jobs.score.run import model_options
 
 FORMAT = "mgpu_ngram filtered documents"
 DOCUMENTS_FOLDER, REJECTS_FILE, REPORT_FILE = "documents", "rejects.jsonl", "report.html"  # names in a run's folder
@@ -254,15 +254,8 @@ class _Shards:
         return max(1, self.executor.threads * self.executor.tasks_per_process // busy)
 
     def _model(self, paths: ModelPaths, text_bytes: int) -> DocumentModel:
-        executor = self.executor
-
         def scoring(path: str) -> ScoreOptions:
-            head = read_head(path)
-            return ScoreOptions(
-                os.path.abspath(path), head.identity, fastest_index(head, text_bytes, executor.device),
-                device=executor.device, tasks_per_host=executor.tasks_per_host, read_threads=executor.threads,
-                verify=self.config.verify,
-            )  # fmt: skip
+            return model_options(path, text_bytes, self.executor, self.config.verify)
 
         tokenizer = os.path.abspath(paths.tokenizer) if paths.tokenizer else ""
         return DocumentModel(

@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus
 from mgpu_ngram.core.inputs.files import find_files
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.models.model_head import check_models, identify, read_head
+from mgpu_ngram.core.models.model_head import check_models, identify
 from mgpu_ngram.core.nbest.files import kaldi_lists, open_lattices, open_lists
 from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.output import Output, check_text_file, new_file, write_manifest
@@ -25,14 +25,14 @@ from mgpu_ngram.core.yaml_file import read_yaml
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.engine.rescore.lines import ListJoiner, NBestFormat
 from mgpu_ngram.engine.rescore.rescore_chunk import RescoreCounts, RescoreOptions, rescore_chunk
-from mgpu_ngram.engine.score.score_chunk import BYTES_PER_TEXT_BYTE, ScoreOptions
+from mgpu_ngram.engine.score.score_chunk import BYTES_PER_TEXT_BYTE
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.rescore.config import ListsConfig, RescoreConfig
 from mgpu_ngram.jobs.rescore.lattices import lattice_lists
-from mgpu_ngram.jobs.score.run import AHEAD, fastest_index, text_per_task
+from mgpu_ngram.jobs.score.run import AHEAD, model_options, text_per_task
 
 FORMAT = "mgpu_ngram rescored lists"
 NBEST_FILE, BEST_FILE = "nbest", "best.txt"  # names in the folder of a run; lists have the suffix of their format
@@ -234,15 +234,8 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
         chunk_bytes = config.chunk_bytes or text_within(budget, BYTES_PER_TEXT_BYTE, chunk_bytes)
         ahead = chunks_ahead(budget, executor.workers, RESULT_BYTES * chunk_bytes, AHEAD)
         executor = limited_to(executor, context.memory)
-    device, threads = executor.device, executor.threads
-
-    def model(path: str) -> ScoreOptions:
-        head = read_head(path)
-        index = fastest_index(head, corpus.text_bytes, device)
-        whole = os.path.abspath(path)  # workers may have another current directory
-        return ScoreOptions(whole, head.identity, index, device=device, read_threads=threads, verify=config.verify)
-
-    models = tuple(map(model, config.lm))
+    device, threads, text_bytes = executor.device, executor.threads, corpus.text_bytes
+    models = tuple(model_options(path, text_bytes, executor, config.verify) for path in config.lm)
     rejects = 0
     if config.lattices != "no":
         corpus, rejects = lattice_lists(config, corpus, executor, context.progress, models)

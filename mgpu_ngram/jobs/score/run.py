@@ -221,12 +221,9 @@ def score(
         words = printing.words if printing else ""
     take, totals = (printing.take, printing.totals) if printing else (None, True)
     executor, chunk_bytes, ahead = within_memory(context, corpus, config.chunk_bytes, bool(words))
-    head = read_head(os.path.abspath(config.model))  # workers may have another current directory
-    index = _index(config, head, corpus.text_bytes, executor.device)
-    options = ScoreOptions(
-        model=str(head.path), identity=head.identity, index=index, sentence_markers=config.sentence_markers,
-        words=words, totals=totals, device=executor.device, block_bytes=chunk_bytes,
-        tasks_per_host=executor.tasks_per_host, read_threads=executor.threads, verify=config.verify,
+    options = model_options(
+        config.model, corpus.text_bytes, executor, config.verify, config.index, words=words, totals=totals,
+        sentence_markers=config.sentence_markers, block_bytes=chunk_bytes,
     )  # fmt: skip
     chunks = corpus.chunks(chunk_bytes)
     found: list[ScoreTotals] = []
@@ -253,11 +250,10 @@ def score(
 
 def score_at_once(config: ScoreConfig, lines: Iterable[bytes], printing: Printing) -> ScoreTotals:
     """Score lines in this process, on the CPU; each is scored before the next one is read. Return their totals."""
-    head = read_head(os.path.abspath(config.model))
-    index = fastest_index(head, 0, "cpu")
-    options = ScoreOptions(
-        str(head.path), head.identity, index, config.sentence_markers, printing.words, printing.totals
-    )
+    options = model_options(
+        config.model, 0, None, config.verify, sentence_markers=config.sentence_markers, words=printing.words,
+        totals=printing.totals,
+    )  # fmt: skip
 
     def scored() -> Iterator[ScoreTotals]:
         for line in lines:
@@ -316,11 +312,22 @@ def _in_units(values: np.ndarray) -> float:
     return total
 
 
-def _index(config: ScoreConfig, head: ModelHead, text_bytes: int, device: str) -> str:
-    """Return the index that the config names, or the fastest one. Both give the same scores."""
-    if config.index != "auto":
-        return config.index
-    return fastest_index(head, text_bytes, device)
+def model_options(
+    path: str, text_bytes: int, executor: Executor | None, verify: bool, index: str = "auto", **more: Any
+) -> ScoreOptions:
+    """Return the options of scoring a text with a model on an executor.
+
+    executor  None: the CPU of this process, one thread
+    index     "auto": the fastest one. All give the same scores
+    more      other options, as in `ScoreOptions`
+    """
+    head, device = read_head(path), executor.device if executor else "cpu"
+    if index == "auto":
+        index = fastest_index(head, text_bytes, device)
+    if executor:
+        more = {"tasks_per_host": executor.tasks_per_host, "read_threads": executor.threads} | more
+    whole = os.path.abspath(path)  # workers may have another current directory
+    return ScoreOptions(whole, head.identity, index, device=device, verify=verify, **more)
 
 
 def fastest_index(head: ModelHead, text_bytes: int, device: str) -> str:

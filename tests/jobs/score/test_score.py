@@ -275,6 +275,24 @@ def test_checksums_are_compared_unless_verify_is_off(arpa, lines, here, tmp_path
     assert score(config(path, lines, verify=False), here).totals.sentences == 2000
 
 
+def test_options_of_a_model(arpa, here, tmp_path, monkeypatch):
+    """Those of the executor; without one, of a single CPU thread. Workers may have another current directory. An index
+    that is named is used, though another one is faster.
+    """
+    monkeypatch.chdir(tmp_path)
+    here.threads, here.tasks_per_host = 5, 7
+    found = score_job.model_options(arpa.name, 9, here, False, words="lines", block_bytes=11)
+    assert (found.model, found.identity) == (str(arpa), read_head(arpa).identity)
+    assert (found.device, found.read_threads, found.tasks_per_host) == ("cpu", 5, 7)
+    assert (found.index, found.verify, found.words, found.block_bytes) == ("edge", False, "lines", 11)
+    alone = score_job.model_options(arpa.name, 9, None, True, "btree")
+    assert (alone.model, alone.index, alone.verify) == (str(arpa), "btree", True)
+    assert (alone.device, alone.read_threads, alone.tasks_per_host) == ("cpu", 1, 1)
+    convert.build(convert.ConvertConfig(str(arpa)), tmp_path / "m.safetensors")
+    indexes = [score_job.model_options("m.safetensors", 1, here, True, index).index for index in ("auto", "edge")]
+    assert indexes == ["btree", "edge"]
+
+
 def test_chunks_are_as_few_as_possible(arpa, lines, monkeypatch):
     """Tasks get less text if word scores are returned, or if workers would get too few tasks."""
     corpus = score_job.open_inputs(config(arpa, lines))
@@ -347,22 +365,14 @@ def test_a_table_of_sentences_needs_no_words(arpa, lines, here, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("device", "tokens", "edge_table", "index", "expected"),
-    [
-        ("cpu", 299, False, "auto", "btree"),
-        ("cpu", 300, False, "auto", "edge"),
-        ("cpu", 49, True, "auto", "edge"),
-        ("gpu", 1, False, "auto", "edge"),
-        ("cpu", 49, False, "edge", "edge"),
-        ("cpu", 1_000, False, "btree", "btree"),
-    ],
+    ("device", "tokens", "edge_table", "expected"),
+    [("cpu", 299, False, "btree"), ("cpu", 300, False, "edge"), ("cpu", 49, True, "edge"), ("gpu", 1, False, "edge")],
 )
-def test_a_short_text_with_a_large_model_builds_no_edge_table(device, tokens, edge_table, index, expected, monkeypatch):
+def test_a_short_text_with_a_large_model_builds_no_edge_table(device, tokens, edge_table, expected, monkeypatch):
     head = ModelHead("model", head=bytes(8) + b"{")
     monkeypatch.setattr(score_job, "describe_model", lambda _: {"orders": [30, 70], "edge_table": edge_table})
-    made = score_job.ScoreConfig("model", ["text"], index=index)
-    assert score_job._index(made, head, int(tokens * score_job.TEXT_WORD_BYTES), device) == expected
+    assert score_job.fastest_index(head, int(tokens * score_job.TEXT_WORD_BYTES), device) == expected
 
 
 def test_the_index_of_an_arpa_file_is_the_edge_table(arpa):
-    assert score_job._index(score_job.ScoreConfig(str(arpa), ["text"]), read_head(arpa), 1, "cpu") == "edge"
+    assert score_job.fastest_index(read_head(arpa), 1, "cpu") == "edge"
