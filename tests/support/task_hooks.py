@@ -88,14 +88,14 @@ def read(name):
 
 def hooked(task, fn):
     @functools.wraps(fn)
-    def wrapper(*args):
+    def wrapper(*args, **named):
         if seconds := read(f"{task}.slow"):
             (FOLDER / f"{task}.waits").touch()
             time.sleep(seconds)
         if (chunk := read(f"{task}.chunk")) is not None and args[0].index == chunk:
             die_of_chunk(task)
         die_once(f"{task}.before*")
-        result = fn(*args)
+        result = fn(*args, **named)
         die_once(f"{task}.after*")
         return result
 
