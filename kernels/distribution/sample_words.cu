@@ -1,7 +1,7 @@
 // A word drawn from a row: P(w | history)^(1 / temperature), of all words, of the top k or of the top p, by a uniform
 // number times the sum of the weights. Top k and top p refuse a drawn word of too low a rank and draw again among the
 // words above it (FlashInfer: Ye et al., "Efficient and Customizable Attention Engine for LLM Inference Serving",
-// 2025), so no row is sorted. For models without sums of children; `draw_words` reads less.
+// 2025), so no row is sorted. `draw_words` reads less: this is for low temperatures, and for its failed draws.
 #include "grid.cuh"
 #include "integer_hash.cuh"
 #include "draws.cuh"
