@@ -2,7 +2,6 @@
 
 import copy
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from mgpu_ngram.cluster import dask as opening
 from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
+from tests.support.certificates import make_certificate
 from tests.support.slowness import scaled
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -298,14 +298,7 @@ def test_a_worker_without_this_package(tmp_path):
 
 @pytest.mark.slow
 def test_tls(tmp_path):
-    if not shutil.which("openssl"):
-        pytest.skip("openssl, which makes the certificates, is not installed")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days",
-         "2", "-subj", "/CN=localhost"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    cert, key = make_certificate(tmp_path)
     files = ["--tls-ca-file", cert, "--tls-cert", cert, "--tls-key", key]
     settings = {
         "distributed.comm.tls.ca-file": cert,

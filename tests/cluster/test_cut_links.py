@@ -14,6 +14,7 @@ import pytest
 
 from mgpu_ngram import cli
 from tests.support import real_slurm
+from tests.support.certificates import make_certificate
 from tests.support.slowness import scaled, wait_until
 
 pytestmark = [
@@ -36,8 +37,8 @@ JOBS = {
 class Hosts:
     """A scheduler and a driver on the host `head`, and a worker on each other host."""
 
-    def __init__(self, folder, spaces, names, **variables):
-        self.folder, self.spaces, self.names, self.processes = folder, spaces, names, []
+    def __init__(self, folder, spaces, names, protocol="tcp", **variables):
+        self.folder, self.spaces, self.names, self.protocol, self.processes = folder, spaces, names, protocol, []
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DASK_")}
         hooks = folder / "hooks"
         hooks.mkdir(exist_ok=True)
@@ -47,7 +48,7 @@ class Hosts:
     def start(self):
         quiet = [sys.executable, "-m", "mgpu_ngram.cluster.quiet_logs"]
         common = ["--interface", "eth0", "--dashboard-address", "127.0.0.1:0"]
-        common += ["--scheduler-file", str(self.folder / "scheduler.json")]
+        common += ["--scheduler-file", str(self.folder / "scheduler.json"), "--protocol", self.protocol]
         self.spawn("head", *quiet, "distributed.cli.dask_scheduler", *common, "--port", "0")
         worker = [*common, "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]
         for name in self.names:
@@ -107,14 +108,15 @@ def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def cut_in(hosts, folder, stage, task, names, seconds=None):
+def cut_in(hosts, folder, stage, task, names, seconds=None, protocol="tcp", **variables):
     """Cut hosts while a task runs, or "" before the first task; return (status, stderr).
 
     seconds  after which the links are there again; None: never
     """
     (folder / "jobs.yaml").write_text(f"output: out\njobs: [{JOBS[stage]}]\n")
     timeouts = {"TCP": f"{TCP_SECONDS}s", "CONNECT": f"{TCP_SECONDS}s"}
-    cluster = hosts(**{f"DASK_DISTRIBUTED__COMM__TIMEOUTS__{name}": value for name, value in timeouts.items()})
+    variables |= {f"DASK_DISTRIBUTED__COMM__TIMEOUTS__{name}": value for name, value in timeouts.items()}
+    cluster = hosts(protocol=protocol, **variables)
     if task not in ("", SWEEPS):
         (folder / "hooks" / f"{task}.slow").write_text("2")
     gone = f"dask.distributed.scheduler.no-workers-timeout={TCP_SECONDS}s"
@@ -143,6 +145,7 @@ def check_output(folder, stage):
 
 
 MOMENTS = [("count", "count_chunk"), ("estimate", "make_part"), ("lda", SWEEPS)]
+OTHER_MOMENTS = [("count", "tokenise"), ("count", "write_part"), ("estimate", "count_chunk"), ("estimate", "save")]
 
 
 @pytest.mark.parametrize("names", [["two"], ["one", "two"]], ids=["one", "all"])
@@ -153,7 +156,7 @@ def test_workers_are_cut_off_before_the_first_task(hosts, tmp_path, names):
     assert re.match(r"mgpu-ngram: worker (one|two) \(tcp://10.77.0.1[12]:\d+\) does not answer", err.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("stage", "task"), MOMENTS)
+@pytest.mark.parametrize(("stage", "task"), MOMENTS + OTHER_MOMENTS)
 def test_one_worker_is_cut_off(hosts, tmp_path, stage, task):
     status, err = cut_in(hosts, tmp_path, stage, task, ["two"])
     assert status == 0 and "Traceback" not in err, err
@@ -165,3 +168,27 @@ def test_all_workers_are_cut_off(hosts, tmp_path, stage, task):
     status, err = cut_in(hosts, tmp_path, stage, task, ["one", "two"])
     assert status == 1 and "Traceback" not in err, err
     assert err.splitlines()[-1].startswith("mgpu-ngram: all workers of the Dask cluster"), err
+
+
+@pytest.mark.parametrize(
+    ("stage", "task", "names", "seconds"),
+    [("count", "count_chunk", ["one", "two"], 8), ("lda", SWEEPS, ["two"], 8), ("estimate", "make_part", ["two"], 60)],
+)
+def test_a_link_comes_back(hosts, tmp_path, stage, task, names, seconds):
+    """Before the worker is taken for lost, or after that."""
+    status, err = cut_in(hosts, tmp_path, stage, task, names, seconds)
+    assert status == 0 and "Traceback" not in err, err
+    check_output(tmp_path, stage)
+
+
+def test_an_encrypted_link_is_cut(hosts, tmp_path):
+    cert, key = make_certificate(tmp_path)
+    tls = {"CA_FILE": cert} | {
+        f"{role}__{name}": value
+        for role in ("CLIENT", "SCHEDULER", "WORKER")
+        for name, value in (("CERT", cert), ("KEY", key))
+    }
+    variables = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": value for name, value in tls.items()}
+    status, err = cut_in(hosts, tmp_path, "count", "count_chunk", ["two"], protocol="tls", **variables)
+    assert status == 0 and "Traceback" not in err, err
+    check_output(tmp_path, "count")
