@@ -132,3 +132,17 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if isinstance(value, str) and "\0" in value:
         raise InputError(f"{where} is {value!r:.60} but no path or name has NUL characters; correct it")
     return value
+
+
+def number_or_share(value: Any, name: str) -> int | float:
+    """Return a number of documents as int, or a share of them as float. Raises InputError, which names `name`."""
+    if is_count(value):
+        return int(value)
+    if not (isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral) and 0 <= value <= 1):
+        raise InputError(f"{name} is {value!r} but must be a whole number from 1 on, or a share from 0.0 to 1.0")
+    return float(value)
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value is a whole number from 1 on, of Python or NumPy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1

@@ -6,14 +6,12 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
-
-import numpy as np
 
 from mgpu_ngram.core.bags.english_stop_words import ENGLISH
 from mgpu_ngram.core.bags.word_list import read_word_list
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import is_count, number_or_share
 
 DEFAULT_PATTERN = r"(?u)\b\w\w+\b"
 
@@ -48,7 +46,7 @@ class TextOptions:
         for name in ("min_df", "max_df"):
             object.__setattr__(self, name, number_or_share(getattr(self, name), name))
         if self.max_features is not None:
-            if not _is_count(self.max_features):
+            if not is_count(self.max_features):
                 raise InputError(f"max_features is {self.max_features!r} but must be a whole number from 1 on, or None")
             object.__setattr__(self, "max_features", int(self.max_features))
         try:
@@ -78,19 +76,6 @@ class TextOptions:
     def has_default_pattern(self) -> bool:
         """Return whether token_pattern is the default, for which there are kernels."""
         return self.token_pattern == DEFAULT_PATTERN
-
-
-def number_or_share(value: Any, name: str) -> int | float:
-    """Return a number of documents as int, or a share of them as float. Raises InputError, which names `name`."""
-    if _is_count(value):
-        return int(value)
-    if not (isinstance(value, (float, np.floating)) and 0 <= value <= 1):
-        raise InputError(f"{name} is {value!r} but must be a whole number from 1 on, or a share from 0.0 to 1.0")
-    return float(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _stop_words(value: Any) -> frozenset[str]:

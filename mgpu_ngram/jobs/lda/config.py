@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mgpu_ngram.core.bags.seed_words import seeds_of_topics
-from mgpu_ngram.core.bags.text_options import number_or_share
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
+from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name, number_or_share
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 SAMPLED_PER_SECOND = 20e6  # tokens a second that 2 CPU cores sample with few topics, rounded down

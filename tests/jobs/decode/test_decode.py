@@ -92,7 +92,7 @@ def test_a_killed_worker_changes_no_byte(when, undisturbed, folder, cluster, hoo
     """Tasks take a while, so that a worker that dies a moment later cannot finish the run alone."""
     hooks(**{"decode_lines.slow": 0.05, f"decode_lines.{when}": "", f"decode_lines.{when}2": 0.2})
     assert decoded(cluster, folder, tmp_path / "out") == undisturbed
-    assert [path.name for path in hooks_folder.glob("decode_lines.*")] == ["decode_lines.slow"], "workers died"
+    assert not list(hooks_folder.glob(f"decode_lines.{when}*")), "workers died"
 
 
 class Interrupt(Progress):
