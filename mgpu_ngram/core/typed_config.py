@@ -138,7 +138,8 @@ def number_or_share(value: Any, name: str) -> int | float:
     """Return a number of documents as int, or a share of them as float. Raises InputError, which names `name`."""
     if is_count(value):
         return int(value)
-    if not (isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral) and 0 <= value <= 1):
+    is_share = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
+    if not (is_share and 0 <= float(value) <= 1):
         raise InputError(f"{name} is {value!r} but must be a whole number from 1 on, or a share from 0.0 to 1.0")
     return float(value)
 
