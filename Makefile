@@ -39,7 +39,7 @@ $(BIN)/python -m pytest -m "not gpu and not multigpu and $1" --numprocesses $(TE
   --dist loadfile --no-loadscope-reorder
 endef
 
-test: $(VENV)/.test ## set up, then run the tests that a change may break: each stage, 4 minutes on 2 cores
+test: $(VENV)/.test ## set up, then run the tests that a change may break: each stage, 4 to 6 minutes on 2 cores
 	$(call run_tests,not slow)
 
 test-all: test ## run the tests of `make test`, then the slow ones: all that this machine can run
