@@ -27,10 +27,13 @@ LOSSES = (CommClosedError, StreamClosedError, asyncio.CancelledError, concurrent
 
 
 class _NoLosses(logging.Filter):
-    """Drops records of exceptions that a loss has caused, and of questions of the driver."""
+    """Drops records of exceptions that a loss has caused, also where their text alone is logged, and of questions of
+    the driver.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if str(record.msg).startswith(QUESTION):
+        message = record.getMessage()
+        if message.startswith(QUESTION) or any(f" failed: {loss.__name__}" in message for loss in LOSSES):
             return False
         error: Any = record.exc_info[1] if record.exc_info else None
         while error is not None:

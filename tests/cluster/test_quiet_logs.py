@@ -34,6 +34,7 @@ def test_losses_are_left_out(logged):
         for logger in "distributed.core", "distributed.client", "distributed.worker", "tornado.application", "asyncio":
             log(logger, error)
     logging.getLogger("distributed.worker").info("Run out-of-band function %r", "progress_of")
+    logging.getLogger("distributed.scheduler").error("broadcast to tcp://a:1 failed: CommClosedError: closed")
     assert logged == []
 
 
@@ -41,7 +42,9 @@ def test_other_errors_stay(logged):
     log("distributed.worker", OSError("no space"))
     log("mgpu_ngram", CommClosedError("lost"))
     logging.getLogger("distributed.worker").error("worker %s leaves", 1)
-    assert logged == ["what happened", "what happened", "worker 1 leaves"]
+    logging.getLogger("distributed.scheduler").error("broadcast to tcp://a:1 failed: OSError: no space")
+    last = "broadcast to tcp://a:1 failed: OSError: no space"
+    assert logged == ["what happened", "what happened", "worker 1 leaves", last]
 
 
 SHOWN = """

@@ -194,6 +194,7 @@ def test_scancel(submit, folder, slow):
 
 def test_the_time_limit(submit, folder, slow):
     """SLURM sends the signal up to a minute earlier than --signal says: here at any time before the limit."""
+    (folder / "hooks" / "count_chunk.slow").write_text("10")  # so long that the job cannot end before its limit
     job = submit(*ORDER, SAVE, options=["--time=1", "--signal=B:TERM@35"], **slow)
     assert job.wait() == ("FAILED", 143), job.text()
     check_ended_quietly(job, "mgpu-ngram: interrupted; ")
