@@ -1,4 +1,4 @@
-"""KenLM's programs lmplz, query, build_binary and filter: their options, which our stages carry out."""
+"""KenLM's programs lmplz, query and build_binary: their options, which our stages carry out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from mgpu_ngram.commands.kenlm_stages import can_be_reread, folder_of, regular_file, run_stage, stage_config
+from mgpu_ngram.commands.kenlm_shared import can_be_reread, folder_of, regular_file, run_stage, stage_config
 from mgpu_ngram.commands.run import Job, RunOptions
 from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.commands.stage import file_for, run_one

@@ -1,4 +1,4 @@
-"""Run stages for KenLM's programs: the files that they read and write."""
+"""What `kenlm` and `kenlm_filter` share: their files, and runs of stages."""
 
 from __future__ import annotations
 
