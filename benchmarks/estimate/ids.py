@@ -76,7 +76,7 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     watch.lap("count")
 
     tables = {n: narrowed(tables.pop(n)) for n in sorted(tables)}  # frees one table after another
-    part = adjust_counts(with_suffixes(linked_part(tables, symbols, options)), symbols, options)
+    part = adjust_counts(with_suffixes(linked_part(tables, symbols, options)), symbols)
     moved["adjust"] = _nbytes(part.arrays())
     watch.lap("adjust")
 

@@ -23,8 +23,8 @@ def radix_sort(columns: Any, key_bits: int) -> Any:
     """Return the rows sorted by their key; the sort is stable.
 
     columns   (C, R) uint64, C-contiguous; overwritten
-    key_bits  the key is the first `key_bits` bits of a row, column 0 first, high bits first. Bits after
-              the key in its last column must be 0. Later columns are carried along
+    key_bits  the key is the first `key_bits` bits of a row, column 0 first, high bits first. Bits after the key, and
+              later columns, are carried along
 
     Returns (C, R) uint64, which may be `columns` itself. A least-significant-digit radix sort: one pass
     over memory per 8 bits of the key (Adinets and Merrill, "Onesweep", 2022).

@@ -206,7 +206,8 @@ def show_estimate(result: EstimateResult, smoothing: str) -> None:
     show_seconds(result.seconds)
     show_memory(result)
     if result.resumed_chunks:
-        print(f"{many(result.resumed_chunks, 'chunk')} had been counted before")
+        parts = many(result.resumed_parts, "estimated part")
+        print(f"the words of {many(result.resumed_chunks, 'chunk')} and {parts} had been saved before")
 
 
 def _kind(smoothing: str) -> str:

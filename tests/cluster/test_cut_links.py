@@ -145,7 +145,7 @@ def check_output(folder, stage):
 
 
 MOMENTS = [("count", "count_chunk"), ("estimate", "make_part"), ("lda", SWEEPS)]
-OTHER_MOMENTS = [("count", "tokenise"), ("count", "write_part"), ("estimate", "count_chunk"), ("estimate", "save")]
+OTHER_MOMENTS = [("count", "tokenise"), ("count", "write_part"), ("estimate", "text_ids"), ("estimate", "save")]
 
 
 @pytest.mark.parametrize("names", [["two"], ["one", "two"]], ids=["one", "all"])

@@ -28,6 +28,7 @@ MAX_DEATHS = 6  # more than any correct run needs; an unlimited retry still ends
 TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.count.tokenise": ["tokenise"],
     "mgpu_ngram.engine.count.count_chunk": ["count_chunk"],
+    "mgpu_ngram.engine.count.text_ids": ["text_ids", "select_keys"],
     "mgpu_ngram.engine.count.sorted_runs": ["bundle_runs", "take_shards"],
     "mgpu_ngram.engine.count.vocabulary_ranges": [
         "merge_sorted", "deal_range", "words_of_piece", "number_piece", "join_pieces",
@@ -39,7 +40,8 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.score.compare_models": ["compare_chunk"],
     "mgpu_ngram.engine.rescore.rescore_chunk": ["rescore_chunk"],
     "mgpu_ngram.engine.distribution.tasks": ["write_distributions", "save_done"],
-    "mgpu_ngram.jobs.estimate.tasks": ["make_part", "estimate_of"],
+    "mgpu_ngram.jobs.estimate.tasks": ["make_part", "estimate_of", "estimate_text_part"],
+    "mgpu_ngram.engine.estimate.stored_parts": ["save_parts"],
     "mgpu_ngram.jobs.estimate.assemble": ["make_stretch", "link_stretch", "join", "save"],
     "mgpu_ngram.jobs.convert.run": ["build"],
     "mgpu_ngram.jobs.prune.run": ["build"],

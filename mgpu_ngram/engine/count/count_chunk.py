@@ -64,11 +64,27 @@ class CountOptions:
 
 @dataclass(frozen=True)
 class Codes:
-    """A stream in global codes: uint32, or raw bytes with their table of codes."""
+    """A stream in global codes.
+
+    tokens_T  (T,) uint32 codes; 0 ends every window. Or (T,) uint8 raw bytes
+    owned     windows start in the first `owned` tokens; the tokens after them belong to the next chunk
+    lut       (256,) uint16, the code of each byte, for raw bytes
+    begins    whether no tokens of an earlier chunk precede
+    shard_T   (T,) uint16 of `window_shards`, where parts select their windows
+    """
 
     tokens_T: Any
     owned: int
     lut: np.ndarray | None = None
+    begins: bool = True
+    shard_T: Any = None
+
+    def ends(self, order: int) -> tuple[int, int]:
+        """Return (first, past the last) position where a window of up to `order` words ends.
+
+        The chunk before has the windows that end in the first `order` - 1 tokens, which it read past its end.
+        """
+        return 0 if self.begins else order - 1, min(len(self.tokens_T), self.owned + order - 1)
 
 
 def plan_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
@@ -139,7 +155,7 @@ def _count(
     tables, bins = count_streams(streams, lexicon, plans, options)
     del streams
     stay = {n: bins.pop(n) for n in dense}
-    tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
+    tables += _tables_of_bins(bins, lexicon)
     watch.lap("count")
     cut = dict[int, list[ShardedTable]]()
     while tables:  # frees each table once it is cut; moves to the host at once if the run will not stay on the device
@@ -149,6 +165,18 @@ def _count(
         cut[table.order] = [table]
         del table  # now only `cut` refers to it and can move it off the device
     return cut, stay
+
+
+def _tables_of_bins(bins: dict[int, Any], lexicon: Lexicon) -> list[Table]:
+    return [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
+
+
+def count_tables(
+    streams: Sequence[Codes], lexicon: Lexicon, plans: Sequence[OrderPlan], options: CountOptions
+) -> list[Table]:
+    """Return a table for each planned order, by rising order."""
+    tables, bins = count_streams(streams, lexicon, plans, options)
+    return sorted(tables + _tables_of_bins(bins, lexicon), key=lambda table: table.order)
 
 
 def _cut(table: Table, lexicon: Lexicon, before: dict[int, list[ShardedTable]]) -> ShardedTable:
@@ -183,7 +211,7 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
         if lexicon.unit == "word":
             whole.append(codes_T)
         else:
-            done.append(Codes(codes_T, min(stream.owned, len(codes_T))))
+            done.append(Codes(codes_T, min(stream.owned, len(codes_T)), begins=stream.begins))
     if whole:
         codes_T = array_module(whole[0]).concatenate(whole) if len(whole) > 1 else whole[0]
         done.append(Codes(codes_T, len(codes_T)))

@@ -68,11 +68,6 @@ class SortedRun:
         """Bytes of the tables in host memory."""
         return sum(t.nbytes for tables in self.tables.values() for t in tables if not on_gpu(t.counts))
 
-    def take_tables(self) -> SortedRun:
-        """Return a run with the tables of this one, which loses them, so that the caller can free them."""
-        tables, self.tables = self.tables, {}
-        return replace(self, tables=tables)
-
     def arrays(self) -> dict[str, Any]:
         """Return the arrays of the tables by name."""
         named = {f"{n}.{i}": t for n, tables in self.tables.items() for i, t in enumerate(tables)}

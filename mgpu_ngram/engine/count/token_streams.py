@@ -48,11 +48,13 @@ class Stream:
     """Tokens in text order: uint8 raw bytes, or uint32 local numbers + 1 with 0 where windows end.
 
     In a chunk with V symbols, token V + 1 ends a line that gets no </s> (see `LmplzText`). Windows start in the
-    first `owned` tokens; the tokens after them belong to the next chunk.
+    first `owned` tokens; the tokens after them belong to the next chunk. `begins` says that no earlier chunk
+    has tokens before them.
     """
 
     tokens_T: Any
     owned: int
+    begins: bool = True
 
 
 @dataclass
@@ -69,7 +71,7 @@ class TokenisedChunk:
 
     def with_arrays(self, named: dict[str, Any]) -> TokenisedChunk:
         """Return the chunk with other arrays of its streams, such as of another device."""
-        return replace(self, streams=[Stream(named[str(i)], s.owned) for i, s in enumerate(self.streams or [])])
+        return replace(self, streams=[replace(s, tokens_T=named[str(i)]) for i, s in enumerate(self.streams or [])])
 
     @property
     def host_bytes(self) -> int:
@@ -186,6 +188,7 @@ class Streams:
     def __init__(self) -> None:
         self._parts: list[list[Any]] = []
         self._owned: list[int] = []
+        self._begins: list[bool] = []
         self._last_owned = 0
         self._next: tuple[int, int] | None = None  # source and offset at which the last stream continues
 
@@ -198,13 +201,14 @@ class Streams:
         else:
             self._parts.append([tokens_T])
             self._owned.append(owned)
+            self._begins.append(at is None or at[1] == 0)
         self._last_owned = owned
         self._next = None if at is None else (at[0], at[1] + size_bytes)
 
     def finish(self) -> list[Stream]:
         """Return the streams, each in one array."""
         joined = [p[0] if len(p) == 1 else array_module(p[0]).concatenate(p) for p in self._parts]
-        return [Stream(tokens_T, owned) for tokens_T, owned in zip(joined, self._owned, strict=True)]
+        return [Stream(*stream) for stream in zip(joined, self._owned, self._begins, strict=True)]
 
 
 def lower_ascii(text_B: Any) -> None:

@@ -1,16 +1,15 @@
-"""Compute the adjusted counts of a part of a model from counts of text with sentence markers."""
+"""Compute the adjusted counts of a model from counts of text with sentence markers: of one part, and of words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.counts.vocabulary import END_ID, START_ID
-from mgpu_ngram.core.ngrams.trie import node_dtype
 from mgpu_ngram.engine.count.sorted_runs import where_it_fits
 from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, word_ids
 from mgpu_ngram.engine.memory.copies import move_to
@@ -20,44 +19,31 @@ from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
-from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.find_suffixes import find_suffixes
 from mgpu_ngram.kernels.estimate.link_histories import link_histories
 
 MAX_COUNTED = 4  # counts of counts cover counts 1 to 4
 
 
-def adjust_counts(
-    part: Part, symbols: int, options: EstimateOptions, split: Sequence[int] = (), threads: int = 1
-) -> Part:
-    """Return a part with adjusted counts.
+def adjust_counts(part: Part, symbols: int, threads: int = 1) -> Part:
+    """Return the part that is the whole model with adjusted counts.
 
-    The adjusted count of an n-gram of order N is its raw count. Below, it is the number of distinct words before the
-    n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
+    The adjusted count of an n-gram of the highest order is its raw count. Below, it is the number of distinct words
+    before the n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
 
-    part     a result of `part_of` or `with_suffixes`
-    split    words that are split; their bigrams have count 0 until `with_split_counts`
+    part     a result of `with_suffixes`
     threads  as for `side_by_side`, one order each
     """
-    N, orders = options.order, {n: replace(order) for n, order in part.orders.items()}
-    xp = array_module(orders[2].raw_R)
-    left_V = count_ids(orders[2].suffix_R, symbols)
-    part = replace(part, orders=orders, left_V=left_V, counts_of_counts={}, sizes={})
+    N, orders = max(part.orders), {n: replace(order) for n, order in part.orders.items()}
+    part = replace(part, orders=orders, left_V=count_ids(orders[2].suffix_R, symbols), counts_of_counts={}, sizes={})
 
     def adjust(order: Order) -> None:
         n = order.n
-        if n < N and order.links:
+        if n < N:
             rows = _rows_of_start(orders, n)
             if order.raw_R.dtype != order.count_R.dtype:
                 order.count_R = order.count_R.astype(np.int64)
             order.count_R[rows] = order.raw_R[rows]
-        elif n < N:
-            R = len(order)
-            places = len(split) * symbols if n == 2 else 0
-            left_L = count_ids(orders[n + 1].suffix_R, R + places)
-            order.count_R = _narrow(xp.where(order.word(0) == START_ID, order.raw_R, left_L[:R]))
-            if places:
-                part.split_left_L = left_L[R:].copy()
         part.counts_of_counts[n] = count_counts(order.count_R, MAX_COUNTED)
         part.sizes[n] = order.sizes()
 
@@ -65,43 +51,15 @@ def adjust_counts(
     return part
 
 
-def part_of(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = ()
-) -> Part:
-    """Return one of several parts, with raw counts and the rows of suffixes.
-
-    tables  tables of orders 2 to N, each sorted by key, of text with sentence markers; may be `narrowed`
-    bad_V   (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
-    split   words that are split
-    """
-
-    def order_of(n: int) -> Order:
-        table = tables[n]
-        if n == 2:
-            suffix_R = word_ids(table.keys, n, table.bits, 1).astype(np.uint32)
-        else:
-            suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
-            places = len(split) * symbols if n == 3 else 0
-            if places:
-                first_R, second_R = (word_ids(table.keys, n, table.bits, position) for position in (1, 2))
-                place_R = split_places(first_R, second_R, split, symbols)
-                suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
-            suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
-        raw_R = _narrow(table.counts)
-        marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_V)
-        return Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R, marked_R)
-
-    return _raw_part({n: order_of(n) for n in sorted(tables)})
-
-
 def linked_part(
     tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, threads: int = 1
 ) -> Part:
     """Return the part that is the whole model, with raw counts and `Links`, but without the rows of suffixes.
 
-    tables, bad_V  as for `part_of`. `tables` is emptied, the highest order first, to free the keys, which take half
-                   of the memory
-    threads        as for `side_by_side`, one order each
+    tables   tables of orders 2 to N, each sorted by key, of text with sentence markers; may be `narrowed`. It is
+             emptied, the highest order first, to free the keys, which take half of the memory
+    bad_V    (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
+    threads  as for `side_by_side`, one order each
 
     If an order does not fit the device, it is linked in host memory, and the whole part is returned there.
     """
@@ -115,9 +73,9 @@ def linked_part(
             else:
                 histories = (xp.arange(1, symbols + 1, dtype=np.uint64) << np.uint64(64 - bits))[None]
             links = link_histories(histories, table.keys, n, bits)
-            raw_R = _narrow(table.counts)
+            raw_R = narrow(table.counts)
             bad_here_V = None if bad_V is None else move_to(bad_V, device_of(table.keys))
-            marked_R = _marked(table, raw_R, options.thresholds[n - 1], bad_here_V)
+            marked_R = marked(table, raw_R, options.thresholds[n - 1], bad_here_V)
             return Order(
                 n=n,
                 bits=bits,
@@ -168,10 +126,11 @@ def _rows_of_start(orders: dict[int, Order], n: int) -> slice:
 
 def narrowed(table: Table) -> Table:
     """Return the table with counts of uint32 if they fit, to halve their memory."""
-    return replace(table, counts=_narrow(table.counts))
+    return replace(table, counts=narrow(table.counts))
 
 
-def _narrow(counts: Any) -> Any:
+def narrow(counts: Any) -> Any:
+    """Return counts of uint32 if they fit."""
     if counts.dtype == np.uint32 or (len(counts) and int(counts.max()) >= 1 << 32):
         return counts
     return counts.astype(np.uint32)
@@ -186,42 +145,44 @@ def places_in_text(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np
     return place_V
 
 
-def last_longer(part: Part, suffix: Sequence[int], place_V: np.ndarray) -> tuple[int, int, int, int]:
-    """Return (place, first word, adjusted count, raw count) of one n-gram that is a word followed by `suffix`.
+class LastNgram(NamedTuple):
+    """An n-gram whose first word has the greatest place of `places_in_text`, its adjusted count and its raw count."""
 
-    Of all these n-grams of the part, the one whose first word has the greatest place of `places_in_text`; place -1 if
-    there is none.
+    place: int
+    first: int
+    adjusted: int
+    raw: int
+
+
+def last_ngrams(part: Part, n: int, suffix: int, place_V: np.ndarray, split: Sequence[int] = ()) -> list[LastNgram]:
+    """Return the last n-grams of orders n to N - 1, in the order of lmplz's ids from the last word back.
+
+    The first of them is the last n-gram with the suffix in row `suffix` of the order below; each other one is the last
+    whose suffix is the one before it. They end where a word is <s> or, at bigrams, split.
     """
-    order = part.orders[len(suffix) + 1]
-    if order.links:
-        rows = (order.suffix_R == _row_of(part, suffix)).nonzero()[0]
-    else:
-        here_R = array_module(order.count_R).ones(len(order), bool)
-        for position, word in enumerate(suffix, 1):
-            here_R &= order.word(position) == word
-        rows = here_R.nonzero()[0]
-    if not len(rows):
-        return -1, -1, 0, 0
-    first_K = to_host(_first_words(part, order.n, rows))
-    best = int(place_V[first_K].argmax())
-    row, word = int(rows[best]), int(first_K[best])
-    return int(place_V[word]), word, int(order.count_R[row]), int(order.raw_R[row])
-
-
-def _row_of(part: Part, words: Sequence[int]) -> int:
-    """Return the row of an n-gram of a whole model."""
-    row = words[0]
-    for n, word in enumerate(words[1:], 2):
-        word_R, _, first_M1 = part.orders[n].links
-        first, last = int(first_M1[row]), int(first_M1[row + 1])
-        row = first + int((word_R[first:last] == word).argmax())
-    return row
+    found = list[LastNgram]()
+    while n < max(part.orders):
+        order = part.orders[n]
+        rows = (order.suffix_R == suffix).nonzero()[0]
+        if not len(rows):
+            break
+        first_K = to_host(_first_words(part, n, rows))
+        best = int(place_V[first_K].argmax())
+        suffix, first = int(rows[best]), int(first_K[best])
+        if first <= START_ID:  # no word precedes <s>
+            break
+        found.append(LastNgram(int(place_V[first]), first, int(order.count_R[suffix]), int(order.raw_R[suffix])))
+        if n == 2 and first in split:
+            break
+        n += 1
+    return found
 
 
 def _first_words(part: Part, n: int, rows: Any) -> Any:
-    """Return the ids of the first words of some n-grams of order n."""
-    if not part.orders[n].links:
-        return part.orders[n].word(0)[rows]
+    """Return the ids of the first words of some n-grams of order n, of a whole model or of a part in suffix order."""
+    order = part.orders[n]
+    if not order.links:
+        return word_ids(order.keys[:, rows], n, order.bits, 0 if n == 2 else n - 1)
     for m in range(n, 1, -1):
         rows = part.orders[m].links.history_R[rows]
     return rows
@@ -242,11 +203,11 @@ def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: An
     """
     bigrams = part.orders[2]
     place_R = split_places(bigrams.word(0), bigrams.word(1), split, symbols)
-    count_R = _narrow(array_module(left_L).where(place_R >= 0, left_L[place_R], bigrams.count_R))
+    count_R = narrow(array_module(left_L).where(place_R >= 0, left_L[place_R], bigrams.count_R))
     return replace(part, orders=part.orders | {2: replace(bigrams, count_R=count_R)})
 
 
-def _marked(table: Table, raw_R: Any, threshold: int, bad_V: Any) -> Any:
+def marked(table: Table, raw_R: Any, threshold: int, bad_V: Any) -> Any:
     """Return which n-grams are pruned; None if none is."""
     marked_R = raw_R <= threshold if threshold else None
     if bad_V is not None:

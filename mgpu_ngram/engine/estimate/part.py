@@ -88,6 +88,8 @@ class Part:
     split_left_L      (H * V,) int64: the same for split bigrams, from the trigrams of this part
     counts_of_counts  {order: number of its n-grams with adjusted count 1, 2, 3, 4}
     sizes             {order: (number of kept n-grams, number of all n-grams)}
+    last              `last_ngrams` from the last word of the text on, by split word that the bigram begins with; by -1
+                      from order 2 on
     """
 
     orders: dict[int, Order]
@@ -95,6 +97,7 @@ class Part:
     split_left_L: Any
     counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    last: dict[int, list[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def drop_raw_counts(self) -> None:

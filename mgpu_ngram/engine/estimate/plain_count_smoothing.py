@@ -6,6 +6,7 @@ parts exchange only counts of counts, the probabilities of single words, and tho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,31 +24,41 @@ from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import MIN_MASS, Rule, weigh
 
 
-def plain_counts_of_counts(tables: dict[int, Table], smoothing: Smoothing) -> dict[int, list[int]]:
+def plain_counts_of_counts(
+    tables: dict[int, Table], smoothing: Smoothing, in_suffix_order: bool = False, elsewhere: Sequence[int] = ()
+) -> dict[int, list[int]]:
     """Return the counts of counts of each order. In a closed vocabulary, drop n-grams with <unk> from `tables`.
 
-    tables  tables of orders 2 to N, of text with sentence markers
+    tables           tables of orders 2 to N, of text with sentence markers
+    in_suffix_order  whether the predicted word of an n-gram is its second one, see `suffix_order`; else its last one
+    elsewhere        words whose bigrams another part counts
 
     Counts of counts include n-grams whose context has <unk>, as in SRILM.
     """
     counts_of_counts = {}
     for n in sorted(tables):
-        counts_of_counts[n], tables[n] = where_it_fits(partial(_known, smoothing), tables[n])
+        known = partial(_known, smoothing, 1 if in_suffix_order else n - 1, elsewhere if n == 2 else ())
+        counts_of_counts[n], tables[n] = where_it_fits(known, tables[n])
     return counts_of_counts
 
 
-def _known(smoothing: Smoothing, table: Table) -> tuple[list[int], Table]:
-    counts = table.counts
-    if smoothing.closed:
-        counts = counts[word_ids(table.keys, table.order, table.bits, table.order - 1) != UNK_ID]
-        table = _without_unknowns(table)
-    return count_counts(counts, smoothing.counted(table.order)), table
+def _known(smoothing: Smoothing, predicted: int, elsewhere: Sequence[int], table: Table) -> tuple[list[int], Table]:
+    counts, n, bits = table.counts, table.order, table.bits
+    if elsewhere or smoothing.closed:
+        counted_R = array_module(counts).ones(len(counts), bool)
+        for word in elsewhere:
+            counted_R &= word_ids(table.keys, n, bits, 0) != word
+        if smoothing.closed:
+            counted_R &= word_ids(table.keys, n, bits, predicted) != UNK_ID
+            table = _without_unknowns(table)
+        counts = counts[counted_R]
+    return count_counts(counts, smoothing.counted(n)), table
 
 
 def plain_counts(part: Part, counts_of_counts: dict[int, list[int]]) -> Part:
     """Return a part with plain counts.
 
-    part              a result of `part_of` or `with_suffixes`
+    part              a result of `with_suffixes` or `part_of_tables`
     counts_of_counts  the result of `plain_counts_of_counts`
     """
     orders = {n: replace(order, count_R=order.raw_R) for n, order in part.orders.items()}

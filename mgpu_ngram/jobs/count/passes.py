@@ -31,6 +31,7 @@ from mgpu_ngram.engine.count.merge_vocabularies import (
 )
 from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.count.strategy import OrderPlan
+from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, text_ids
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.count.write_counts import WriteOptions, WrittenFile, write_part
@@ -86,9 +87,9 @@ class CountTotals:
 
 @dataclass
 class _Counted:
-    """The result of pass 2: a corpus in sorted runs that wait to be merged."""
+    """The result of pass 2: a corpus in sorted runs that wait to be merged, or the tokens of a model's text."""
 
-    runs: list[Handle]  # in memory
+    runs: list[Handle]  # in memory, or tokens
     stored: list[SortedRun]  # in files
     lexicon: Handle
     vocabulary: Handle
@@ -119,14 +120,14 @@ class CountPasses:
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
         self.earlier, self.added = NONE_EARLIER
         self.folder = str(checkpoint.entries_folder)
-        entries = checkpoint.entries(RUN_ENTRY, self._verify)
+        entries = checkpoint.entries(RUN_ENTRY, self.verify)
         self.stored = [SortedRun({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
         self.resumed = {item for run in self.stored for item in run.chunks}
         self.saving: list[dict[str, float]] = []  # seconds of each save of vocabularies
         self.bytes_of_worker: Counter[str] = Counter()  # text that each worker has counted
         self.counting_seconds = 0.0
 
-    def _verify(self, paths: list[str]) -> list[str | None]:
+    def verify(self, paths: list[str]) -> list[str | None]:
         """Return the damage of each file of the checkpoint, or None; all workers read at once."""
         handles = [self.executor.call(damage_of, path, label=f"verifying {path}") for path in paths]
         self.progress.start("verify", len(handles), "files")
@@ -166,8 +167,9 @@ class CountPasses:
             sentence_markers=self.sentence_markers, streams=streams, chunks=-(-len(self.chunks) // executor.workers),
             spill_folder=self.folder,
         )  # fmt: skip
-        known = self.checkpoint.entries(f"{VOCABULARY_ENTRY}_{seed}", self._verify)
-        have = {item for entry in known for item in entry.items}
+        self.counting = counting
+        known = self.checkpoint.entries(f"{VOCABULARY_ENTRY}_{seed}", self.verify)
+        self.resumed_words = have = {item for entry in known for item in entry.items}
         tokenised = {
             c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}", affinity=c.index)
             for c in self.chunks
@@ -189,9 +191,10 @@ class CountPasses:
             numbered = number_vocabulary(executor, vocabularies, numbering)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
+        second_pass = count_chunk if self.lmplz is None else text_ids
         running = {
             executor.call(
-                count_chunk, c, streams_of.get(c.index), lexicon, reading, counting,
+                second_pass, c, streams_of.get(c.index), lexicon, reading, counting,
                 label=f"counting {c}", affinity=c.index,  # its worker of pass 1; else Dask may give one worker most
             ): c
             for c in self.chunks
@@ -240,11 +243,13 @@ class CountPasses:
         return saver.flush() if is_resumable and elapsed >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
 
     def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
-        """Watch pass 2 until every chunk is in a run and `saves` are done; return the runs in memory."""
+        """Watch pass 2 until every chunk is done, and `saves` are; return the runs in memory, or the tokens."""
         text_bytes = self._work_bytes()
         self.progress.start("count", len(self.chunks) + len(self.added), "chunks", "tokens")
         self.progress.advance(len(self.resumed))
-        saver = Saver(self.executor, self.checkpoint_seconds, save_runs, self.folder, self.budget)
+        # The tokens of a model's text are not saved: to read the text again takes as long.
+        seconds = self.checkpoint_seconds if self.lmplz is None else math.inf
+        saver = Saver(self.executor, seconds, save_runs, self.folder, self.budget)
         start = time.perf_counter()
 
         def done(handle: Handle) -> list[Handle]:
@@ -285,6 +290,16 @@ class CountPasses:
         # Only now: Dask would recompute a saved run if a task still depended on it.
         counted.reports = [executor.call(_report_of, run, priority=True) for run in runs]
         return runs
+
+    def texts(self, counted: _Counted) -> list[Handle]:
+        """Return handles of `TextIds`, the tokens of a model's text: one a worker, unless workers share memory."""
+        executor, texts = self.executor, counted.runs
+        counted.runs = []
+        if executor.transport != "memory":
+            texts = [executor.call(bundle_ids, *group, colocate_with=group[0]) for group in executor.groups(texts)]
+            executor.wait(iter(list(texts)))  # tasks run where finished arguments are
+        counted.reports = [executor.call(_report_of, text, priority=True) for text in texts]
+        return texts
 
     def report(self, counted: _Counted) -> None:
         """Record seconds and sizes of merged runs."""
@@ -376,8 +391,8 @@ def _vocabulary_of(made: TokenisedChunk | Numbered) -> LocalVocabulary | Vocabul
     return made.vocabulary
 
 
-def _report_of(run: SortedRun) -> tuple[dict[str, float], int]:
-    return run.seconds, run.nbytes
+def _report_of(counted: SortedRun | TextIds) -> tuple[dict[str, float], int]:
+    return counted.seconds, sum(array.nbytes for array in counted.arrays().values())
 
 
 def indexed(vocabulary: Vocabulary) -> Words:

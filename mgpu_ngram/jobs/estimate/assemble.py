@@ -91,13 +91,11 @@ class Assembly:
         One task assembles all parts; or, if the model has several parts and is not collapsed, each worker
         assembles one stretch of the n-grams, or several if memory is short.
 
-        parts     handles of `Estimated`, running or finished; the list is emptied, so that each part is freed when it
-                  has been used
+        parts     finished handles of `Estimated`; the list is emptied, so that each part is freed when it has been used
         collapse  as in `engine.estimate.assemble.assemble`
         """
         executor, seconds, words_of = self.resources.executor, list[dict[str, float]](), list[tuple[int, int]]()
         samples = [executor.call(_sample, part, self._bits) for part in parts if len(parts) > 1 and not collapse]
-        executor.wait(iter(list(parts)), self._advance)
         if samples:
             reports = executor.gather(samples)
             samples.clear()

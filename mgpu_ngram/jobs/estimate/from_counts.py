@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from mgpu_ngram.engine.estimate.part import EstimateOptions, Part
 from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.estimate.passes import Estimation, read_word_file
-from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted
+from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, part_resources, read_word_file
+from mgpu_ngram.jobs.estimate.tasks import LastWord, PartResources, adjusted, estimate_of
 
 
 def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:
@@ -87,8 +88,8 @@ def describe(counts: Counts | SrilmCounts) -> list[dict[str, Any]]:
 def parts_of_counts(
     config: EstimateConfig, limit: Words | None, counts: Counts | SrilmCounts, resources: Resources,
     part_limits: PartLimits,
-) -> tuple[Estimation, list[Handle]]:  # fmt: skip
-    """Read counts and adjust them. Return (the remaining steps, handles of the parts).
+) -> tuple[Estimation, list[Handle], Estimate]:  # fmt: skip
+    """Read counts and adjust them. Return (the remaining steps, handles of the parts, what estimates them).
 
     limit   the words of a limited vocabulary; None: the vocabulary is not limited
     """
@@ -100,7 +101,7 @@ def parts_of_counts(
     _check_specials(counts, specials)
     estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)
     if order == 1:
-        return estimation, []
+        return estimation, [], partial(_estimate, estimation, [])
     words = executor.call(indexed, vocabulary)
     S = len(counts.part_paths(2))
     P = min(S, part_limits.num_parts(counts.manifest["tokens"]))
@@ -109,19 +110,19 @@ def parts_of_counts(
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}
         parts.append(
             executor.call(
-                read_part, paths, words, counts.columns, estimation.options, estimation.bad,
+                read_part, paths, words, counts.columns, estimation.options, estimation.bad, estimation.last,
                 PartResources(resources.budget, resources.folder, alone=P == 1), executor.threads,
                 label=f"reading and adjusting counts of part {p}", affinity=p,
             )
         )  # fmt: skip
     progress.start("adjust", P, "parts")
     executor.wait(iter(list(parts)), lambda _: progress.advance(1))
-    return estimation, parts
+    return estimation, parts, partial(_estimate, estimation, parts)
 
 
 def _parts_of_srilm(
     config: EstimateConfig, limit: Words | None, counts: SrilmCounts, resources: Resources, part_limits: PartLimits
-) -> tuple[Estimation, list[Handle]]:
+) -> tuple[Estimation, list[Handle], Estimate]:
     """Read a file on one worker, and adjust its counts on all: see `parts_of_counts`."""
     executor, inside, order = resources.executor, read_word_file(config.vocabulary, "vocabulary"), config.highest
     is_whole = config.smoothing == KNESER_NEY
@@ -134,14 +135,27 @@ def _parts_of_srilm(
         taken = executor.call(_take_part, read, p, colocate_with=read, priority=True)
         parts.append(
             executor.call(
-                adjust_part, taken, symbols, estimation.options, estimation.bad,
+                adjust_part, taken, symbols, estimation.options, estimation.bad, estimation.last,
                 PartResources(resources.budget, resources.folder, alone=shards == 1),
                 label=f"adjusting counts of part {p}", affinity=p,
             )
         )  # fmt: skip
     resources.progress.start("adjust", shards, "parts")
     executor.wait(iter(list(parts)), lambda _: resources.progress.advance(1))
-    return estimation, parts
+    return estimation, parts, partial(_estimate, estimation, parts)
+
+
+def _estimate(
+    estimation: Estimation, parts: list[Handle], arguments: tuple[Any, ...], done: Callable[[Handle], None]
+) -> list[Handle]:
+    """Estimate parts, and return handles of `Estimated`. Empties `parts`, so that each part is freed after use."""
+    executor, (rules, unigrams, *_) = estimation.executor, arguments
+    shared, made = part_resources(estimation.resources, len(parts)), list[Handle]()
+    while parts:
+        task = estimate_of, parts.pop(0), rules, unigrams, (), None, None, shared
+        made.append(executor.call(*task, label=f"estimating part {len(made)}"))
+    executor.wait(iter(list(made)), done)
+    return made
 
 
 def _vocabulary_of(read: SrilmTables) -> Vocabulary:
@@ -158,10 +172,11 @@ def _take_part(read: SrilmTables, p: int) -> dict[int, ShardedTable]:
 
 
 def adjust_part(
-    tables: dict[int, ShardedTable], symbols: int, options: EstimateOptions, bad_V: Any, resources: PartResources
-) -> Part:
+    tables: dict[int, ShardedTable], symbols: int, options: EstimateOptions, bad_V: Any, last: LastWord | None,
+    resources: PartResources,
+) -> Part:  # fmt: skip
     """Adjust the counts of a part."""
-    return adjusted(lambda n: [tables[n]], symbols, options, bad_V, resources)
+    return adjusted(lambda n: [tables[n]], symbols, options, bad_V, last, resources)
 
 
 def _report_of(vocabulary: Vocabulary) -> tuple[int, list[int]]:
@@ -182,7 +197,7 @@ def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
 
 def read_part(
     paths: dict[int, list[Path]], words: Words, columns: str, options: EstimateOptions, bad_V: Any,
-    resources: PartResources, threads: int,
+    last: LastWord | None, resources: PartResources, threads: int,
 ) -> Part:  # fmt: skip
     """Read the shards of a part, given as paths by order, and adjust their counts.
 
@@ -192,4 +207,4 @@ def read_part(
     def read(n: int) -> list[ShardedTable]:
         return read_tables(paths[n], n, words, threads, columns)
 
-    return adjusted(read, len(words), options, bad_V, resources)
+    return adjusted(read, len(words), options, bad_V, last, resources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, reduce_tasks
-from mgpu_ngram.core.counts.vocabulary import START_ID
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.ngrams.discounts import check_fallback, discounts_of
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.utf8 import without_mark
-from mgpu_ngram.engine.count.sorted_runs import SortedRun
-from mgpu_ngram.engine.estimate.adjusted_counts import (
-    MAX_COUNTED,
-    last_longer,
-)
+from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, LastNgram
 from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
@@ -28,14 +23,13 @@ from mgpu_ngram.jobs.estimate.tasks import (
     PartResources,
     add_vectors,
     adjust_words,
+    counts_of_last,
     element_at,
-    estimate_of,
     estimate_unigrams_of,
     join_split,
+    last_of,
     last_word,
     left_of,
-    make_part,
-    places_of,
     report_of,
     report_of_words,
     split_left_of,
@@ -43,6 +37,8 @@ from mgpu_ngram.jobs.estimate.tasks import (
     words_outside,
 )
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
+
+Estimate = Callable[[tuple[Any, ...], Callable[[Handle], None]], list[Handle]]
 
 SUM_ARITY = 8  # vectors over the vocabulary that one task sums
 
@@ -77,6 +73,9 @@ class Estimation:
     limit       the words of a limited vocabulary; None: the vocabulary is not limited
     vocabulary  the handle of the `Vocabulary`, which has `symbols` words
     split       words whose trigrams and longer n-grams are assigned to parts by the word before them
+
+    Tasks that adjust the counts of parts take `bad`, the words outside a limited vocabulary, and `last`, the last word
+    of the text if lmplz's slip depends on it.
     """
 
     def __init__(
@@ -95,20 +94,18 @@ class Estimation:
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
         self.tokens = 0  # of the text, set by `finish`
+        self.resumed_chunks = self.resumed_parts = 0  # of `EstimateResult`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
+        slips = not options.smoothing and not config.exact_discounts and options.order > 1
+        self.last = self.executor.call(last_word, vocabulary) if slips else None
 
-    def part(self, pieces: Sequence[Handle | SortedRun], shard: int, parts: int) -> Handle:
-        """Call the task that sums the share of all runs in one shard of several, and adjusts its counts; return its
-        handle.
+    def finish(self, parts: Sequence[Handle], estimate: Estimate) -> tuple[Handle, Statistics]:
+        """Return (the model's handle, its statistics).
+
+        parts     handles of `Part` with adjusted counts; their n-grams may be left out (`tasks.summary`)
+        estimate  estimate(arguments, done) calls the tasks that estimate the parts, with `arguments` behind their own,
+                  waits for them with the function `done`, and returns their handles
         """
-        return self.executor.call(
-            make_part, pieces, shard, self.symbols, self.options, self.bad, self.split,
-            part_resources(self.resources, parts),
-            label=f"adjusting counts of part {shard}", affinity=shard,
-        )  # fmt: skip
-
-    def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
-        """Return (the model's handle, its statistics). Empties `parts`, so that each part is freed after use."""
         executor, device = self.executor, self.budget.device
         smoothing = self.options.smoothing
         lefts = [] if smoothing else [executor.call(left_of, part) for part in parts]
@@ -127,22 +124,14 @@ class Estimation:
             how = self.split, split_left, rules[2], unigrams, device
             found = [executor.call(split_probs_of, part, *how) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols)
-        made: list[Handle] = []
-        shared = split_L, part_resources(self.resources, len(parts))
         self.resources.progress.start("estimate", len(parts), "parts")
-        while parts:
-            made.append(
-                executor.call(
-                    estimate_of, parts.pop(0), rules, unigrams, self.split, split_left, *shared,
-                    label=f"estimating part {len(made)}",
-                )
-            )  # fmt: skip
+        made = estimate((rules, unigrams, split_left, split_L), lambda _: self.resources.progress.advance(1))
         assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options.order)
         model, seconds = assembly.assembled(made, self.config.collapse_values)
         self.seconds += seconds
         return model, statistics
 
-    def _rules(self, parts: list[Handle], words: Handle) -> tuple[Statistics, dict[int, Any]]:
+    def _rules(self, parts: Sequence[Handle], words: Handle) -> tuple[Statistics, dict[int, Any]]:
         """Return (the statistics, the rule of each order) of a smoothing of plain counts."""
         smoothing, orders = self.options.smoothing, range(1, self.options.order + 1)
         assert smoothing is not None
@@ -163,26 +152,25 @@ class Estimation:
         return Statistics(kept, total, counts, used, []), rules
 
     def _statistics(
-        self, parts: list[Handle], words: Handle, split_left: Handle | None
+        self, parts: Sequence[Handle], words: Handle, split_left: Handle | None
     ) -> tuple[Statistics, dict[int, Any]]:
         """Return (the statistics, the discounts of each order) of a Kneser-Ney model."""
         call, orders = self.executor.call, range(2, self.options.order + 1)
-        slips = not self.config.exact_discounts and self.options.order > 1
         # Call all tasks before waiting: one wait takes as long as a short task.
         asked = [call(report_of_words, words), *(call(report_of, part) for part in parts)]
-        if slips:
-            places = call(places_of, self.vocabulary)
-            asked.append(call(last_word, self.vocabulary, words, places))
         if self.split:
             asked.append(call(count_counts, split_left, MAX_COUNTED))
+        if self.last is not None:
+            asked.append(call(counts_of_last, self.vocabulary, words, self.last))
+            asked += [call(last_of, part) for part in parts]
         (of_words, size, self.tokens), *answers = self.executor.gather(asked)
         reports, answers = answers[: len(parts)], answers[len(parts) :]
         self.seconds += [seconds for *_, seconds in reports]
         counts = {1: np.array(of_words)} | {n: np.sum([c[n] for c, *_ in reports], axis=0) for n in orders}
         if self.split:
-            counts[2] = counts[2] + answers[-1]
-        if slips:
-            for n, adjusted, raw in self._slipped(parts, places, answers[0], split_left):
+            counts[2] = counts[2] + answers.pop(0)
+        if self.last is not None:
+            for n, adjusted, raw in self._slipped(*answers, split_left=split_left):
                 for count, change in (adjusted, -1), (raw, 1):
                     if 1 <= count <= MAX_COUNTED:
                         counts[n][count - 1] += change
@@ -201,28 +189,23 @@ class Estimation:
         return statistics, discounts
 
     def _slipped(
-        self, parts: list[Handle], places: Handle, last: tuple[int, int, int], split_left: Handle | None
+        self, word: tuple[int, int, int], *of_parts: dict[int, list[LastNgram]], split_left: Handle | None
     ) -> list[tuple[int, int, int]]:
         """Return (order, adjusted count, raw count) of n-grams whose raw count lmplz uses in its counts of counts.
 
-        These are the suffixes of the last n-gram, if n-grams are compared by lmplz's ids, last word first. `last`
-        describes its last word.
+        These are the suffixes of the last n-gram, if n-grams are compared by lmplz's ids, last word first.
+
+        word      the last word, its adjusted count and its raw count
+        of_parts  `Part.last` of each part
         """
-        executor, (word, adjusted, raw) = self.executor, last
-        slipped, suffix, holders = [(1, adjusted, raw)], [word], list(parts)
-        for n in range(2, self.options.order):
-            found = executor.gather([executor.call(last_longer, part, suffix, places) for part in holders])
-            _, first, adjusted, raw = max(found)
-            if first <= START_ID:  # no word precedes <s>
-                break
-            if n > 2 or first not in self.split:
-                holders = [holders[found.index(max(found))]]
-            else:
-                place = self.split.index(first) * self.symbols + word
-                [adjusted] = executor.gather([executor.call(element_at, split_left, place)])
-            slipped.append((n, adjusted, raw))
-            suffix = [first, *suffix]
-        return slipped
+        last, adjusted, raw = word
+        found = max((ngrams[-1] for ngrams in of_parts), default=[])  # in one part, up to a split bigram
+        if found and found[0].first in self.split:
+            first = found[0].first
+            place = self.split.index(first) * self.symbols + last
+            [of_bigram] = self.executor.gather([self.executor.call(element_at, split_left, place)])
+            found = [found[0]._replace(adjusted=of_bigram), *max(ngrams[first] for ngrams in of_parts)]
+        return [(1, adjusted, raw), *((n, ngram.adjusted, ngram.raw) for n, ngram in enumerate(found, 2))]
 
 
 def read_word_file(path: str | None, setting: str) -> Words | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Iterator
@@ -34,11 +36,11 @@ from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, planned_budget
 from mgpu_ngram.jobs.count.plan import plan as count_plan
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
-from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
-from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_word_file
+from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
+from mgpu_ngram.jobs.estimate.text_parts import PartCheckpoint, TextParts
 from mgpu_ngram.jobs.progress import Progress
 
 PART_TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part that is estimated, per token of the text in its shards
@@ -72,7 +74,8 @@ class EstimateResult:
     transport: str
     peak_device_bytes: int
     peak_host_bytes: int
-    resumed_chunks: int
+    resumed_chunks: int  # chunks whose words an earlier run had saved
+    resumed_parts: int  # parts that an earlier run had estimated
 
     @property
     def tokens_per_second(self) -> float:
@@ -189,7 +192,7 @@ def estimated(
     budget = count_budget(memory, executor, table_bytes)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    part_limits, resumed = _part_limits(executor, budget), 0
+    part_limits = _part_limits(executor, budget)
     chosen: dict[str, Any] = {"parts": asdict(part_limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
@@ -202,12 +205,12 @@ def estimated(
         executor.check_folder(folder)
         if not isinstance(source, Corpus):
             resources = Resources(executor, budget, folder, progress)
-            estimation, parts = parts_of_counts(config, limit, source, resources, part_limits)
+            estimation, parts, estimate = parts_of_counts(config, limit, source, resources, part_limits)
         else:
-            estimation, parts, resumed = _parts_of_text(
+            estimation, parts, estimate = _parts_of_text(
                 config, limit, source, executor, budget, checkpoint, context.checkpoint_seconds, progress
             )
-        model, statistics = estimation.finish(parts)
+        model, statistics = estimation.finish(parts, estimate)
         of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
         progress.finish()
         yield (
@@ -217,7 +220,7 @@ def estimated(
                 statistics=statistics, size_bytes=0, fingerprint="", seconds=add_seconds(*estimation.seconds),
                 wall_seconds=time.perf_counter() - start, workers=executor.workers, device=executor.device,
                 transport=executor.transport, peak_device_bytes=of_device, peak_host_bytes=of_host,
-                resumed_chunks=resumed,
+                resumed_chunks=estimation.resumed_chunks, resumed_parts=estimation.resumed_parts,
             ),
         )  # fmt: skip
         checkpoint.discard()
@@ -226,8 +229,8 @@ def estimated(
 def _parts_of_text(
     config: EstimateConfig, limit: Words | None, corpus: Corpus, executor: Executor, budget: Budget,
     checkpoint: Checkpoint, checkpoint_seconds: float, progress: Progress,
-) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
-    """Return (the remaining steps, parts with adjusted counts, number of chunks that an earlier run had counted)."""
+) -> tuple[Estimation, list[Handle], Estimate]:  # fmt: skip
+    """Count a text. Return (the remaining steps, handles of the parts, what estimates them)."""
     counting, folder = config.counting(), str(checkpoint.entries_folder)
     inside = read_word_file(config.vocabulary, "vocabulary")
     chosen = checkpoint.chosen
@@ -245,29 +248,27 @@ def _parts_of_text(
         lmplz=text,
     )
     counted = job.count(num_streams(counting, corpus, len(chunks)))
-    runs, totals = job.merge(counted), counted.totals
+    totals = counted.totals
     if not totals.tokens:
         raise InputError("the text is empty; give text with one sentence per line")
     options = config.options(config.highest)
     resources = Resources(executor, budget, folder, progress)
     estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split)
-    parts: list[Handle] = []
-    if config.highest > 1:
-        shards = [(s, s + 1) for s in range(totals.num_shards)]
+    texts = job.texts(counted)
+    shards = totals.num_shards if config.highest > 1 else 0
+    saved = PartCheckpoint(checkpoint, _name_of_settings(config), checkpoint_seconds, job.verify)
+    parts = TextParts(resources, estimation, texts, counted.lexicon, shards, job.counting, saved)
+    progress.start("adjust", shards, "parts")
+    made = parts.adjust(lambda: job.report(counted))
+    estimation.resumed_chunks = len(job.resumed_words)
+    estimation.seconds += [totals.seconds, *job.saving, *counted.seconds]
+    return estimation, made, partial(parts.estimate, made)
 
-        def report() -> None:
-            job.report(counted)
-            progress.start("adjust", len(shards), "parts")
 
-        def call(shard: int, pieces: list[Any]) -> Handle:
-            parts.append(estimation.part(pieces, shard, len(shards)))
-            return parts[-1]
-
-        shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1), report)
-    else:
-        job.report(counted)
-    estimation.seconds += [totals.seconds, *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)]
-    return estimation, parts, len(job.resumed)
+def _name_of_settings(config: EstimateConfig) -> str:
+    """Return a name that differs for settings that give parts other values."""
+    settings = settings_of(config) | {"limit": _described(config.limit_vocab_file)}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _least_parts(where: Executor | PlanContext) -> int:

@@ -13,20 +13,24 @@ from mgpu_ngram.core.counts.tables import ShardedTable, Table
 from mgpu_ngram.core.counts.vocabulary import SPECIALS, UNK_ID, Vocabulary
 from mgpu_ngram.core.ngrams.discounts import Discounts
 from mgpu_ngram.core.ngrams.words import Words
-from mgpu_ngram.engine.count.count_chunk import empty_table
-from mgpu_ngram.engine.count.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
+from mgpu_ngram.engine.count.count_chunk import CountOptions, empty_table
+from mgpu_ngram.engine.count.lexicon import Lexicon
+from mgpu_ngram.engine.count.sorted_runs import merge_to, where_it_fits
+from mgpu_ngram.engine.count.text_ids import TextIds, WindowKeys, keys_of_shard, whole_tables
 from mgpu_ngram.engine.estimate.adjusted_counts import (
     MAX_COUNTED,
+    LastNgram,
     adjust_counts,
     adjust_unigrams,
+    last_ngrams,
     linked_part,
     narrowed,
-    part_of,
     places_in_text,
+    split_places,
     with_split_counts,
     with_suffixes,
 )
-from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Part, Unigrams
+from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Order, Part, Unigrams
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
@@ -34,12 +38,13 @@ from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     smooth_unigrams,
 )
 from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, split_probs
+from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables, tables_of_windows
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
 from mgpu_ngram.engine.memory.spill import result_to_device, spill
-from mgpu_ngram.engine.memory.stopwatch import Stopwatch
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.count_true import count_true
@@ -87,27 +92,125 @@ def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
     return to_device(bad_V, device)
 
 
-def make_part(
-    runs: Sequence[SortedRun], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int],
-    resources: PartResources,
-) -> Part:  # fmt: skip
-    """Sum the share of all runs in a shard, and adjust its counts. A part that is alone takes the tables out of its
-    runs, so that they are freed order by order: no other task needs them.
+class LastWord(NamedTuple):
+    """The last word of a text by `places_in_text`, and the place of each word (V,). lmplz's slip depends on them."""
+
+    word: int
+    place_V: np.ndarray
+
+
+class TextPart(NamedTuple):
+    """How a part is made from a text. Picklable.
+
+    shard     its shard
+    symbols   words of the vocabulary
+    options   settings of the estimate
+    counting  how the only part of a model is counted
     """
-    stored = {s.path: s for run in runs for s in run.stored}
-    pieces = [run.take_tables() if resources.alone else run for run in runs]
-    pieces += [take_shards(open_run(s), shard, shard + 1) for s in stored.values()]
 
-    def find(n: int) -> list[ShardedTable]:
-        take = dict.pop if resources.alone else dict.get
-        return [t for piece in pieces for t in take(piece.tables, n, [])]
+    shard: int
+    symbols: int
+    options: EstimateOptions
+    counting: CountOptions
+    resources: PartResources
 
-    return adjusted(find, symbols, options, bad_V, resources, split)
+
+def make_part(
+    pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, last: LastWord | None
+) -> Part:
+    """Make a part of a text, and return what its counts say: see `summary`. The only part is returned whole."""
+    resources, split = how.resources, _split(lexicon, how)
+    if resources.alone:
+        part = _whole_part_of_text([piece for piece in pieces if isinstance(piece, TextIds)], lexicon, how, bad_V)
+        _add_last(part, last, (), how.symbols)
+        return spill(part, resources.budget, resources.folder)
+    part = _part_of_text(pieces, lexicon, how, bad_V)
+    _add_last(part, last, split, how.symbols)
+    return spill(summary(part, split, how.symbols), resources.budget, resources.folder)
+
+
+def estimate_text_part(
+    pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, rules: dict[int, Any],
+    unigrams: Unigrams, left_L: Any, split_L: Any,
+) -> Estimated:  # fmt: skip
+    """Make a part of a text again, and estimate it: see `estimate_of`.
+
+    To make it twice costs less than to keep it, because a part takes 20 times the memory of its text.
+    """
+    part = _part_of_text(pieces, lexicon, how, bad_V)
+    seconds = part.seconds
+    estimated = estimate_of(part, rules, unigrams, _split(lexicon, how), left_L, split_L, how.resources)
+    estimated.seconds = add_seconds(seconds, estimated.seconds)
+    return estimated
+
+
+def _split(lexicon: Lexicon, how: TextPart) -> tuple[int, ...]:
+    return lexicon.split if how.options.order > 2 else ()
+
+
+def _part_of_text(pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any) -> Part:
+    """Return a part in suffix order, on the device, or in host memory if the device is full."""
+    device, split = how.resources.budget.device, _split(lexicon, how)
+    elsewhere = [word for word in split if int(lexicon.shard_V[word]) != how.shard]
+    watch = Stopwatch(device)
+
+    def made(device: str) -> Part:
+        keys = keys_of_shard(pieces, how.shard, lexicon, how.options.order, device)
+        watch.lap("read")
+        tables = tables_of_windows(keys, how.options.order, check.code_bits(how.symbols))
+        watch.lap("count")
+        return _part_of_tables(tables, how.symbols, how.options, bad_V, split, elsewhere)
+
+    with memory_guard("counting n-grams", device, LESS):
+        part = on_device_or_host(made, device)
+        watch.lap("adjust")
+    part.seconds = watch.seconds
+    return part
+
+
+def _whole_part_of_text(pieces: Sequence[TextIds], lexicon: Lexicon, how: TextPart, bad_V: Any) -> Part:
+    budget, threads = how.resources.budget, how.resources.threads
+    watch = Stopwatch(budget.device)
+
+    def counted(device: str) -> dict[int, Table]:
+        counting = replace(how.counting, budget=replace(budget, device=device))
+        tables = whole_tables(pieces, lexicon, counting, threads)
+        return {n: narrowed(tables.pop(n)) for n in sorted(tables)}  # frees one after another
+
+    with memory_guard("counting n-grams", budget.device, LESS):
+        tables = on_device_or_host(counted, budget.device)
+        watch.lap("count")
+        part = _whole_part(tables, how.symbols, how.options, bad_V, threads)
+        watch.lap("adjust")
+    part.seconds = watch.seconds
+    return part
+
+
+def _add_last(part: Part, last: LastWord | None, split: Sequence[int], symbols: int) -> None:
+    """Find the last n-grams of a part, from the last word on, and from each bigram of it and a split word on."""
+    if last is None:
+        return
+    part.last[-1] = last_ngrams(part, 2, last.word, last.place_V, split)
+    for i, first in enumerate(split):
+        place = len(part.orders[2]) + i * symbols + last.word
+        part.last[first] = last_ngrams(part, 3, place, last.place_V)
+
+
+def summary(part: Part, split: Sequence[int], symbols: int) -> Part:
+    """Return a part without its n-grams, except split bigrams."""
+    bigrams = part.orders[2]
+    orders = {}
+    if split:
+        rows = (split_places(bigrams.word(0), bigrams.word(1), split, symbols) >= 0).nonzero()[0]
+        marked_R = None if bigrams.marked_R is None else bigrams.marked_R[rows]
+        raw_R, suffix_R, count_R = bigrams.raw_R[rows], bigrams.suffix_R[rows], bigrams.count_R[rows]
+        orders = {2: Order(2, bigrams.bits, bigrams.keys[:, rows], raw_R, suffix_R, count_R, marked_R)}
+    return replace(part, orders=orders)
 
 
 def adjusted(
     find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any,
-    resources: PartResources, split: Sequence[int] = (),
+    last: LastWord | None, resources: PartResources,
 ) -> Part:  # fmt: skip
     """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result.
 
@@ -137,19 +240,27 @@ def adjusted(
         if alone:
             part = _whole_part(tables, symbols, options, bad_V, threads)
         else:
-            part = where_it_fits(partial(_one_part, symbols, options, bad_V, split), *tables.values())
+            part = where_it_fits(partial(_one_part, symbols, options, bad_V), *tables.values())
         watch.lap("adjust")
+    _add_last(part, last, (), symbols)
     part.seconds = watch.seconds
     return spill(part, budget, folder)
 
 
-def _one_part(symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int], *of_orders: Table) -> Part:
-    """Return one of several parts with its counts, on the device of the tables."""
-    tables = {table.order: table for table in of_orders}
-    counted = plain_counts_of_counts(tables, options.smoothing) if options.smoothing else None
-    bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[2].keys))
-    part = part_of(tables, symbols, options, bad_here_V, split)
-    return adjust_counts(part, symbols, options, split) if counted is None else plain_counts(part, counted)
+def _one_part(symbols: int, options: EstimateOptions, bad_V: Any, *of_orders: Table) -> Part:
+    """Return one of several parts in suffix order with its counts, on the device of the tables."""
+    return _part_of_tables({t.order: in_suffix_order(t) for t in of_orders}, symbols, options, bad_V)
+
+
+def _part_of_tables(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int] = (),
+    elsewhere: Sequence[int] = (),
+) -> Part:  # fmt: skip
+    """Return a part with its counts, from tables in suffix order."""
+    smoothing, bad_here_V = options.smoothing, None if bad_V is None else move_to(bad_V, device_of(tables[2].keys))
+    counted = plain_counts_of_counts(tables, smoothing, True, elsewhere) if smoothing else None
+    part = part_of_tables(tables, symbols, options, bad_here_V, split, elsewhere)
+    return part if counted is None else plain_counts(part, counted)
 
 
 def _whole_part(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, threads: int) -> Part:
@@ -159,7 +270,7 @@ def _whole_part(tables: dict[int, Table], symbols: int, options: EstimateOptions
 
     def adjust(device: str) -> Part:
         part = with_suffixes(result_to_device(linked, device))
-        return adjust_counts(part, symbols, options, (), threads) if counted is None else plain_counts(part, counted)
+        return adjust_counts(part, symbols, threads) if counted is None else plain_counts(part, counted)
 
     return on_device_or_host(adjust, device_of(linked.left_V))
 
@@ -216,14 +327,18 @@ def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: Estimat
     return estimate_unigrams(words.count_V, words.kept_V, rule, options)
 
 
-def places_of(vocabulary: Vocabulary) -> np.ndarray:
-    return places_in_text(vocabulary.first_source_V, vocabulary.first_offset_V)
+def last_word(vocabulary: Vocabulary) -> LastWord:
+    place_V = places_in_text(vocabulary.first_source_V, vocabulary.first_offset_V)
+    return LastWord(int(np.where(vocabulary.counts_V > 0, place_V, -1).argmax()), place_V)
 
 
-def last_word(vocabulary: Vocabulary, words: _Words, place_V: np.ndarray) -> tuple[int, int, int]:
-    """Return the word of the text with the greatest of `places_in_text`, its adjusted count and its raw count."""
-    word = int(np.where(vocabulary.counts_V > 0, place_V, -1).argmax())
-    return word, int(words.count_V[word]), int(vocabulary.counts_V[word])
+def counts_of_last(vocabulary: Vocabulary, words: _Words, last: LastWord) -> tuple[int, int, int]:
+    """Return the last word, its adjusted count and its raw count."""
+    return last.word, int(words.count_V[last.word]), int(vocabulary.counts_V[last.word])
+
+
+def last_of(part: Part) -> dict[int, list[LastNgram]]:
+    return part.last
 
 
 def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:
@@ -256,6 +371,9 @@ def estimate_of(
     budget, folder, threads, _ = resources
     part.drop_raw_counts()
     watch = Stopwatch(budget.device)
+    if not part.orders[2].links:
+        with memory_guard("estimating", budget.device, LESS):
+            part = in_text_order(on_device_or_host(partial(result_to_device, part), budget.device))
 
     def estimate(device: str) -> Estimated:
         whole = _with_split(part, split, left_L, device)

@@ -11,7 +11,7 @@ import pytest
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.kernels import check
@@ -59,7 +59,7 @@ def counted(data, order):
 def cut(counts, order, bits, parts, to_device, split):
     """Return the tables of each part, by order: an n-gram belongs to its last context word, or the word before.
 
-    Keys are slices of longer columns, as after a merge.
+    A part has the bigrams of its longer n-grams, too. Keys are slices of longer columns, as after a merge.
     """
     made = [{} for _ in range(parts)]
     for n in range(2, order + 1):
@@ -70,6 +70,9 @@ def cut(counts, order, bits, parts, to_device, split):
         context = np.where(np.isin(ids[:, -2], split), ids[:, -3], ids[:, -2]) if n > 2 else ids[:, -2]
         for p, tables in enumerate(made):
             rows = context % parts == p
+            if n == 2 and order > 2:
+                last_two = {g[-2:] for g in counts if len(g) == 3 and g[1] in split and g[0] % parts == p}
+                rows |= np.array([tuple(g) in last_two for g in ids.tolist()], bool)
             keys = pack_codes([np.ascontiguousarray(ids[rows, i] + 1) for i in range(n)], bits)
             longer = to_device(np.pad(keys, ((0, 0), (0, 5)), constant_values=1))
             tables[n] = Table(longer[:, : rows.sum()], to_device(counts_G[rows]), n, bits)
@@ -104,9 +107,15 @@ def estimated(
         raw = [
             adjusted_counts.with_suffixes(adjusted_counts.linked_part(t, V, options, bad_V, threads)) for t in tables
         ]
+        adjusted = [adjusted_counts.adjust_counts(part, V, threads) for part in raw]
     else:
-        raw = [adjusted_counts.part_of(t, V, options, bad_V, split) for t in tables]
-    adjusted = [adjusted_counts.adjust_counts(part, V, options, split, threads) for part in raw]
+        adjusted = [
+            suffix_order.part_of_tables(
+                {n: suffix_order.in_suffix_order(table) for n, table in t.items()}, V, options, bad_V, split,
+                [v for v in split if v % parts != p],
+            )
+            for p, t in enumerate(tables)
+        ]  # fmt: skip
     left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
     count_V, kept_V = adjusted_counts.adjust_unigrams(left_V, counts_V, options, bad_V)
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
@@ -114,21 +123,36 @@ def estimated(
     if split:
         left_L = sum(part.split_left_L for part in adjusted)
         found[2] = found[2] + count_counts(left_L, 4)
-        adjusted = [adjusted_counts.with_split_counts(part, split, V, left_L) for part in adjusted]
     if not exact and order > 1:
         rank_V = np.arange(V)  # ids as in lmplz
         word = max(v for v in range(V) if counts[v,] and v != 1)
-        slipped, suffix = [(1, int(count_V[word]), counts[word,])], [word]
-        for n in range(2, order):
-            _, first, *both = max(adjusted_counts.last_longer(part, suffix, rank_V) for part in adjusted)
-            if first <= 1:
+        slipped, suffixes, n = [(1, int(count_V[word]), counts[word,])], [word] * len(adjusted), 2
+        while n < order:
+            chains = [
+                adjusted_counts.last_ngrams(part, n, suffix, rank_V, split)
+                for part, suffix in zip(adjusted, suffixes, strict=True)
+            ]
+            chain = max(chains, default=[])
+            if not chain:
                 break
-            slipped.append((n, *both))
-            suffix = [first, *suffix]
+            first = chain[0].first
+            if n == 2 and first in split:
+                place = split.index(first) * V + word
+                chain = [chain[0]._replace(adjusted=int(left_L[place]))]
+                suffixes = [len(part.orders[2]) + place for part in adjusted]
+                slipped.append((2, *chain[0][2:]))
+                n = 3
+                continue
+            slipped += [(m, *ngram[2:]) for m, ngram in enumerate(chain, n)]
+            break
         for n, true, taken in slipped:
             for count, sign in (true, -1), (taken, 1):
                 if 1 <= count <= 4:
                     found[n][count - 1] += sign
+    if not alone:
+        adjusted = [suffix_order.in_text_order(part) for part in adjusted]
+    if split:
+        adjusted = [adjusted_counts.with_split_counts(part, split, V, left_L) for part in adjusted]
     discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
     unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
     split_L = to_device(np.full(len(split) * V, np.nan, np.float32))

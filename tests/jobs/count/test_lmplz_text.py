@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import itertools
 import lzma
 import re
 from collections import Counter
@@ -22,11 +23,13 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count import token_streams
 from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
+from mgpu_ngram.engine.count.text_ids import keys_of_shard, whole_tables
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import count_budget, num_streams
 from mgpu_ngram.jobs.count.run import CountConfig, open_inputs
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.kernels import check as check_kernels
 from tests.support.variants import first_fast
 
 SPECIALS = [b"<unk>", b"<s>", b"</s>"]
@@ -57,26 +60,23 @@ def passes(device, unpack_keys):
                 with Checkpoint.open(folder / "out", {}, False, True) as checkpoint:
                     job = CountPasses(config, executor, chunks, budget, checkpoint, 120.0, Progress(), lmplz)
                     counted = job.count(num_streams(config, inputs, len(chunks)))
-                    runs = executor.gather(job.merge(counted))
+                    made = executor.gather(job.texts(counted) if lmplz else job.merge(counted))
                     vocabulary, lexicon = executor.gather([counted.vocabulary, counted.lexicon])
                     checkpoint.discard()
             finally:
                 if executor is not cluster:
                     executor.close()
         words = [vocabulary.symbol(v) for v in range(len(vocabulary))]
-        found = {n: Counter() for n in range(1 if options.get("strategy", "auto") != "auto" else 2, order + 1)}
-        for run in runs:
-            for n, tables in run.tables.items():
-                for s in range(counted.totals.num_shards):
-                    for table in tables:
-                        rows = table.shard(s)
-                        ngrams = unpack_keys(to_numpy(rows.keys), n, table.bits)
-                        assert ngrams == sorted(set(ngrams))
-                        for ngram, count in zip(ngrams, rows.counts.tolist(), strict=True):
-                            found[n][tuple(words[c - 1] for c in ngram)] += count
-                            owner = -3 if n > 2 and ngram[-2] - 1 in lexicon.split else -2
-                            assert n == 1 or lexicon.shard_V[ngram[owner] - 1] == s
         S = counted.totals.num_shards
+        if lmplz:
+            rows = windows_of_text(made, lexicon, job.counting, order, unpack_keys)
+        else:
+            rows = windows_of_runs(made, S, unpack_keys)
+        found = {n: Counter() for n in range(2, order + 1)}
+        for s, ngram, count in rows:
+            owner = -3 if len(ngram) > 2 and ngram[-2] - 1 in lexicon.split else -2
+            assert S == 1 or lexicon.shard_V[ngram[owner] - 1] == s
+            found[len(ngram)][tuple(words[c - 1] for c in ngram)] += count
         share = vocabulary.counts_V.sum() // S
         split = [v for v in range(3, len(words)) if vocabulary.counts_V[v] > share][:16] if lmplz else []
         assert [*lexicon.split] == split
@@ -86,6 +86,32 @@ def passes(device, unpack_keys):
         return found, list(zip(words, vocabulary.counts_V.tolist(), strict=True)), counted.totals
 
     return run
+
+
+def windows_of_runs(runs, S, unpack_keys):
+    """Yield (shard, n-gram of codes, count) of all tables of sorted runs."""
+    for run in runs:
+        for n, tables in run.tables.items():
+            for s, table in itertools.product(range(S), tables):
+                rows = table.shard(s)
+                ngrams = unpack_keys(to_numpy(rows.keys), n, table.bits)
+                assert ngrams == sorted(set(ngrams))
+                yield from ((s, *row) for row in zip(ngrams, rows.counts.tolist(), strict=True) if n > 1)
+
+
+def windows_of_text(texts, lexicon, counting, order, unpack_keys):
+    """Yield the same of the tokens of a text: from tables if it has one shard, else from the windows of each shard."""
+    bits = check_kernels.code_bits(lexicon.symbols)
+    if lexicon.num_shards == 1 and order > 1:
+        for n, table in whole_tables(texts, lexicon, counting, 2 if counting.budget.device == "cpu" else 1).items():
+            yield from zip(itertools.repeat(0), unpack_keys(to_numpy(table.keys), n, bits), table.counts.tolist())
+    elif order > 1:
+        for s in range(lexicon.num_shards):
+            keys = to_numpy(keys_of_shard(texts, s, lexicon, order, counting.budget.device))
+            for last, word, *before in unpack_keys(keys, order, bits):
+                if lexicon.shard_V[last - 1] == s:
+                    yield s, (last, word), 1
+                yield from ((s, (*before[:n][::-1], last, word), 1) for n in range(1, len(before) + 1))
 
 
 def to_numpy(array):

@@ -1,16 +1,12 @@
 """Models of text with words that are heavier than a shard, and therefore split."""
 
-import weakref
-
 import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.counts.tables import ShardedTable
-from mgpu_ngram.engine.count.sorted_runs import SortedRun, map_table
+from mgpu_ngram.engine.count.sorted_runs import map_table
 from mgpu_ngram.engine.estimate import adjusted_counts, assemble
 from mgpu_ngram.engine.estimate import probabilities as engine
-from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
@@ -18,7 +14,6 @@ from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks as estimate_tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
-from mgpu_ngram.jobs.estimate.tasks import PartResources
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from tests.support.variants import first_fast
 
@@ -95,19 +90,6 @@ def test_a_gpu_that_fills_up_while_one_part_is_linked(order, estimated, device, 
     assert estimated(text, 1, order=3) == expected
     on_host = [(3, False), (2, False)] if device == "cpu" else [(3, True), (3, False)][: order - 1]
     assert calls == on_host + {"cpu": [], "gpu": [(2, True), (2, False)][: 4 - order]}[device]
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_the_only_part_takes_the_tables_of_its_runs(alone, device, to_device, tmp_path):
-    """Nothing else needs them, so each is freed once it is linked; several parts share them."""
-    keys = to_device(np.array([[1, 2]], np.uint64) << np.uint64(60))
-    run = SortedRun({2: [ShardedTable(keys, to_device(np.array([3, 4])), np.array([2]), 2, 2)]})
-    freed = weakref.ref(keys)
-    del keys
-    resources = PartResources(Budget(device, 1 << 30, 1 << 30), str(tmp_path), alone=alone)
-    part = estimate_tasks.make_part([run], 0, 3, EstimateOptions(2, (0, 0)), None, (), resources)
-    assert to_host(part.orders[2].raw_R).tolist() == [3, 4]
-    assert (freed() is None, not run.tables) == (alone, alone)
 
 
 def test_contexts_in_several_ranges(estimated, monkeypatch):

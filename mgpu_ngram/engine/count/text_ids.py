@@ -1,0 +1,163 @@
+"""Pass 2 of a model's text: its tokens as codes, from which each part of the model selects its windows.
+
+Codes take 4 bytes a token, n-grams of orders 2 to 5 over 60. So parts read the codes again, and tables of other parts
+are neither kept nor merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.counts.tables import Table
+from mgpu_ngram.core.inputs.corpus import Chunk
+from mgpu_ngram.engine.count.count_chunk import Codes, CountOptions, count_tables, global_codes, plan_orders
+from mgpu_ngram.engine.count.lexicon import Lexicon
+from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
+from mgpu_ngram.engine.count.tokenise import tokenise
+from mgpu_ngram.engine.memory.copies import move_to
+from mgpu_ngram.engine.memory.device import device_of, to_device
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
+from mgpu_ngram.engine.memory.spill import spill
+from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
+from mgpu_ngram.engine.memory.threads import side_by_side
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.count.merge_tables import merge_tables
+from mgpu_ngram.kernels.count.select_windows import select_windows
+from mgpu_ngram.kernels.count.window_shards import window_shards
+from mgpu_ngram.kernels.dispatch import array_module
+
+
+@dataclass
+class TextIds:
+    """The tokens of one or more chunks, on a device, in host memory or in files.
+
+    chunks   their numbers
+    seconds  by step of the work
+    """
+
+    streams: list[Codes]
+    chunks: tuple[int, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays by name."""
+        named = {
+            f"{i}.{name}": getattr(s, name) for i, s in enumerate(self.streams) for name in ("tokens_T", "shard_T")
+        }
+        return {name: array for name, array in named.items() if array is not None}
+
+    def with_arrays(self, named: dict[str, Any]) -> TextIds:
+        """Return the same tokens in other arrays, such as of another device."""
+        streams = [
+            replace(s, tokens_T=named[f"{i}.tokens_T"], shard_T=named.get(f"{i}.shard_T"))
+            for i, s in enumerate(self.streams)
+        ]
+        return TextIds(streams, self.chunks, self.seconds)
+
+
+def text_ids(
+    chunk: Chunk, tokenised: TokenisedChunk | None, lexicon: Lexicon, reading: TokeniseOptions, options: CountOptions
+) -> TextIds:
+    """Return the tokens of a chunk as codes; spill them.
+
+    tokenised  the result of pass 1; if it is None or has no streams, the text is read again
+    """
+    budget = options.budget
+    watch = Stopwatch(budget.device)
+    if options.order == 1:  # the vocabulary has counted it
+        return TextIds([], (chunk.index,))
+    if tokenised is None or tokenised.streams is None:
+        tokenised = tokenise(chunk, replace(reading, budget=None))
+        watch = Stopwatch(budget.device, tokenised.vocabulary.seconds)
+    found = tokenised
+
+    def coded(device: str) -> list[Codes]:
+        placed = replace(options, budget=replace(budget, device=device))
+        return [_with_shards(codes, lexicon, options.order) for codes in global_codes(found, lexicon, placed)]
+
+    with memory_guard("numbering words", budget.device):
+        ids = TextIds(on_device_or_host(coded, budget.device), (chunk.index,))
+    ids = spill(ids, budget, options.spill_folder)
+    watch.lap("count")
+    ids.seconds = watch.seconds
+    return ids
+
+
+def _with_shards(codes: Codes, lexicon: Lexicon, order: int) -> Codes:
+    if lexicon.num_shards == 1 or order == 1:
+        return codes
+    shard_V = lexicon.shards_on(device_of(codes.tokens_T))
+    return replace(codes, shard_T=window_shards(codes.tokens_T, shard_V, lexicon.split if order > 2 else ()))
+
+
+def bundle_ids(*several: TextIds) -> TextIds:
+    """Return the tokens of several chunks as one."""
+    return TextIds(
+        [stream for ids in several for stream in ids.streams],
+        tuple(chunk for ids in several for chunk in ids.chunks),
+        add_seconds(*(ids.seconds for ids in several)),
+    )
+
+
+@dataclass
+class WindowKeys:
+    """The windows of one shard of some chunks: keys (C, R) of `select_windows`."""
+
+    columns: Any
+
+
+def select_keys(texts: Sequence[TextIds], shard: int, lexicon: Lexicon, order: int, device: str) -> WindowKeys:
+    """Return the windows of a shard, in host memory if the device is full; a worker sends them to another one."""
+    return WindowKeys(on_device_or_host(partial(keys_of_shard, texts, shard, lexicon, order), device))
+
+
+def keys_of_shard(pieces: Sequence[TextIds | WindowKeys], shard: int, lexicon: Lexicon, order: int, device: str) -> Any:
+    """Return (C, R) uint64 on the device: the keys of all windows of a shard."""
+    bits, split = check.code_bits(lexicon.symbols), lexicon.split if order > 2 else ()
+    mine = [word for word in split if int(lexicon.shard_V[word]) == shard]
+    found = []
+    for piece in pieces:
+        if isinstance(piece, WindowKeys):
+            found.append(move_to(piece.columns, device))
+            continue
+        for codes in piece.streams:
+            text = move_to(codes.tokens_T, device), move_to(codes.shard_T, device)
+            found.append(select_windows(*text, codes.ends(order), order, bits, (shard, shard + 1), mine))
+    if not found:
+        return to_device(np.empty((check.num_columns(order, bits), 0), np.uint64), device)
+    return found[0] if len(found) == 1 else array_module(found[0]).concatenate(found, axis=1)
+
+
+def whole_tables(texts: Sequence[TextIds], lexicon: Lexicon, options: CountOptions, threads: int) -> dict[int, Table]:
+    """Return the tables of orders 2 to N of a text, on the device of the budget.
+
+    threads  threads that count streams, on a CPU
+    """
+    device, bits = options.budget.device, check.code_bits(lexicon.symbols)
+    plans = [plan for plan in plan_orders(lexicon, options) if plan.order > 1]
+    streams = [stream for ids in texts for stream in ids.streams]
+
+    def counted(some: list[Codes]) -> list[Table]:
+        placed = [replace(codes, tokens_T=move_to(codes.tokens_T, device)) for codes in some]
+        return count_tables(_joined(placed), lexicon, plans, options)
+
+    shares = [streams[i::threads] for i in range(threads)]
+    found = list(side_by_side(counted, [share for share in shares if share], threads)) or [counted([])]
+    tables = dict[int, Table]()
+    for of_order in zip(*found, strict=True):
+        keys, counts, _ = merge_tables([(t.keys, t.counts, np.array([len(t)])) for t in of_order])
+        tables[of_order[0].order] = Table(keys, counts, of_order[0].order, bits)
+    return tables
+
+
+def _joined(streams: list[Codes]) -> list[Codes]:
+    """Return streams as one if each is a whole text, so that one sort counts them."""
+    if len(streams) < 2 or not all(codes.begins and codes.owned == len(codes.tokens_T) for codes in streams):
+        return streams
+    tokens_T = array_module(streams[0].tokens_T).concatenate([codes.tokens_T for codes in streams])
+    return [Codes(tokens_T, len(tokens_T))]

@@ -1,0 +1,172 @@
+"""Make one of several parts of a model, from n-grams that are sorted in suffix order.
+
+The words of an n-gram w1 ... wn in **suffix order** are w(n-1), wn, w(n-2), ..., w1: the last context word, the
+predicted word, then the context backwards (kernels.count.select_windows). Its prefixes are its suffixes: the rows of
+all n-grams with one suffix are neighbours, and their number is the number of distinct words before that suffix. So one
+sort gives the n-grams of all orders, their suffixes and their adjusted counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.counts.tables import Table
+from mgpu_ngram.core.counts.vocabulary import START_ID
+from mgpu_ngram.core.ngrams.trie import node_dtype
+from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, marked, narrow, narrowed, split_places
+from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, word_ids
+from mgpu_ngram.engine.memory.copies import move_to
+from mgpu_ngram.engine.memory.device import device_of
+from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
+from mgpu_ngram.engine.memory.spill import result_to_device
+from mgpu_ngram.kernels.common.count_ids import count_ids
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
+from mgpu_ngram.kernels.count.reorder_words import reorder_words
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
+from mgpu_ngram.kernels.estimate.count_counts import count_counts
+from mgpu_ngram.kernels.estimate.link_histories import link_histories
+
+
+def _to_suffix_order(n: int) -> list[int]:
+    """Return the places in the text of the words of an n-gram in suffix order."""
+    return [n - 2, n - 1, *range(n - 3, -1, -1)]
+
+
+def _to_text_order(n: int) -> list[int]:
+    """Return the places in suffix order of the words of an n-gram of the text."""
+    return [*range(n - 1, 1, -1), 0, 1]
+
+
+def tables_of_windows(columns: Any, order: int, bits: int) -> dict[int, Table]:
+    """Return the tables of orders 2 to N in suffix order, `narrowed`.
+
+    columns  (C, R) uint64, keys of `select_windows`, in any order; overwritten
+    """
+    columns = radix_sort(columns, order * bits)
+    tables = count_prefixes(columns, bits, 2, order)
+    del columns
+    return {n: narrowed(Table(*tables.pop(0), n, bits)) for n in range(2, order + 1)}
+
+
+def in_suffix_order(table: Table) -> Table:
+    """Return a table with its n-grams in suffix order."""
+    n, bits = table.order, table.bits
+    if n == 2:  # the same in both orders
+        return table
+    columns = _with_column(reorder_words(table.keys, bits, _to_suffix_order(n)), table.counts)
+    columns = radix_sort(columns, n * bits)
+    return replace(table, keys=columns[:-1], counts=columns[-1].astype(table.counts.dtype))
+
+
+def _with_column(keys: Any, values_R: Any) -> Any:
+    """Return keys (C, R) and another column of values, (C + 1, R) uint64."""
+    columns = array_module(keys).empty((len(keys) + 1, keys.shape[1]), np.uint64)
+    columns[:-1], columns[-1] = keys, values_R
+    return columns
+
+
+def part_of_tables(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = (),
+    elsewhere: Sequence[int] = (),
+) -> Part:  # fmt: skip
+    """Return a part in suffix order, with adjusted counts: see `adjusted_counts.adjust_counts`.
+
+    tables     tables of orders 2 to N in suffix order, of text with sentence markers
+    bad_V      (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
+    split      words that are split; their bigrams have count 0 until `with_split_counts`
+    elsewhere  split words whose bigrams belong to another part; their rows of order 2 are left out
+    """
+    N, orders, first_M = options.order, dict[int, Order](), None
+    part = Part(orders, None, array_module(tables[2].keys).empty(0, np.int64))
+    for n in range(2, N + 1):
+        table = tables[n]
+        keys, raw_R, bits = table.keys, narrow(table.counts), table.bits
+        xp = array_module(keys)
+        if n == 2:
+            first_R, suffix_R = (word_ids(keys, 2, bits, place).astype(np.uint32) for place in (0, 1))
+        else:
+            first_R, suffix_R, first_M1 = link_histories(tables[n - 1].keys, keys, n, bits)
+            below = orders[n - 1]
+            below.count_R = narrow(xp.where(first_M == START_ID, below.raw_R, xp.diff(first_M1)))
+        orders[n] = Order(n, bits, keys, raw_R, suffix_R, raw_R, marked(table, raw_R, options.thresholds[n - 1], bad_V))
+        if n == 3 and split:
+            part.split_left_L = _take_out_split(orders, first_M, symbols, split, elsewhere)
+        first_M = first_R
+    part.left_V = count_ids(orders[2].suffix_R, symbols)
+    for n, order in orders.items():
+        part.counts_of_counts[n] = count_counts(order.count_R, MAX_COUNTED)
+        part.sizes[n] = order.sizes()
+    return part
+
+
+def _take_out_split(
+    orders: dict[int, Order], first_M: Any, symbols: int, split: Sequence[int], elsewhere: Sequence[int]
+) -> Any:
+    """Leave the bigrams of `elsewhere` out of order 2, set the counts of the other split bigrams to 0, and let the
+    suffixes of order 3 be places of split bigrams behind all rows. Return (H * V,) int64, their adjusted counts.
+    """
+    order, above = orders[2], orders[3]
+    xp = array_module(order.keys)
+    place_M = split_places(first_M, order.suffix_R, split, symbols)
+    mine_P = (place_M >= 0).nonzero()[0]
+    left_L = xp.zeros(len(split) * symbols, np.int64)
+    left_L[place_M[mine_P]] = order.count_R[mine_P]
+    order.count_R = xp.where(place_M >= 0, 0, order.count_R).astype(order.count_R.dtype)
+    stays_M = xp.ones(len(order), bool)
+    for word in elsewhere:
+        stays_M &= first_M != word
+    rows = stays_M.nonzero()[0]
+    new_M = xp.where(place_M >= 0, len(rows) + place_M, xp.cumsum(stays_M) - 1)
+    above.suffix_R = new_M.astype(node_dtype(len(rows) + len(left_L)))[above.suffix_R]
+    if len(rows) < len(order):
+        marked_R = None if order.marked_R is None else order.marked_R[rows]
+        orders[2] = Order(
+            2, order.bits, order.keys[:, rows], order.raw_R[rows], order.suffix_R[rows], order.count_R[rows], marked_R
+        )
+    return left_L
+
+
+def in_text_order(part: Part) -> Part:
+    """Return a part of suffix order with its n-grams in the order of tables, first word first. Consumes the part.
+
+    If an order does not fit the device, it is sorted in host memory, and the whole part is returned there.
+    """
+    orders = dict[int, Order]()
+    new_M: Any = None  # the new row of each n-gram of the order below; None: rows stay
+    for n in sorted(part.orders):
+        order = part.orders.pop(n)
+        if n == 2:  # the same in both orders
+            orders[n] = order
+            continue
+        orders[n], new_M = on_device_or_host(partial(_resorted, order, new_M), device_of(order.keys))
+    part = replace(part, orders=orders)
+    return part if all(map(on_gpu, part.arrays().values())) else result_to_device(part, "cpu")
+
+
+def _resorted(order: Order, new_M: Any, device: str) -> tuple[Order, Any]:
+    """Return (an order in the order of tables, the new row of each of its n-grams)."""
+    n, R, xp = order.n, len(order), array_module(move_to(order.suffix_R, device))
+    keys = reorder_words(move_to(order.keys, device), order.bits, _to_text_order(n))
+    columns = _with_column(keys, xp.arange(R, dtype=np.uint64))
+    del keys
+    # The sort is stable, so n-grams with equal first words keep the order of their last two words.
+    columns = radix_sort(columns, (n - 2) * order.bits)
+    row_R = columns[-1].astype(np.int64)
+
+    def taken(array: Any) -> Any:
+        return None if array is None else move_to(array, device)[row_R]
+
+    suffix_R = taken(order.suffix_R)
+    if new_M is not None:
+        suffix_R = move_to(new_M, device)[suffix_R]
+    raw_R = taken(order.raw_R)
+    count_R = raw_R if order.count_R is order.raw_R else taken(order.count_R)
+    new_R = xp.empty(R, node_dtype(R))
+    new_R[row_R] = xp.arange(R, dtype=new_R.dtype)
+    return Order(n, order.bits, columns[:-1], raw_R, suffix_R, count_R, taken(order.marked_R)), new_R

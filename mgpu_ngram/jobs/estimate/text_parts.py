@@ -1,0 +1,149 @@
+"""Make the parts of a model from its text: every worker holds tokens, and a part selects its windows from all.
+
+A part is made twice: once for its counts, on which discounts depend, and once for its values. That costs less than to
+keep its n-grams, which take 20 times the memory of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Handle, windowed
+from mgpu_ngram.core.storage.checkpoint import Checkpoint
+from mgpu_ngram.engine.count.count_chunk import CountOptions
+from mgpu_ngram.engine.count.text_ids import select_keys
+from mgpu_ngram.engine.estimate.stored_parts import load_estimated, load_part, save_parts
+from mgpu_ngram.jobs.estimate.assemble import Resources
+from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
+from mgpu_ngram.jobs.estimate.tasks import TextPart, estimate_of, estimate_text_part, make_part
+from mgpu_ngram.jobs.saver import Saver
+
+
+@dataclass
+class PartCheckpoint:
+    """Where finished parts are saved.
+
+    settings  a name of all settings that parts depend on
+    seconds   between two saves
+    verify    returns the damage of each of several files, or None
+    """
+
+    checkpoint: Checkpoint
+    settings: str
+    seconds: float
+    verify: Callable[[list[str]], Sequence[str | None]]
+
+
+@dataclass
+class TextParts:
+    """Calls the tasks of the parts of a text.
+
+    texts     handles of `TextIds`: all tokens; each worker's in one handle, unless workers share memory
+    lexicon   the handle of the `Lexicon`
+    shards    number of parts
+    counting  how the only part of a model is counted
+    saved     where parts are saved
+    """
+
+    resources: Resources
+    estimation: Estimation
+    texts: list[Handle]
+    lexicon: Handle
+    shards: int
+    counting: CountOptions
+    saved: PartCheckpoint
+
+    def adjust(self, meanwhile: Callable[[], None]) -> list[Handle]:
+        """Make all parts, and return handles of their counts: of the only part itself, else of `tasks.summary`.
+
+        meanwhile  called once, when the first parts are in flight
+        """
+        estimation, progress = self.estimation, self.resources.progress
+
+        def call(shard: int) -> Handle:
+            return self.resources.executor.call(
+                make_part, self._pieces(shard), self.lexicon, self._how(shard), estimation.bad, estimation.last,
+                label=f"counting part {shard}", affinity=shard,
+            )  # fmt: skip
+
+        return self._made("adjusted", load_part, call, lambda _: progress.advance(1), meanwhile)
+
+    def estimate(self, parts: list[Handle], arguments: tuple[Any, ...], done: Callable[[Handle], None]) -> list[Handle]:
+        """Estimate the parts, and return handles of `Estimated`. Makes several parts again from the text.
+
+        parts      the result of `adjust`; emptied
+        arguments  rules, unigrams, the adjusted counts and the probabilities of split bigrams
+        """
+        executor, estimation = self.resources.executor, self.estimation
+        rules, unigrams, split_left, split_probs = arguments
+        if self.shards > 1:
+            parts.clear()
+
+        def call(shard: int) -> Handle:
+            label = f"estimating part {shard}"
+            if self.shards == 1:
+                how = (), split_left, split_probs, self._how(shard).resources
+                return executor.call(estimate_of, parts.pop(), rules, unigrams, *how, label=label)
+            own = self._pieces(shard), self.lexicon, self._how(shard), estimation.bad
+            return executor.call(estimate_text_part, *own, *arguments, label=label, affinity=shard)
+
+        handles = self._made("estimated", load_estimated, call, done)
+        self.texts.clear()  # frees the tokens
+        return handles
+
+    def _how(self, shard: int) -> TextPart:
+        estimation = self.estimation
+        resources = part_resources(self.resources, self.shards)
+        return TextPart(shard, estimation.symbols, estimation.options, self.counting, resources)
+
+    def _pieces(self, shard: int) -> list[Handle]:
+        """Return handles of what a part is made of: tokens in memory that workers share, else the windows that each
+        worker selects from its own tokens.
+        """
+        executor, order = self.resources.executor, self.estimation.options.order
+        if executor.transport == "memory" or self.shards == 1:
+            return list(self.texts)
+        # Priority: otherwise a worker that makes a part would block other parts that need its tokens.
+        return [
+            executor.call(
+                select_keys, [text], shard, self.lexicon, order, executor.device, colocate_with=text, priority=True
+            )
+            for text in self.texts
+        ]
+
+    def _made(
+        self, step: str, load: Callable[[str], Any], call: Callable[[int], Handle], done: Callable[[Handle], None],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Handle]:  # fmt: skip
+        """Return handles of all parts: from the checkpoint, or called, two per worker at a time, and saved there."""
+        executor, saved, kind = self.resources.executor, self.saved, f"{step}_{self.saved.settings}"
+        made = dict[int, Handle]()
+        for entry in saved.checkpoint.entries(kind, saved.verify) if self.shards > 1 else ():
+            made[entry.items[0]] = executor.call(load, entry.path)
+            done(made[entry.items[0]])
+        if step == "estimated":
+            self.estimation.resumed_parts = len(made)
+        running = dict[Handle, int]()
+        saver = Saver(executor, saved.seconds, save_parts, kind, self.resources.folder)
+
+        def called(shard: int) -> Handle:
+            handle = call(shard)
+            running[handle] = shard
+            return handle
+
+        def finished(handle: Handle) -> list[Handle]:
+            if handle not in running:
+                [(paths, seconds)] = executor.gather([handle])
+                self.estimation.seconds.append(seconds)
+                made.update({shard: executor.call(load, path) for shard, path in paths.items()})  # frees the parts
+                return []
+            shard = running.pop(handle)
+            made[shard] = handle
+            done(handle)
+            return saver.add(handle, shard) if self.shards > 1 else []
+
+        left = [shard for shard in range(self.shards) if shard not in made]
+        windowed(executor, map(called, left), 2 * executor.workers, finished, meanwhile)
+        return [made[shard] for shard in range(self.shards)]
