@@ -12,7 +12,7 @@ PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip $(INSTALL) --no-build-isolation
 # The tests start hundreds of processes; without files of byte code, each takes 1 s to compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart inputs test test-all coverage test-dask lint docs clients bench venv clean
+.PHONY: quickstart inputs test test-slow test-all test-dask lint docs clients bench venv clean
 
 # The text needs Python alone, so it is written while pip installs, and once.
 quickstart: ## set up, then count real English text and make a language model of it
@@ -30,26 +30,25 @@ runs/python_docs.txt: examples/python_docs.py | $(BIN)/python
 # Tests of clusters wait much of their time, so there is a process more than cores.
 TEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 
-# $(call run_tests,MARK): run the tests that this machine can run, those of GPUs one at a time.
-# Without a GPU the first line would only collect tests, for 10 s.
+# $(call run_tests,MARK,RUNNER): run the tests of a mark that this machine can run, those of GPUs one at a time.
+# RUNNER starts those that need no GPU. Without a GPU the first line would only collect tests, for 10 s.
 define run_tests
-@if nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m pytest -m "(gpu or multigpu) and $1"; \
+@if nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m pytest -m "(gpu or multigpu) and ($1)"; \
   else echo "nvidia-smi finds no GPU: tests marked gpu and multigpu are left out"; fi
-$(BIN)/python -m pytest -m "not gpu and not multigpu and $1" --numprocesses $(TEST_PROCESSES) \
+$(BIN)/python $2 -m pytest -m "not gpu and not multigpu and ($1)" --numprocesses $(TEST_PROCESSES) \
   --dist loadfile --no-loadscope-reorder
 endef
 
 test: $(VENV)/.test ## set up, then run the tests that a change may break: each stage, 4 to 6 minutes on 2 cores
 	$(call run_tests,not slow)
 
-test-all: test ## run the tests of `make test`, then the slow ones: all that this machine can run
+test-slow: $(VENV)/.test ## run the other tests, which are slow
 	$(call run_tests,slow)
 
-# The lines that all tests run, of the code that needs no GPU: 1.7 times the CPU time of `make test-all`.
-coverage: $(VENV)/.test ## run all tests on the CPU and print the share of lines that they run
+# The lines that are measured are those that need no GPU. To measure them takes 1.7 times the CPU time.
+test-all: $(VENV)/.test ## run all tests that this machine can run, and print the share of lines that they run
 	rm -rf build/coverage
-	$(BIN)/python -m coverage run -m pytest -m "not gpu and not multigpu" --numprocesses $(TEST_PROCESSES) \
-	  --dist loadfile --no-loadscope-reorder
+	$(call run_tests,slow or not slow,-m coverage run)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --skip-covered
 

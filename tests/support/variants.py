@@ -1,4 +1,4 @@
-"""Cases of parametrised tests that only `make test-all` runs."""
+"""Cases of parametrised tests that `make test` leaves out."""
 
 import pytest
 
