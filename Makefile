@@ -27,28 +27,29 @@ inputs: runs/python_docs.txt $(VENV)/.base
 runs/python_docs.txt: examples/python_docs.py | $(BIN)/python
 	$(BIN)/python examples/python_docs.py $@
 
-# Tests of clusters wait much of their time, so there is a process more than cores.
-TEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
+# Tests of clusters wait much of their time, so there is a process more than cores. Two slow files almost only wait.
+processes = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + $1))')
 
-# $(call run_tests,MARK,RUNNER): run the tests of a mark that this machine can run, those of GPUs one at a time.
-# RUNNER starts those that need no GPU. Without a GPU the first line would only collect tests, for 10 s.
+# $(call run_tests,MARK,MORE,RUNNER): run the tests of a mark that this machine can run, those of GPUs one at a time.
+# RUNNER starts the others, in MORE processes than there are cores. Without a GPU the first line would only collect
+# tests, for 10 s.
 define run_tests
 @if nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m pytest -m "(gpu or multigpu) and ($1)"; \
   else echo "nvidia-smi finds no GPU: tests marked gpu and multigpu are left out"; fi
-$(BIN)/python $2 -m pytest -m "not gpu and not multigpu and ($1)" --numprocesses $(TEST_PROCESSES) \
+$(BIN)/python $3 -m pytest -m "not gpu and not multigpu and ($1)" --numprocesses $(call processes,$2) \
   --dist loadfile --no-loadscope-reorder
 endef
 
 test: $(VENV)/.test ## set up, then run the tests that a change may break: each stage, 4 to 6 minutes on 2 cores
-	$(call run_tests,not slow)
+	$(call run_tests,not slow,1)
 
 test-slow: $(VENV)/.test ## run the other tests, which are slow
-	$(call run_tests,slow)
+	$(call run_tests,slow,2)
 
 # The lines that are measured are those that need no GPU. To measure them takes 1.7 times the CPU time.
 test-all: $(VENV)/.test ## run all tests that this machine can run, and print the share of lines that they run
 	rm -rf build/coverage
-	$(call run_tests,slow or not slow,-m coverage run)
+	$(call run_tests,slow or not slow,2,-m coverage run)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --skip-covered
 

@@ -74,14 +74,16 @@ def pytest_make_parametrize_id(config, val, argname):
     return argname if isinstance(val, bytes) and not val.isascii() else None
 
 
-FIRST = {
+FIRST = [
+    "test_real_slurm.py",
+    "test_cut_links.py",  # these two almost only wait, for minutes
     "test_wheel.py",
     "test_docs.py",
     "test_slurm.py",
     "test_faults.py",
     "test_resume.py",
     "test_next_words.py",
-}  # long files of few tests
+]  # long files of few tests
 
 
 def pytest_collection_modifyitems(config, items):
@@ -91,7 +93,7 @@ def pytest_collection_modifyitems(config, items):
 
     A limit ends a test that hangs. Limits are set for an idle machine.
     """
-    items.sort(key=lambda item: item.path.name not in FIRST)
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     for item in items:
         mark = item.get_closest_marker("timeout")
         seconds = mark.args[0] if mark else float(config.getini("timeout"))

@@ -234,6 +234,8 @@ def test_no_scheduler(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == waiting, "printed at once, and once only"
     with pytest.raises(InputError, match="tls://127.0.0.1:1 needs a certificate; give the settings distributed.comm"):
         connect("tls://127.0.0.1:1", None, "cpu", 1)
+    with pytest.raises(InputError, match="tcp://127.0.0.1:1 is not encrypted but distributed.comm.require-encryption"):
+        connect("127.0.0.1:1", None, "cpu", 1, {"distributed.comm.require-encryption": True})
 
 
 @pytest.mark.parametrize("address", ["", "host", "http://host:80", "tcp://host", "host:port"])

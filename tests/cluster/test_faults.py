@@ -132,16 +132,17 @@ def test_everywhere_skips_a_worker_that_dies(cluster, tmp_path, wait_for_workers
 
 
 def test_everywhere_when_all_workers_die():
-    """A worker that restarts is called."""
-    executor = start_cluster("cpu", 1)
-    try:
-        nanny = executor.client.cluster.workers[0]
-        pid = nanny.pid
-        os.kill(pid, signal.SIGKILL)
-        [answer] = executor.everywhere(os.getpid)
-        assert answer != pid
-    finally:
-        executor.close()
+    """A worker that restarts is called. The scheduler may try to reach the dead one before, by default for 30 s."""
+    with dask.config.set({"distributed.comm.timeouts.connect": "5s"}):
+        executor = start_cluster("cpu", 1)
+        try:
+            nanny = executor.client.cluster.workers[0]
+            pid = nanny.pid
+            os.kill(pid, signal.SIGKILL)
+            [answer] = executor.everywhere(os.getpid)
+            assert answer != pid
+        finally:
+            executor.close()
 
 
 def die_first(path):

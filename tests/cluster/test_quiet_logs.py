@@ -65,6 +65,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_command_of_dask_and_its_workers(tmp_path):
     (tmp_path / "shown.py").write_text(SHOWN)
     (tmp_path / "commanded.py").write_text(PROGRAM)

@@ -16,6 +16,7 @@ import pytest
 
 from mgpu_ngram.core.counts.counts import read_counts
 
+pytestmark = pytest.mark.slow
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "clusters.md"
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("DASK_")}
@@ -82,7 +83,6 @@ def run(folder, *arguments, without=()):
     return done.returncode, done.stderr
 
 
-@pytest.mark.slow
 def test_a_run_with_tls(cluster):
     folder, _ = cluster
     assert run(folder) == (0, "")
@@ -107,7 +107,6 @@ def test_incomplete_tls_settings_are_refused(cluster, protocol, without, message
     assert status == 2 and re.fullmatch(f"mgpu-ngram: {message}\n", error), error
 
 
-@pytest.mark.slow
 def test_a_certificate_of_another_authority_is_refused(cluster, tmp_path):
     folder, port = cluster
     subprocess.run(["bash", "-euc", block("certificates", port)], cwd=tmp_path, check=True, capture_output=True)

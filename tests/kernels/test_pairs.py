@@ -13,7 +13,7 @@ import pytest
 import mgpu_ngram.kernels
 from mgpu_ngram.kernels.count.intern import WordTable
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, pick, to_host
-from tests.support.variants import slow_cases
+from tests.support.variants import only_fast, slow_cases
 
 FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)
@@ -138,7 +138,33 @@ def with_moved(inputs, name, move):
     return changed
 
 
-WITH_ARRAYS = [pair for pair in PAIRS if len(array_names(inputs_of(pair, 50))) > 1]
+# pairs whose arguments are one array, or groups that say themselves which arrays belong together
+ALONE = {
+    "common.bag_words",
+    "common.count_ids",
+    "common.count_true",
+    "common.find_tokens",
+    "common.radix_sort",
+    "count.count_prefixes",
+    "count.hash_count",
+    "count.histogram_global",
+    "count.histogram_private",
+    "count.merge_tables",
+    "count.ngram_keys",
+    "count.pack_deltas",
+    "decode.tf32_parts",
+    "distribution.scale_values",
+    "estimate.count_counts",
+    "estimate.log10_values",
+    "lda.topic_totals",
+    "mixture.mixture_top",
+}
+with_arrays = pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair not in ALONE])
+
+
+@pytest.mark.parametrize("pair", sorted(ALONE))
+def test_which_pairs_take_one_array(pair):
+    assert len(array_names(inputs_of(pair, 50))) <= 1
 
 
 def test_all_pairs_are_found():
@@ -212,7 +238,8 @@ def inner(value):
     return larger[..., 1:-2]
 
 
-@pytest.mark.parametrize("pair", [*(p for p in PAIRS if p not in DEAR), *slow_cases(*DEAR)])
+# Each other layout is compiled anew.
+@pytest.mark.parametrize("pair", only_fast(PAIRS, *CONTIGUOUS, *(p for p in PAIRS if p.startswith("count."))))
 @pytest.mark.parametrize("size", (7, 255, 4098))
 def test_parts_of_larger_arrays(pair, size, device):
     """The result equals that of the arrays alone, or the arrays are refused."""
@@ -261,7 +288,7 @@ def elsewhere(value):
     return Elsewhere(value)
 
 
-@pytest.mark.parametrize("pair", WITH_ARRAYS)
+@with_arrays
 def test_mixed_places_are_refused(pair):
     inputs = inputs_of(pair, 50)
     for moved in array_names(inputs):
@@ -272,7 +299,7 @@ def test_mixed_places_are_refused(pair):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("pair", WITH_ARRAYS)
+@with_arrays
 def test_mixed_places_are_refused_on_a_gpu(pair):
     inputs = inputs_of(pair, 50)
     for moved in array_names(inputs):

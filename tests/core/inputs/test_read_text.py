@@ -16,6 +16,7 @@ from mgpu_ngram.core.inputs import read_text as reading
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.inputs.read_text import BlockChecksums, read_blocks
+from tests.support.variants import first_fast
 
 COMPRESS = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zstd": zstandard.compress}
 TEXTS = [
@@ -28,7 +29,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 3, 1000])
+@pytest.mark.parametrize("chunk_bytes", first_fast([3, 1, 1000]))
 @pytest.mark.parametrize("threads", [1, 2])
 def test_words_at_every_block_size(tmp_path, chunk_bytes, threads, owned_text, read_in_steps):
     read_in_steps(5, 3)
@@ -41,7 +42,7 @@ def test_words_at_every_block_size(tmp_path, chunk_bytes, threads, owned_text, r
         assert crcs == {i: zlib.crc32(text) for i, text in enumerate(TEXTS)}
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
+@pytest.mark.parametrize("chunk_bytes", first_fast([7, 1, 1000]))
 def test_bytes_at_every_block_size(tmp_path, chunk_bytes, owned_text, read_in_steps):
     read_in_steps(5)
     for i, text in enumerate(TEXTS):

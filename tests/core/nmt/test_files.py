@@ -9,6 +9,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt.files import load_nmt_model
 from mgpu_ngram.core.nmt.model import Lstm
 from mgpu_ngram.core.nmt.names import MARIAN
+from tests.support.variants import first_fast
 
 
 def error_of(path):
@@ -18,7 +19,9 @@ def error_of(path):
     return str(error.value)
 
 
-@pytest.mark.parametrize("kind", [{}, {"norm": "marian"}, {"norm": "nematus"}, {"cell": "mlstm"}, {"transitions": 2}])
+@pytest.mark.parametrize(
+    "kind", first_fast([{}, {"norm": "marian"}, {"norm": "nematus"}, {"cell": "mlstm"}, {"transitions": 2}], 2)
+)
 def test_each_tensor_is_needed_with_its_shape(random_tensors, save_model, kind):
     tensors = random_tensors(**kind)
     load_nmt_model(save_model(tensors))

@@ -13,6 +13,7 @@ from mgpu_ngram.core.nmt.files import load_nmt_model
 from mgpu_ngram.engine.decode.batch import decode
 from mgpu_ngram.engine.decode.open_translation import TranslationFiles, open_translation
 from mgpu_ngram.engine.decode.search_options import SearchOptions
+from tests.support.variants import first_fast
 
 SOURCE = np.array([2, 5, 7, 0])
 WORDS = ("<s>", "a", "b", "c", "d", "e", "f")  # from id 2 on
@@ -120,7 +121,7 @@ def test_models_with_and_without_attention_and_other_cells(
             np.testing.assert_allclose(best.alignment_LT, attention, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("models", [33, 70])
+@pytest.mark.parametrize("models", first_fast([33, 70]))
 def test_more_than_32_models(models, random_tensors, save_model, placed):
     """The best of all sequences of two words; those that end after the first word are shorter."""
     tensors = [random_tensors(seed) for seed in range(models)]

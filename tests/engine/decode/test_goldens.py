@@ -13,6 +13,7 @@ from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.decode import output as decode_output
 from mgpu_ngram.engine.decode.batch import Batching, decode
 from mgpu_ngram.engine.decode.search_options import SearchOptions
+from tests.support.variants import only_fast
 
 NAMES = [
     *(f"{m}.b{b}{n}" for m in ("gru2", "gru_ln_amun", "gru_ln_nematus_bx0") for b in (1, 5, 12) for n in ("", "n")),
@@ -67,7 +68,12 @@ def settled(best, texts, target):
     return best
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Each model once, and each option of the command.
+SHORT = ["gru2.b1", "gru2.b5n", "gru_ln_amun.b5", "gru_ln_nematus_bx0.b5", "gru.b1n", "ens2.b5n"]
+SHORT += [name for name in NAMES if re.search(r"align|allowunk|nbest|shortlen|trunc|wipo", name)]
+
+
+@pytest.mark.parametrize("name", only_fast(NAMES, *SHORT))
 def test_outputs_of_amun(folder, name, placed):
     golden = (folder / "golden" / f"{name}.out").read_text().splitlines()
     config = yaml.safe_load((folder / "golden" / f"{name}.yml").read_text())

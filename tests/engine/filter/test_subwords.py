@@ -11,6 +11,7 @@ from mgpu_ngram.core.documents.sentencepiece_proto import read_model
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.filter.subwords import SubwordCodes, open_subwords
+from tests.support.variants import first_fast
 
 WORDS = Words.of(["<unk>", "<s>", "</s>", "a", "b", "Ω", "c"])
 
@@ -108,7 +109,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("options", first_fast(KINDS))
 def test_unigram_codes_are_those_of_the_library(options, tmp_path):
     """Odd characters and spaces, unknown letters, words of the text, and a vocabulary that has some of the pieces.
 

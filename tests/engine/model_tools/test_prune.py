@@ -13,6 +13,7 @@ from mgpu_ngram.engine.model_tools.backoff_nodes import nodes_of
 from mgpu_ngram.engine.model_tools.prune import prune, thresholds
 from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.kernels.dispatch import to_host
+from tests.support.variants import first_fast
 
 BEGIN, END = 1, 2  # word ids
 ORACLE = Path(__file__).resolve().parents[3].parent / "shared" / "oracles" / "prune_mix_ref.py"
@@ -142,7 +143,9 @@ def test_rows_that_sum_to_more_than_1(to_device, plain_backoff):
     assert overfull == 1 and set(model.probs) == set(plain.probs) and model.backoffs[3,] == -99
 
 
-@pytest.mark.parametrize(("name", "threshold"), [("tools/mix/a", 1e-6), ("models/small.o5.prune00112", 1e-6)])
+@pytest.mark.parametrize(
+    ("name", "threshold"), first_fast([("tools/mix/a", 1e-6), ("models/small.o5.prune00112", 1e-6)])
+)
 def test_real_models(name, threshold, shared_data, tmp_path, plain_backoff):
     """The same n-grams, and backoffs within 1e-6, as a plain program in float64."""
     if not ORACLE.is_file():

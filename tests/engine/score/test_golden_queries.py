@@ -15,6 +15,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
 from mgpu_ngram.kernels.trie.edges import make_edges
+from tests.support.variants import only_fast
 
 MODELS = {
     "small.o2": "small_heldout_inv small_heldout_oov edge_query",
@@ -55,7 +56,15 @@ def golden(path):
     return lines, summary
 
 
-@pytest.mark.parametrize("model", MODELS)
+SHORT = [
+    "small.o2",
+    "small.o5.prune00112",
+    "small_unk.o3.skip",
+    *(model for model in MODELS if model.startswith("tiny")),
+]
+
+
+@pytest.mark.parametrize("model", only_fast(MODELS, *SHORT))
 def test_golden_queries(model, shared_data, to_device, tmp_path):
     folder = shared_data / "golden"
     (tmp_path / "model.arpa").write_bytes(contents(folder / "models" / f"{model}.arpa"))
@@ -94,7 +103,7 @@ def test_golden_queries(model, shared_data, to_device, tmp_path):
         assert math.isclose(excluding, summary["Perplexity excluding OOVs"], rel_tol=1e-5)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", only_fast(MODELS, *SHORT))
 def test_steps_of_states(model, shared_data, device, tmp_path):
     """All lines of a text at once, word by word."""
     folder, path = shared_data / "golden", tmp_path / "model.arpa"

@@ -108,7 +108,8 @@ def test_a_death_in_every_task_of_vocabularies_in_ranges(
     assert list((tmp_path / "spill").iterdir()) == []
 
 
-@pytest.mark.parametrize("wanted", ["count", pytest.param("write", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", ["count", "write"])
 def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents, hooks, tmp_path):
     """All counted chunks are lost, and for a moment the cluster has no worker."""
     killed = []

@@ -18,6 +18,7 @@ from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.numbering import Numbering, groups, number_in_ranges, number_vocabulary, ranges_needed
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
+from tests.support.variants import first_fast
 
 PARTS = PartLimits(5, 5, 1, 1)
 BUDGET = Budget("cpu", 0, 1 << 30)
@@ -81,7 +82,7 @@ def arrays_of(made):
 
 
 @pytest.mark.parametrize("text", LMPLZ)
-@pytest.mark.parametrize("ranges", [2, 7, 40])
+@pytest.mark.parametrize("ranges", first_fast([7, 2, 40]))
 @pytest.mark.parametrize("room", [True, False])
 def test_ranges_change_nothing(text, ranges, room, executor, tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", 100)
@@ -124,7 +125,7 @@ def test_the_first_special_of_the_text_is_refused(executor, tmp_path):
 
 
 @pytest.mark.parametrize("h", [0, 1 << 63, (1 << 64) - 1])
-@pytest.mark.parametrize("ranges", [2, 3, 64])
+@pytest.mark.parametrize("ranges", first_fast([3, 2, 64]))
 def test_two_words_with_one_hash_are_found(h, ranges, executor, tmp_path):
     chunks = [vocabulary_of([w, b"the"], 0, {w: h, b"the": 5 << 61}) for w in (b"of", b"to")]
     assert len(numbered(executor, chunks[:1], tmp_path, ranges).vocabulary) == 5

@@ -37,7 +37,7 @@ from mgpu_ngram.jobs.estimate import tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import wait_until
-from tests.support.variants import first_fast
+from tests.support.variants import first_fast, only_fast, slow_cases
 
 ORACLE = Path(__file__).resolve().parents[3].parent / "shared" / "oracles" / "lmplz_ref.py"
 HOOKS = Path(__file__).parents[2] / "support" / "task_hooks.py"
@@ -186,7 +186,20 @@ def rounded(discounts):
     return [float(f"{d:.6g}") for d in discounts]
 
 
-@pytest.mark.parametrize(("name", "text", "options", "fails"), GOLDEN)
+# Each kind of options once, and texts that lmplz refuses.
+SHORT = [
+    "small.o1",
+    "small.o2",
+    "small.o3.collapse",
+    "small.o3.limitvocab.prune001",
+    "small.o3.prune01",
+    "small.o3.vhead",
+]
+SHORT += ["small.o4", "small.o5.iu0", "small.o5.prune00112", "small_unk.o3.noskip", "mr.o4"]
+SHORT += [case.id for case in GOLDEN if case.id.startswith(("edge", "tiny"))]
+
+
+@pytest.mark.parametrize(("name", "text", "options", "fails"), only_fast(GOLDEN, *SHORT))
 def test_golden_models(name, text, options, fails, shared_data, make, tmp_path):
     """Files and figures of lmplz's runs; only the figures if the file is not stored."""
     golden = shared_data / "golden"
@@ -241,7 +254,7 @@ def golden_queries():
     ]
 
 
-@pytest.mark.parametrize(("text", "options", "asked"), golden_queries())
+@pytest.mark.parametrize(("text", "options", "asked"), only_fast(golden_queries(), *SHORT))
 def test_scores_and_perplexity_are_kenlms(text, options, asked, shared_data, make, tmp_path, request):
     """The stored output of query for unseen texts, with and without <s> and </s>."""
     golden, name = shared_data / "golden", request.node.callspec.id
@@ -300,7 +313,7 @@ CASES = [  # order, lines, words, options; some orders exceed the longest line
 ]
 
 
-@pytest.mark.parametrize(("order", "lines", "words", "options"), CASES)
+@pytest.mark.parametrize(("order", "lines", "words", "options"), [*CASES[:8], *slow_cases(*CASES[8:])])
 def test_against_plain_python(order, lines, words, options, make, tmp_path):
     """Random text gives the same n-grams, values, discounts and sizes."""
     rng = np.random.default_rng([order, lines, words])

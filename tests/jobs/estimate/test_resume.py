@@ -7,6 +7,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.variants import first_fast
 
 
 class Ended(Progress):
@@ -17,7 +18,7 @@ class Ended(Progress):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (4, 1)])
+@pytest.mark.parametrize(("before", "after"), first_fast([(2, 3), (3, 2), (4, 1)]))
 @pytest.mark.parametrize("less_memory", [False, True])
 def test_resume_with_other_workers_and_other_memory(
     corpus, tmp_path, part_tokens, monkeypatch, before, after, less_memory

@@ -30,6 +30,7 @@ from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import changed_since, run
 from mgpu_ngram.jobs.lda.train import WAIT_SECONDS, Storage, corpus_of, split_parts, train
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.variants import first_fast
 
 pytestmark = pytest.mark.timeout(100)
 OPTIONS = {
@@ -105,7 +106,7 @@ def test_threads_and_blocks_change_nothing(block_tokens, documents, tmp_path, he
     assert_same(trained(LocalExecutor(workers=1), documents, tmp_path / "a", block_tokens=block_tokens)[1], here_model)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", first_fast([3, 1]))
 def test_a_cluster_makes_the_same_model(workers, start, documents, tmp_path, here_model):
     assert_same(trained(start(workers), documents, tmp_path / "out")[1], here_model)
 
