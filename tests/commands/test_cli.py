@@ -118,6 +118,7 @@ def test_count_export_info(folder, mgpu_ngram):
     assert json.loads(mgpu_ngram("info", "out", "--json")[1])["orders"]["2"]["total"] == 10
 
 
+@pytest.mark.slow
 def test_output_of_a_run_with_several_workers(folder, mgpu_ngram):
     """Rates by worker, the shares of time, and the transport; `plan` names the transport before the run."""
     cluster = ["--workers", "2", "--device", "cpu"]

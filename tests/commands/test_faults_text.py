@@ -26,6 +26,7 @@ from mgpu_ngram.core.bags.topic_model import find_topic_model, load_topic_model
 from mgpu_ngram.core.errors import InputError, InputWarning
 from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.bags.open_bags import open_bags
+from tests.support.variants import first_fast
 
 HERE = ["--workers", "0", "--device", "cpu"]
 SHORT = ["--topics", "2", "--sweeps", "2", "--overwrite", *HERE]
@@ -240,7 +241,7 @@ def damaged_files(folder):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("grouped", first_fast([True, False]))
 def test_a_damaged_file_does_not_stop_others(tmp_path, lda, mgpu_ngram, grouped):
     """It is left out, counted in the manifest and told once; a run without any document that can be read is refused."""
     expected = damaged_files(tmp_path)

@@ -53,6 +53,7 @@ def test_the_worker_dies(bomb, job, arpa, executor, start, hooks, hooks_folder, 
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_models_of_lines_on_a_cluster(arpa, executor, start, hooks, hooks_folder, contents, tmp_path):
     """150 lines are three tasks, in which workers die."""

@@ -173,6 +173,7 @@ def test_the_command_leaves_folders_out(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_benches_name_the_code_that_they_measure(name):
     """Each row has a group, and a bench imports the modules that it measures, or runs them as commands."""

@@ -32,6 +32,7 @@ from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from tests.support.variants import first_fast
 
 ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
 PREFIX = b"sixteen-bytes-of"  # 16 bytes: longer words with this prefix are sorted by another method
@@ -149,7 +150,7 @@ def corpus_of(words, chunks):
     return [[names[v] for v in rng.integers(0, words, 2 * words // chunks)] for _ in range(chunks)]
 
 
-@pytest.mark.parametrize("at_once", [1 << 10, 700, 1 << 18])
+@pytest.mark.parametrize("at_once", first_fast([1 << 10, 700, 1 << 18]))
 def test_vocabularies_larger_than_the_rows_at_once(at_once, monkeypatch):
     """Merged and numbered by ranges, they are those of Python's Counter. Most of 20,000 words occur once or twice."""
     monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", at_once)

@@ -100,7 +100,8 @@ def test_a_first_word_that_models_lack(id, start, random_tensors, tensors_withou
     assert open_translation(at).models[1].start == start
 
 
-@pytest.mark.parametrize("words", [WORDS, (*WORDS[1:], "g")])  # without <s>, models begin with </s>
+# Without <s>, models begin with </s>.
+@pytest.mark.parametrize("words", first_fast([WORDS, pytest.param((*WORDS[1:], "g"))]))
 def test_models_with_and_without_attention_and_other_cells(
     oracle, random_tensors, tensors_without_attention, files, words, device
 ):  # fmt: skip

@@ -32,6 +32,7 @@ from mgpu_ngram.engine.lda.rank import Rank, Snapshot, save_snapshot
 from mgpu_ngram.engine.lda.sweep import document_counts, make_sampler, numbers_of_counts, start_topics, sweep
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
+from tests.support.variants import first_fast
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 
@@ -574,7 +575,7 @@ def test_topics_follow_the_exact_posterior(counts, later, device):
     assert p_value(found, copies * exact / exact.sum(), len(exact) - 1) > 0.001
 
 
-@pytest.mark.parametrize("exclude_self", [True, False])
+@pytest.mark.parametrize("exclude_self", first_fast([True, False]))
 def test_a_chain_moves_with_the_probabilities_of_the_formula(exclude_self, device):
     """Chi-square over all moves between the assignments of three tokens, which share a document, a word, and totals.
 

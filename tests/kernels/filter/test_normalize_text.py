@@ -10,6 +10,7 @@ from mgpu_ngram.core.documents.normalize import character_map, normalizer
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.filter.count_words import count_words
 from mgpu_ngram.kernels.filter.normalize_text import CharacterMap, map_of, normalize_text
+from tests.support.variants import first_fast
 
 LETTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 CHANGED = [
@@ -57,7 +58,7 @@ def test_every_character(name, to_device):
 
 
 @pytest.mark.parametrize("name", ["none", "ccnet", "nfc", "nfkc"])
-@pytest.mark.parametrize("by_line", [True, False])
+@pytest.mark.parametrize("by_line", first_fast([True, False]))
 def test_random_lines(name, by_line, to_device):
     rng = random.Random(0)
     normalize = normalizer(name) or str
