@@ -106,8 +106,13 @@ $(VENV)/.package: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --no-deps --editable .
 	@touch $@
 
+# Each process of the tests would else compile these, all at once.
+BYTE_CODE = cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -q -j 0 -x /tests/ dask distributed \
+  hypothesis matplotlib numba numpy pandas polars scipy sklearn zarr
+
 $(VENV)/.test: $(VENV)/.base
 	$(PIP) --editable '.[test,bench]'
+	$(BYTE_CODE)
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.base
@@ -121,4 +126,5 @@ $(VENV)/.docs: $(VENV)/.base
 # One run of pip builds the metadata once, not once for each of the above.
 $(VENV)/.all: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --editable '.[test,bench,lint,docs]'
+	$(BYTE_CODE)
 	@touch $(VENV)/.dependencies $(VENV)/.package $(VENV)/.base $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $@

@@ -1,6 +1,7 @@
 """Imports point in one direction; the test reads the sources and imports nothing."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -90,6 +91,8 @@ BUILDERS = ("commands", "api", "benchmarks", "cluster")
 DASK = ("dask", "distributed", "dask_cuda")
 GPU_ONLY = ("cupy", "cupyx", "cupy_backends", "pynvml", "rmm")
 
+parsed = functools.cache(ast.parse)  # several rules read all sources
+
 
 def sources():
     """Yield (dotted name without the package, path) of every module."""
@@ -137,7 +140,7 @@ def violations(text, name, is_package=False):
     if layer not in ALLOWED:
         return [f"{name}: no layer of tests/test_layers.py; say there what it may import"]
     wrong = []
-    for imported, inside in imports(ast.parse(text), name, is_package):
+    for imported, inside in imports(parsed(text), name, is_package):
         if imported.split(".")[0] == "mgpu_ngram":
             inner = imported.partition(".")[2]
             if not under(inner, ALLOWED[layer]):
@@ -181,7 +184,7 @@ def circles(texts):
     """
     reached = {}
     for name, (text, is_package) in texts.items():
-        inner = (imported.partition(".")[2] for imported, _ in imports(ast.parse(text), name, is_package))
+        inner = (imported.partition(".")[2] for imported, _ in imports(parsed(text), name, is_package))
         whole = (other if other in texts else other.rpartition(".")[0] for other in inner)
         reached[name] = {other for other in whole if other in texts and other != name}
     grew = True

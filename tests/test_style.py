@@ -1,6 +1,7 @@
 """Rules of style that a linter does not check, tested on the sources."""
 
 import ast
+import functools
 from pathlib import Path
 
 import mgpu_ngram
@@ -19,6 +20,7 @@ MANY_OPTIONS = {
     "api.translator.__init__": "options of the Python interface",
     "benchmarks.harness.suite.add": "the columns of a row",
 }
+parsed = functools.cache(ast.parse)  # several rules read all sources
 
 
 def sources():
@@ -31,7 +33,7 @@ def sources():
 def with_many_parameters(source):
     """Return {name: number of parameters} of functions with too many, self and cls not counted."""
     found = {}
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
@@ -65,7 +67,7 @@ def positional_calls_of_constructors(source):
     take positional arguments only.
     """
     found = {}
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
             name = ast.unparse(node.func).split("[")[0].rpartition(".")[2]
             if name.lstrip("_")[:1].isupper():
@@ -90,7 +92,7 @@ def test_what_counts_as_a_positional_call_of_a_constructor():
 def untyped_functions(source):
     """Return the names of functions without annotations that are not decorated with `njit`."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
             is_typed = node.returns or any(argument.annotation for argument in arguments)

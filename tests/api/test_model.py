@@ -127,6 +127,7 @@ def test_texts_and_tables(arpa, tmp_path, device):
         ng.score(arpa, [], levl="word")
 
 
+@pytest.mark.slow
 def test_on_a_cluster(arpa, tmp_path):
     (tmp_path / "text").write_text("a b\nc\n\n" * 1000)
     here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}

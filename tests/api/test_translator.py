@@ -208,6 +208,7 @@ def test_a_shortlist(fixed, tmp_path):
     assert system.score(["a"], ["b"])[0].log_prob == -math.inf
 
 
+@pytest.mark.slow
 def test_a_cluster(translator, arpa):
     lines = [" ".join(SOURCE[2 + (i * 7 + j) % 7] for j in range(i % 6)) for i in range(300)]
     targets = [" ".join(TARGET[2 + (i + j) % 5] for j in range(i % 4)) for i in range(300)]

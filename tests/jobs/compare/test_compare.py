@@ -10,6 +10,7 @@ from mgpu_ngram.jobs.context import RunContext
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.slow
 def test_on_a_cluster(cluster, arpa, here, hooks, hooks_folder, tmp_path):
     rng = np.random.default_rng(0)
     text, other = tmp_path / "text", tmp_path / "other.arpa"

@@ -15,6 +15,7 @@ from mgpu_ngram.jobs.decode import run as job
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 from mgpu_ngram.jobs.decode.options import batching_of, options_of, sentences_of_task
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.variants import first_fast
 
 pytestmark = pytest.mark.timeout(100)
 LINES, OF_TASK = 43, 4
@@ -87,7 +88,7 @@ def test_any_workers_write_the_same_bytes(undisturbed, folder, here, cluster, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster", "here"]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", first_fast(["after", "before"]))
 def test_a_killed_worker_changes_no_byte(when, undisturbed, folder, cluster, hooks, hooks_folder, tmp_path):
     """Tasks take a while, so that a worker that dies a moment later cannot finish the run alone."""
     hooks(**{"decode_lines.slow": 0.05, f"decode_lines.{when}": "", f"decode_lines.{when}2": 0.2})

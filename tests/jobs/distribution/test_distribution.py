@@ -437,6 +437,7 @@ def test_parts_are_written_by_one_task(arpa, text, here, whole, tmp_path, monkey
 # On a cluster
 
 
+@pytest.mark.slow
 def test_on_a_cluster(cluster, arpa, text, contents, whole, hooks, tmp_path):
     for format, chunk_bytes in itertools.product(FORMATS, (300, 2000)):
         cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])

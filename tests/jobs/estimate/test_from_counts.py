@@ -150,6 +150,7 @@ def test_the_number_of_parts_follows_memory(device, counted, model_of, monkeypat
         read.clear()
 
 
+@pytest.mark.slow
 def test_on_two_processes(start, device, counted, model_of, tmp_path, monkeypatch):
     """The fixture's workers have CPUs. One case spills all intermediate results."""
     if device == "gpu":

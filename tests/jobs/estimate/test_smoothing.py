@@ -121,6 +121,7 @@ def test_the_model_of_one_shard(options, case, made):
         assert made(lines, shards=shards, order=4, **options, **case) == expected
 
 
+@pytest.mark.slow
 def test_on_two_processes(start, device, made):
     """The fixture's workers have CPUs."""
     if device == "gpu":

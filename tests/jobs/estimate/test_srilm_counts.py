@@ -95,6 +95,7 @@ def test_a_vocabulary(model_of, tmp_path):
         assert model_of(counts_of(lines, 3), shards=options[1], **how) == model_of(lines, **how)
 
 
+@pytest.mark.slow
 def test_on_two_processes(start, device, model_of):
     if device == "gpu":
         pytest.skip("once is enough")

@@ -82,6 +82,7 @@ def test_a_limit_of_memory(arpa, wanted, here):
     assert rescored(cut, here, memory=MemoryConfig(host_bytes=64 << 20)) == wanted[0]
 
 
+@pytest.mark.slow
 def test_on_a_cluster(cluster, arpa, wanted, hooks, hooks_folder, tmp_path):
     """Workers die before and after chunks, and load their replica again."""
     hooks(**{f"rescore_chunk.{when}": "" for when in ("before1", "before2", "after1", "after2")})

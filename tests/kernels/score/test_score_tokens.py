@@ -142,6 +142,7 @@ def test_codes_by_hand(to_device):
     assert found == (probs, [1, 2, 3, 2, 1, 0, 1, 1, 2, 2])
 
 
+@pytest.mark.slow  # it compiles two more variants
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6), V=st.integers(1, 5), longest=st.integers(1, 6), size=st.integers(0, 600),
