@@ -25,6 +25,7 @@ from mgpu_ngram.cluster.gang import SUMMED, GangError
 from mgpu_ngram.cluster.gang_host import run_in_threads
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
+from tests.support.variants import first_fast
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -229,7 +230,7 @@ def busy(cluster):
     return {key for keys in cluster.client.processing().values() for key in keys}
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", first_fast([0, 1]))
 def test_a_killed_worker_ends_the_gang(cluster, lost, tmp_path):
     """Then a gang of the workers that are left works, and one of all of them when the lost one is back."""
     cluster.gang_size(30)

@@ -58,6 +58,7 @@ def test_gensim_gave_these_values():
         assert np.allclose(found[name], values, rtol=1e-12), name
 
 
+@pytest.mark.slow
 def test_gensim_gives_these_values():
     """With the gensim of this environment, or of the folder $GENSIM_PATH."""
     script = f"""

@@ -13,6 +13,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as job
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.variants import first_fast
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,7 +55,7 @@ def count(several_shards, texts, tmp_path):
 
 
 @pytest.mark.parametrize("markers", [True, False])
-@pytest.mark.parametrize("chunk_bytes", [None, 6000])
+@pytest.mark.parametrize("chunk_bytes", first_fast([6000, None]))
 def test_the_files_of_one_count(markers, chunk_bytes, count, contents, tmp_path):
     how = {"sentence_markers": markers, "chunk_bytes": chunk_bytes}
     expected = count("whole", [0, 1, 2], **how)

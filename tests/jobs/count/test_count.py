@@ -345,7 +345,7 @@ CORPORA = {
 
 
 @pytest.mark.parametrize(
-    ("unit", "columns"), first_fast([("word", "text"), ("word", "ids"), ("byte", "text"), ("id", "text")], 2)
+    ("unit", "columns"), first_fast([("word", "text"), ("word", "ids"), ("byte", "text"), ("id", "text")])
 )
 def test_output_is_the_same_byte_for_byte_on_any_cluster(unit, columns, tmp_path, cluster):
     text = CORPORA[unit]

@@ -219,6 +219,7 @@ def test_no_memory_for_intermediate_results(
     assert list((tmp_path / "spill").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_vocabulary_larger_than_its_budget(contents, run_here, tmp_path, monkeypatch):
     """400,000 words take 43 bytes each while they merge: more than results may keep, a fifth of 64 MiB."""
     stored = []

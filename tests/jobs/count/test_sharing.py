@@ -32,6 +32,7 @@ def tasks(cluster):
     cluster.client.subscribe_topic(cluster._name, on_task)
 
 
+@pytest.mark.slow
 def test_several_workers_merge_and_write(cluster, corpus, undisturbed, contents, hooks, tasks, tmp_path):
     """10 shards with a part for each; if the worker of a part is late, another worker takes the part."""
     result = run(
@@ -45,6 +46,7 @@ def test_several_workers_merge_and_write(cluster, corpus, undisturbed, contents,
     assert written.total() == WORKERS and len(written) > 1
 
 
+@pytest.mark.slow
 def test_dense_histograms_are_added_in_pairs(cluster, corpus, contents, hooks, tasks, run_here, tmp_path):
     """A tree of log2(workers) levels: three pairwise sums, after each worker's own sum."""
     options = {"order": 2, "unit": "byte", "strategy": "global"}

@@ -452,7 +452,9 @@ def test_a_model_with_missing_ngrams_on_a_cluster(cluster, text, lines, hooks, t
 
 @pytest.mark.parametrize(
     ("format", "deaths"),
-    [("zarr", ["write_distributions.after", "save_done.after"]), ("compact", ["write_distributions.before"])],
+    first_fast(
+        [("zarr", ["write_distributions.after", "save_done.after"]), ("compact", ["write_distributions.before"])]
+    ),
 )
 def test_workers_die(format, deaths, cluster, arpa, text, contents, whole, hooks, hooks_folder, tmp_path):
     """Before and after chunks, and after they have recorded the finished chunks."""
@@ -740,7 +742,7 @@ def whole_bytes(files):
     return json.loads(files["zarr"]["manifest.json"])["histories"] * 3 * 5 * 4
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", first_fast(FORMATS))
 def test_a_full_disk(format, arpa, text, here, whole, contents, tmp_path, monkeypatch):
     """Some chunks are recorded already: one line reports the full disk, and the run resumes when space is free."""
 

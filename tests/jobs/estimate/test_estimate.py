@@ -620,6 +620,7 @@ def test_the_file_of_a_killed_run_is_removed(on_cluster, here, tmp_path):
     assert names(tmp_path) == [".model.tmp", ".model2.0123abcd.tmp", "model"]
 
 
+@pytest.mark.slow
 def test_more_stretches_than_the_window_holds(cluster, on_cluster, many_parts, tmp_path, monkeypatch):
     config, data = on_cluster
     windows, stretches, real = [], [], estimate_model.windowed

@@ -94,9 +94,9 @@ def test_the_model_of_the_text(small, counted, model_of, order, columns):
     ("model", "options"),
     [
         ("small.o1", {"order": 1}),
-        ("small.o3", {"order": 3}),
         ("small.o3.limitvocab", {"order": 3, "limit_vocab_file": "small_vocab2000.txt"}),
         *slow_cases(
+            ("small.o3", {"order": 3}),
             ("small.o5", {}),
             ("small.o5.prune00112", {"prune": [0, 0, 1, 1, 2]}),
             ("small.o3.iu0", {"order": 3, "interpolate_unigrams": False}),

@@ -244,6 +244,7 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path, starts):
     assert (seen.sweeps, seen.tokens) == (60, (60 - starts[-1]) * result.tokens), "sweeps before have no rate"
 
 
+@pytest.mark.slow
 def test_a_training_that_stopped_early_is_not_continued_after_a_resume(documents, tmp_path, monkeypatch, starts):
     """The run is interrupted between the last sweep and the model file."""
     how = {"sweeps": 1000, "tolerance": 0.05, "checkpoint_seconds": 0.0}
@@ -299,6 +300,7 @@ def test_any_other_setting_makes_another_model(documents, tmp_path):
         assert f"options.{name}" in changed_since(replace(config, **{name: value}), manifest), name
 
 
+@pytest.mark.slow
 def test_progress_counts_sweeps_and_shows_the_perplexity(documents, tmp_path):
     seen = Seen()
     result, model = trained(LocalExecutor(workers=2), documents, tmp_path / "out", 300, progress=seen)
