@@ -135,6 +135,13 @@ def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+def connections(process):
+    try:
+        return process.net_connections()
+    except psutil.NoSuchProcess:  # it has ended since it was listed
+        return []
+
+
 def result(job):
     """Return the output of `mgpu-ngram run --json` for its one job."""
     return json.loads(job.out())[0]
@@ -143,7 +150,7 @@ def result(job):
 def test_two_nodes(submit, tmp_path, expected):
     job = submit("--json")
     job.wait_for("out/count.checkpoint/identity.json")
-    listening = [c.laddr.ip for p in job.processes() for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    listening = [c.laddr.ip for p in job.processes() for c in connections(p) if c.status == psutil.CONN_LISTEN]
     assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}
     job.wait()
     assert (result(job)["workers"], result(job)["device"], result(job)["resumed_chunks"]) == (2, "cpu", 0)
