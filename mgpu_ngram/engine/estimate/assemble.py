@@ -17,13 +17,12 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import UNK_ID
 from mgpu_ngram.core.models.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.ngrams.trie import Trie, node_dtype
-from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights, word_ids
+from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights
 from mgpu_ngram.engine.trie.build import FANOUT, Level, join_levels, negative
-from mgpu_ngram.kernels.common.count_true import count_true
-from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
+from mgpu_ngram.kernels.estimate.link_histories import link_histories
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
 
 SAMPLED_NGRAMS = 1 << 14  # one of so many n-grams is sampled to decide where to cut
@@ -200,36 +199,41 @@ def _levels(
     N = max(parts[0].probabilities, default=1) if parts else 1
     new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
     kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
-    before = count_true(unigrams.kept_V[:first])
     levels = [Level(new_V[kept], _log10_of_words(unigrams, kept), None)]
-    below: Any = None  # keys of the order below
+    below = (kept + 1).astype(np.uint64)[None] << np.uint64(64 - bits)  # keys of the order below
     for n in range(2, N + 1):
         merged = merge_weights([p.probabilities.pop(n) for p in parts])
         weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
         columns = merged.columns
-        level = Level(new_V[word_ids(columns, n, bits, n - 1)], merged.values, None)
-        backoff_G = xp.zeros(len(kept) if n == 2 else below.shape[1], np.float32)
-        [(parents, sizes_P)] = count_prefixes(columns, bits, n - 1, n - 1)
-        # Parents are contexts of kept n-grams: without pruning, the same keys.
-        sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
-        if n == 2:
-            nodes = [_node_of_word(word_ids(found, 1, bits, 0), unigrams.kept_V, new_V, before) for found in sought]
-        else:
-            nodes = [find_ngrams(below, n - 1, bits, found, 0) for found in sought]
-        node_C, node_P = nodes[0], nodes[-1]
-        is_kept_C = node_C >= 0
-        backoff_G[node_C[is_kept_C]] = weights.values[is_kept_C]
-        sizes_M = xp.zeros(len(backoff_G) + 1, node_dtype(len(level.word_G)))
-        sizes_M[1 + node_P] = sizes_P
-        level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)
+        word_R, _, first_M1 = link_histories(below, columns, n, bits)
+        level = Level(new_V[word_R], merged.values, None, first_child_M=first_M1)
+        levels[-1].backoff_G = _backoffs(below, n - 1, bits, first_M1, weights)
         if keys is None and 3 <= n < N + collapse:
             level.suffix_G = _suffixes(below, n, bits, columns)
         if keys is not None and N > 3 and n < N:
             keys[n] = columns
-        levels[-1].backoff_G = backoff_G
         levels.append(level)
         below = columns
     return levels
+
+
+def _backoffs(below: Any, order: int, bits: int, first_M1: Any, weights: Weights) -> Any:
+    """Return (M,) float32: the backoffs of n-grams, 0 for n-grams that are no contexts.
+
+    below     keys of the n-grams
+    first_M1  their first children: of n-grams that begin with them
+    weights   backoffs of contexts, of which some may not be in `below`
+    """
+    xp = array_module(below)
+    backoff_M = xp.zeros(below.shape[1], np.float32)
+    nodes = xp.flatnonzero(first_M1[1:] > first_M1[:-1])
+    if len(nodes) == len(weights.values):  # without pruning, the contexts are the n-grams with children
+        backoff_M[nodes] = weights.values
+        return backoff_M
+    node_C = find_ngrams(below, order, bits, weights.columns, 0)
+    is_kept_C = node_C >= 0
+    backoff_M[node_C[is_kept_C]] = weights.values[is_kept_C]
+    return backoff_M
 
 
 def _log10_of_words(unigrams: Unigrams, kept: Any) -> Any:
@@ -273,8 +277,3 @@ def _parents(level: Level) -> Any:
     xp = array_module(level.word_G)
     nodes_G = xp.arange(len(level.word_G), dtype=level.first_child_M.dtype)
     return xp.searchsorted(level.first_child_M, nodes_G, "right") - 1
-
-
-def _node_of_word(ids: Any, kept_V: Any, new_V: Any, before: int) -> Any:
-    """Return (G,) int64: nodes of single words, `before` of which are in earlier stretches; -1 for pruned words."""
-    return array_module(ids).where(kept_V[ids], new_V[ids].astype(np.int64) - before, -1)

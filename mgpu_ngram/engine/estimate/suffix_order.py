@@ -32,6 +32,8 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.link_histories import link_histories
 
+ROW_BITS = 32  # bits of a row number beside a key
+
 
 def _to_suffix_order(n: int) -> list[int]:
     """Return the places in the text of the words of an n-gram in suffix order."""
@@ -153,11 +155,8 @@ def _resorted(order: Order, new_M: Any, device: str) -> tuple[Order, Any]:
     """Return (an order in the order of tables, the new row of each of its n-grams)."""
     n, R, xp = order.n, len(order), array_module(move_to(order.suffix_R, device))
     keys = reorder_words(move_to(order.keys, device), order.bits, _to_text_order(n))
-    columns = _with_column(keys, xp.arange(R, dtype=np.uint64))
-    del keys
     # The sort is stable, so n-grams with equal first words keep the order of their last two words.
-    columns = radix_sort(columns, (n - 2) * order.bits)
-    row_R = columns[-1].astype(np.int64)
+    row_R = _sorted_rows(keys, (n - 2) * order.bits)
 
     def taken(array: Any) -> Any:
         return None if array is None else move_to(array, device)[row_R]
@@ -169,4 +168,22 @@ def _resorted(order: Order, new_M: Any, device: str) -> tuple[Order, Any]:
     count_R = raw_R if order.count_R is order.raw_R else taken(order.count_R)
     new_R = xp.empty(R, node_dtype(R))
     new_R[row_R] = xp.arange(R, dtype=new_R.dtype)
-    return Order(n, order.bits, columns[:-1], raw_R, suffix_R, count_R, taken(order.marked_R)), new_R
+    return Order(n, order.bits, keys[:, row_R], raw_R, suffix_R, count_R, taken(order.marked_R)), new_R
+
+
+def _sorted_rows(keys: Any, key_bits: int) -> Any:
+    """Return (R,) int64: the rows of keys (C, R), sorted stably by their first `key_bits` bits.
+
+    Sorts these bits and row numbers, which take fewer columns than the keys with row numbers.
+    """
+    xp, R = array_module(keys), keys.shape[1]
+    C = -(-key_bits // 64)
+    row_R = xp.arange(R, dtype=np.uint64)
+    if 64 * C - key_bits >= ROW_BITS and R < 1 << ROW_BITS:  # the last column has room for row numbers
+        columns = keys[:C].copy()
+        columns[-1] = columns[-1] >> np.uint64(64 * C - key_bits) << np.uint64(64 * C - key_bits) | row_R
+    else:
+        columns = _with_column(keys[:C], row_R)
+    del row_R
+    rows = radix_sort(columns, key_bits)[-1]
+    return (rows & np.uint64((1 << ROW_BITS) - 1) if len(columns) == C else rows).astype(np.int64)
