@@ -76,7 +76,7 @@ def estimate_part(
         columns, values = order.keys, prob_R if isinstance(rules[order.n], Rule) else log10_values(prob_R)
         if order.marked_R is not None and not order.links:
             kept = array_module(values).flatnonzero(~order.marked_R)
-            columns, values = columns[:, kept], values[kept]
+            columns, values = columns.take(kept, axis=1), values[kept]
         return order.n, Weights(columns, values)
 
     for n, order in part.orders.items():

@@ -129,7 +129,7 @@ def _take_out_split(
     if len(rows) < len(order):
         marked_R = None if order.marked_R is None else order.marked_R[rows]
         orders[2] = Order(
-            2, order.bits, order.keys[:, rows], order.raw_R[rows], order.suffix_R[rows], order.count_R[rows], marked_R
+            2, order.bits, order.keys.take(rows, axis=1), order.raw_R[rows], order.suffix_R[rows], order.count_R[rows], marked_R
         )
     return left_L
 
@@ -168,7 +168,7 @@ def _resorted(order: Order, new_M: Any, device: str) -> tuple[Order, Any]:
     count_R = raw_R if order.count_R is order.raw_R else taken(order.count_R)
     new_R = xp.empty(R, node_dtype(R))
     new_R[row_R] = xp.arange(R, dtype=new_R.dtype)
-    return Order(n, order.bits, keys[:, row_R], raw_R, suffix_R, count_R, taken(order.marked_R)), new_R
+    return Order(n, order.bits, keys.take(row_R, axis=1), raw_R, suffix_R, count_R, taken(order.marked_R)), new_R
 
 
 def _sorted_rows(keys: Any, key_bits: int) -> Any:
