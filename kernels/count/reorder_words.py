@@ -71,8 +71,9 @@ def _cuda(columns, bits, place_N):
     reordered = cupy.empty(columns.shape, np.uint64)
     C, R = columns.shape
     if R:
-        sizes = R, np.int32(C), np.int32(bits), cupy.asarray(place_N), np.int32(len(place_N))
-        launch(kernel("count/reorder_words", "reorder_words"), grid_for(R, 256), 256, (columns, stride, *sizes, reordered))
+        words = np.int32(bits), cupy.asarray(place_N), np.int32(len(place_N))
+        args = columns, stride, R, np.int32(C), *words, reordered
+        launch(kernel("count/reorder_words", "reorder_words"), grid_for(R, 256), 256, args)
     return reordered
 
 

@@ -74,6 +74,13 @@ class Order:
         pruned = 0 if self.marked_R is None else count_true(self.marked_R)
         return len(self) - pruned, len(self)
 
+    def taken(self, rows: Any) -> Order:
+        """Return some rows of an order with keys."""
+        raw_R = self.raw_R[rows]
+        count_R = raw_R if self.count_R is self.raw_R else self.count_R[rows]
+        marked_R = None if self.marked_R is None else self.marked_R[rows]
+        return Order(self.n, self.bits, self.keys.take(rows, axis=1), raw_R, self.suffix_R[rows], count_R, marked_R)
+
     def word(self, position: int) -> Any:
         """Return (R,) int64, the id of one word of each n-gram, from keys."""
         return word_ids(self.keys, self.n, self.bits, position)

@@ -127,10 +127,7 @@ def _take_out_split(
     new_M = xp.where(place_M >= 0, len(rows) + place_M, xp.cumsum(stays_M) - 1)
     above.suffix_R = new_M.astype(node_dtype(len(rows) + len(left_L)))[above.suffix_R]
     if len(rows) < len(order):
-        marked_R = None if order.marked_R is None else order.marked_R[rows]
-        orders[2] = Order(
-            2, order.bits, order.keys.take(rows, axis=1), order.raw_R[rows], order.suffix_R[rows], order.count_R[rows], marked_R
-        )
+        orders[2] = order.taken(rows)
     return left_L
 
 

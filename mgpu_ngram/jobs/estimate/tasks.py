@@ -202,9 +202,7 @@ def summary(part: Part, split: Sequence[int], symbols: int) -> Part:
     orders = {}
     if split:
         rows = (split_places(bigrams.word(0), bigrams.word(1), split, symbols) >= 0).nonzero()[0]
-        marked_R = None if bigrams.marked_R is None else bigrams.marked_R[rows]
-        raw_R, suffix_R, count_R = bigrams.raw_R[rows], bigrams.suffix_R[rows], bigrams.count_R[rows]
-        orders = {2: Order(2, bigrams.bits, bigrams.keys.take(rows, axis=1), raw_R, suffix_R, count_R, marked_R)}
+        orders = {2: bigrams.taken(rows)}
     return replace(part, orders=orders)
 
 
