@@ -152,6 +152,7 @@ ALONE = {
     "count.merge_tables",
     "count.ngram_keys",
     "count.pack_deltas",
+    "count.reorder_words",
     "decode.tf32_parts",
     "distribution.scale_values",
     "estimate.count_counts",

@@ -30,7 +30,7 @@ from mgpu_ngram.engine.estimate.adjusted_counts import (
     with_split_counts,
     with_suffixes,
 )
-from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Order, Part, Unigrams
+from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Part, Unigrams
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
