@@ -14,6 +14,7 @@ BENCHES = {
         "decode": "decode.bench",
         "fusion": "fusion.bench",
         "filter": "filter",
+        "scale": "scale",
         "startup": "startup",
         "tools": "tools",
     }.items()

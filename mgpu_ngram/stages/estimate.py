@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.ngrams.smoothing import KNESER_NEY, METHODS
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_count_plan, show_text_plan
+from mgpu_ngram.stages.count import show_text_plan
 from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES, TOKEN_BYTES
 from mgpu_ngram.stages.flags import add_model_output, add_text, model_format
 from mgpu_ngram.stages.report import (
@@ -186,8 +186,15 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         if "counts" in plan:
             print(f"{plan['job']}: {plan['counts']} to a {_kind(plan['smoothing'])}, on {where_planned(plan)}")
             return
-        show_text_plan(plan, f", {many(plan['shards'], 'shard')}")
-        show_count_plan(plan, is_whole=False)
+        show_text_plan(plan, f", {many(plan['shards'], 'part')}")
+        print(
+            "one part: its tokens are sorted once" if plan["shards"] == 1
+            else f"each part is made twice from the tokens, which are read {plan['passes']:,} times"
+        )  # fmt: skip
+        print(
+            f"tokens: up to {plan['device_bytes']:,} bytes on devices, {plan['host_bytes']:,} in host memory, "
+            f"{plan['spill_bytes']:,} in files"
+        )
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         show_estimated(path, described)

@@ -109,7 +109,7 @@ jobs:
 """)
     assert run("plan", config) == 0 and run("run", config) == 0
     out, err = capsys.readouterr()
-    assert "\nmemory of counting, without that of estimating:\ndevice: about " in out
+    assert "\none part: its tokens are sorted once\ntokens: up to 0 bytes on devices, " in out
     assert "Perplexity including OOVs" in out and err == ""
     assert run("info", tmp_path / "out" / "estimate") == 0
     assert "Kneser-Ney model of order 2" in capsys.readouterr().out

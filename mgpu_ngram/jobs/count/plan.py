@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,12 +82,15 @@ def _text_bytes_alone(config: CountConfig, budget: Budget) -> int:
     return min(MAX_CHUNK_BYTES["gpu"], int(budget.device_bytes / bytes_per_text_byte))
 
 
-def planned_budget(config: CountConfig, context: PlanContext, corpus: Corpus) -> Budget:
-    """Return the budget that each process would have."""
+def planned_budget(context: PlanContext, result_bytes: int) -> Budget:
+    """Return the budget that each process would have.
+
+    result_bytes  as for `make_budget`
+    """
     device, memory, workers = context.device, context.memory, context.workers
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
     device_bytes = (memory.device_bytes or int(AUTO_DEVICE_SHARE * context.free_bytes)) if device == "gpu" else 0
-    spills = is_spilling(most_table_bytes(config, corpus), device, device_bytes, workers)
+    spills = is_spilling(result_bytes, device, device_bytes, workers)
     return Budget(device, device_bytes, host_bytes // workers, spills=spills)
 
 
@@ -103,28 +106,18 @@ def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
 
     Raises InputError if the run could not fit.
     """
-    workers, device, memory = context.workers, context.device, context.memory
+    workers, device = context.workers, context.device
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
-    budget = planned_budget(config, context, corpus)
-    device_bytes, host_bytes = budget.device_bytes, workers * budget.host_bytes
+    budget = planned_budget(context, most_table_bytes(config, corpus))
     chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
-    tokens, symbols = _guess(config, corpus)
+    tokens, symbols = guess(config, corpus)
     largest = int(max((c.size_bytes for c in chunks), default=0) / _token_bytes(config))
-    work_bytes = device_bytes if device == "gpu" else budget.host_bytes
+    work_bytes = budget.device_bytes if device == "gpu" else budget.host_bytes
     text = TextFacts(config.unit, symbols, largest, symbols_are_known=False)
     plans = choose(config.order, text, config.strategy, config.histograms, device, work_bytes)
     table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # if all n-grams are distinct
     held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
-    on_devices = int(budget.kept_device_share() * workers * device_bytes) if device == "gpu" else 0
-    on_host = replace(budget, host_bytes=host_bytes).kept_host_bytes()
-    spill_bytes = max(0, table_bytes - on_devices - on_host)
-    spill_folder = Path(memory.spill_dir or context.output).absolute()
-    disk_bytes = shutil.disk_usage(next(p for p in [spill_folder, *spill_folder.parents] if p.exists())).free
-    if spill_bytes > disk_bytes:
-        raise InputError(
-            f"{config.name}: up to {spill_bytes:,} bytes of sorted runs may be spilled to {spill_folder}, which has "
-            f"{disk_bytes:,} free; give another memory.spill_dir, lower the order, or count parts of the corpus"
-        )
+    places = places_of(config.name, "sorted runs", table_bytes, context, budget)
     return {
         "job": config.name,
         "device": device,
@@ -140,17 +133,44 @@ def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
         "orders": [asdict(p) for p in plans],
         "device_bytes": max(p.device_bytes for p in plans),
         "device_bytes_free": work_bytes,
-        "host_bytes": min(on_host, max(0, held_bytes - on_devices)),
-        "host_bytes_free": host_bytes,
-        "spill_bytes": spill_bytes,
+        "host_bytes": min(places.host_room, max(0, held_bytes - places.device_room)),
+        "host_bytes_free": workers * budget.host_bytes,
+        "spill_bytes": places.spill_bytes,
     }
+
+
+class Places(NamedTuple):
+    """Bytes that all devices and hosts have for intermediate results, and the bytes that go to files."""
+
+    device_room: int
+    host_room: int
+    spill_bytes: int
+
+
+def places_of(job: str, what: str, nbytes: int, context: PlanContext, budget: Budget) -> Places:
+    """Return where `nbytes` bytes of intermediate results would stay; `what` names them in errors.
+
+    Raises InputError if the disk is too small.
+    """
+    workers, memory = context.workers, context.memory
+    device_room = int(budget.kept_device_share() * workers * budget.device_bytes) if context.device == "gpu" else 0
+    host_room = replace(budget, host_bytes=workers * budget.host_bytes).kept_host_bytes()
+    spill_bytes = max(0, nbytes - device_room - host_room)
+    folder = Path(memory.spill_dir or context.output).absolute()
+    disk_bytes = shutil.disk_usage(next(p for p in [folder, *folder.parents] if p.exists())).free
+    if spill_bytes > disk_bytes:
+        raise InputError(
+            f"{job}: up to {spill_bytes:,} bytes of {what} may be spilled to {folder}, which has {disk_bytes:,} free; "
+            "give another memory.spill_dir, lower the order, or take parts of the corpus"
+        )
+    return Places(device_room, host_room, spill_bytes)
 
 
 def _token_bytes(config: CountConfig) -> float:
     return BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
 
 
-def _guess(config: CountConfig, corpus: Corpus) -> tuple[int, int]:
+def guess(config: CountConfig, corpus: Corpus) -> tuple[int, int]:
     """Return estimated (tokens, symbols) of a corpus that is not read yet."""
     tokens = int(corpus.text_bytes / _token_bytes(config))
     if config.unit == "byte":
@@ -161,7 +181,7 @@ def _guess(config: CountConfig, corpus: Corpus) -> tuple[int, int]:
 
 def most_table_bytes(config: CountConfig, corpus: Corpus) -> int:
     """Return the bytes of the tables of a corpus if all its n-grams are distinct."""
-    return _table_bytes(*_guess(config, corpus), config.order, 1)
+    return _table_bytes(*guess(config, corpus), config.order, 1)
 
 
 def _table_bytes(tokens: int, symbols: int, order: int, chunks: int) -> int:

@@ -33,8 +33,7 @@ from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count.passes import CountPasses
-from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, planned_budget
-from mgpu_ngram.jobs.count.plan import plan as count_plan
+from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, guess, num_streams, places_of, planned_budget
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
@@ -44,6 +43,7 @@ from mgpu_ngram.jobs.estimate.text_parts import PartCheckpoint, TextParts
 from mgpu_ngram.jobs.progress import Progress
 
 PART_TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part that is estimated, per token of the text in its shards
+TOKEN_BYTES = 6  # bytes of a token between the passes: its code and its part
 LONE_PART_FACTORS = {"gpu": 3.0, "cpu": 1.0}  # factor of tokens for the only part of a worker: nothing waits beside it
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
@@ -110,22 +110,42 @@ def _opened(
 
 
 def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
-    """Return the plan of `run` from the sizes of the inputs alone: the plan of counting, with the approximate number of
-    parts as `shards`. Bytes of memory are those of counting.
+    """Return the plan of `run` from the sizes of the inputs alone: the number of parts (`shards`), how often the tokens
+    are read (`passes`), and where the tokens stay.
+
+    Raises InputError if the run could not fit.
     """
+    where = {"device": context.device, "workers": context.workers}
     if config.counts:
-        where = {"device": context.device, "workers": context.workers}
         return {"job": config.name, "counts": config.counts, "smoothing": config.smoothing, **where}
     counting = config.counting()
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
-    counted = count_plan(counting, context)
-    part_limits = _part_limits(context, planned_budget(counting, context, corpus))
-    chosen = {
-        "shards": part_limits.num_parts(counted["tokens_about"]),
+    tokens, symbols = guess(counting, corpus)
+    budget = planned_budget(context, TOKEN_BYTES * tokens)
+    chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
+    parts = _part_limits(context, budget).num_parts(tokens)
+    token_bytes = TOKEN_BYTES * tokens
+    places = places_of(config.name, "tokens", token_bytes, context, budget)
+    on_devices = min(token_bytes, places.device_room)
+    return {
+        "job": config.name,
+        **where,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "tokens_about": tokens,
+        "symbols_about": symbols,
+        "chunks": len(chunks),
+        "chunks_per_worker": -(-len(chunks) // context.workers),
+        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
+        "shards": parts,
+        "passes": 1 if parts == 1 else 2 * parts,
+        "token_bytes": token_bytes,
+        "device_bytes": on_devices,
+        "host_bytes": token_bytes - on_devices - places.spill_bytes,
+        "spill_bytes": places.spill_bytes,
         "model": model_file(config),
         "smoothing": config.smoothing,
     }
-    return counted | {"job": config.name, **chosen}
 
 
 def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = None) -> EstimateResult:
@@ -188,8 +208,8 @@ def estimated(
     executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
     limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
-    table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
-    budget = count_budget(memory, executor, table_bytes)
+    token_bytes = TOKEN_BYTES * guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
+    budget = count_budget(memory, executor, token_bytes)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     part_limits = _part_limits(executor, budget)

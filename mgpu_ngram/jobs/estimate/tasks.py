@@ -52,7 +52,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import Rule
 
-LESS = "use smaller chunks (chunk_bytes), prune, a lower order, or more workers"
+LESS = "use a smaller memory.host_bytes, which makes smaller parts, a lower order, or more workers"
 
 
 @dataclass
@@ -137,9 +137,9 @@ def estimate_text_part(
 
     To make it twice costs less than to keep it, because a part takes 20 times the memory of its text.
     """
-    part = _part_of_text(pieces, lexicon, how, bad_V)
-    seconds = part.seconds
-    estimated = estimate_of(part, rules, unigrams, _split(lexicon, how), left_L, split_L, how.resources)
+    parts = [_part_of_text(pieces, lexicon, how, bad_V)]
+    seconds = parts[0].seconds
+    estimated = estimate_of(parts.pop(), rules, unigrams, _split(lexicon, how), left_L, split_L, how.resources)
     estimated.seconds = add_seconds(seconds, estimated.seconds)
     return estimated
 
@@ -155,9 +155,11 @@ def _part_of_text(pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how:
     watch = Stopwatch(device)
 
     def made(device: str) -> Part:
-        keys = keys_of_shard(pieces, how.shard, lexicon, how.options.order, device)
-        watch.lap("read")
-        tables = tables_of_windows(keys, how.options.order, check.code_bits(how.symbols))
+        # No name holds the keys, so that they are freed as soon as they are sorted.
+        tables = tables_of_windows(
+            keys_of_shard(pieces, how.shard, lexicon, how.options.order, device),
+            how.options.order, check.code_bits(how.symbols),
+        )  # fmt: skip
         watch.lap("count")
         return _part_of_tables(tables, how.symbols, how.options, bad_V, split, elsewhere)
 
@@ -371,7 +373,10 @@ def estimate_of(
     watch = Stopwatch(budget.device)
     if not part.orders[2].links:
         with memory_guard("estimating", budget.device, LESS):
-            part = in_text_order(on_device_or_host(partial(result_to_device, part), budget.device))
+            moved = on_device_or_host(partial(result_to_device, part), budget.device)
+            del part  # frees one order after another
+            part = in_text_order(moved)
+            del moved
 
     def estimate(device: str) -> Estimated:
         whole = _with_split(part, split, left_L, device)

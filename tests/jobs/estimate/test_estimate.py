@@ -442,7 +442,13 @@ def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, 
         file.truncate(int(million_tokens * 1e6 * count_plan.BYTES_PER_TOKEN["word"]))
     memory = MemoryConfig(host_bytes=200 * 10**9)
     context = PlanContext(workers, device, 100 * 10**9, transport, memory, tmp_path)
-    assert estimate.plan(EstimateConfig([str(tmp_path / "text")]), context)["shards"] == parts
+    plan = estimate.plan(EstimateConfig([str(tmp_path / "text")]), context)
+    assert plan["shards"] == parts and plan["passes"] == (1 if parts == 1 else 2 * parts)
+    assert plan["token_bytes"] == 6 * plan["tokens_about"] == pytest.approx(6e6 * million_tokens)
+    assert plan["device_bytes"] + plan["host_bytes"] + plan["spill_bytes"] == plan["token_bytes"]
+    kept = 0.6 * workers * 100e9 if device == "gpu" else 0.2 * 200e9  # shares of memory for intermediate results
+    assert plan["spill_bytes" if device == "cpu" else "host_bytes"] == max(0, int(plan["token_bytes"] - kept))
+    assert bool(plan["device_bytes"]) == (device == "gpu")
 
 
 def test_memory_changes_nothing(text, whole, make, tmp_path, part_tokens, monkeypatch):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.engine.count.sorted_runs import map_table
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import RunContext
@@ -14,7 +13,7 @@ from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks as estimate_tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
-from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from mgpu_ngram.kernels.dispatch import on_gpu
 from tests.support.variants import first_fast
 
 
@@ -47,7 +46,7 @@ def estimated(device, tmp_path, part_tokens, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("full", ["merge_to", "adjust_counts", "estimate_part", "assemble"])
+@pytest.mark.parametrize("full", ["part_of_tables", "estimate_part", "assemble"])
 def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
     """Work that does not fit moves to host memory: the same model."""
     text, options = random_text(400), {"order": 3, "prune": [0, 1]}
@@ -55,22 +54,35 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
     page = estimate_model if full == "assemble" else estimate_tasks
     real, calls = getattr(page, full), []
 
-    def fails_on_a_gpu(first, *more):
-        if full == "merge_to":  # of order 2, which falls back to host memory by itself
-            merged = real(first, *more)
-            calls.append(not on_gpu(merged.keys))
-            return map_table(merged, to_host) if len(calls) % 2 else merged
-        result = real(first, *more)
-        arrays = result.arrays().values()
-        calls.append(not any(map(on_gpu, arrays)))
+    def fails_on_a_gpu(*arguments):
+        result = real(*arguments)
+        calls.append(not any(map(on_gpu, result.arrays().values())))
         if not calls[-1]:
             raise MemoryError
         return result
 
     monkeypatch.setattr(page, full, fails_on_a_gpu)
     assert estimated(text, 3, **options) == expected
-    if device == "gpu" and full != "merge_to":
+    if device == "gpu":
         assert any(calls) and not all(calls)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", [3, 4])
+def test_a_gpu_that_fills_up_while_an_order_is_sorted(order, estimated, device, monkeypatch):
+    """The order that does not fit is sorted in host memory, with one that is on the GPU: the same model."""
+    text, real, calls = random_text(400), suffix_order.reorder_words, []
+    expected = estimated(text, 3, order=4)
+
+    def fails_on_a_gpu(columns, bits, places):
+        calls.append((len(places), on_gpu(columns)))
+        if calls[-1] == (order, True):
+            raise MemoryError
+        return real(columns, bits, places)
+
+    monkeypatch.setattr(suffix_order, "reorder_words", fails_on_a_gpu)
+    assert estimated(text, 3, order=4) == expected
+    assert ((order, False) in calls) and ((order, True) in calls) == (device == "gpu")
 
 
 @pytest.mark.gpu

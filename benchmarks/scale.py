@@ -1,0 +1,137 @@
+"""`mgpu-ngram bench scale`: the time of a token as texts grow beyond the memory of one device, and as memory shrinks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mgpu_ngram.benchmarks.cluster.words import ZipfCorpus
+from mgpu_ngram.benchmarks.harness.options import BenchOptions
+from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult, open_suite
+from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
+from mgpu_ngram.benchmarks.inputs.corpora import zipf_texts
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.estimate.run import EstimateResult
+
+ORDER, VOCABULARY, PRUNE = 5, 8_000_000, [0, 0, 1, 1, 1]
+TOKENS = {"gpu": 1_000_000_000, "cpu": 500_000}
+MIN_TOKENS = 2_000
+FILES = 4  # files of the smallest text
+MULTIPLES = (1, 2, 4, 8)  # sizes of the text
+TARGETS = {2: 1.3, 4: 1.4, 8: 1.5}  # of a token's time at the smallest size, on an H200 with 1 G tokens
+LIMITS = {"gpu": {20 * 10**9: 1.6, 8 * 10**9: 2.5}, "cpu": {1 << 28: None}}  # bytes -> target, of the unlimited time
+ROUNDS, ENOUGH_SECONDS = 3, 45.0  # no further round starts after this time
+FLAGS = {"tokens", "only", "folder"}
+MEASURES: dict[str, tuple[str, ...]] = {"ceiling/": (), "scale/": ("jobs.estimate.run", "jobs.estimate.text_parts")}
+MODEL, WITHIN = "scale/text to model", "scale/text to model within"
+
+
+@dataclass
+class ScaleBench:
+    """The rows, the words of the smallest text, and a folder for texts."""
+
+    suite: Suite
+    tokens: int
+    folder: Path
+
+    def corpus(self, multiple: int) -> ZipfCorpus:
+        """Return the first `multiple` x `tokens` words of one text; writes the files that it lacks."""
+        self.suite.say(f"a text of {multiple * self.tokens:,} words")
+        return ZipfCorpus(
+            self.folder,
+            zipf_texts(self.folder, multiple * self.tokens, -(-self.tokens // FILES), VOCABULARY, ORDER),
+        )
+
+
+def sizes(bench: ScaleBench) -> None:
+    """Rows: models of texts of several sizes, without writing them; the time of a token over that of the smallest."""
+    smallest = 0.0
+    for multiple in MULTIPLES:
+        corpus = bench.corpus(multiple)
+        results = _rounds(bench.suite, corpus, MemoryConfig(), bench.folder)
+        tokens = corpus.totals[0]
+        of_token = median(result.wall_seconds for result in results) / tokens
+        smallest = smallest or of_token
+        aim = TARGETS.get(multiple) if bench.suite.device == "gpu" else None
+        bench.suite.add(
+            MODEL, f"{corpus.sizes} V={VOCABULARY}", [result.wall_seconds for result in results],
+            items=tokens, unit=TOKENS_PER_SECOND, target=aim and 1 / (aim * smallest),
+            notes=f"{of_token / smallest:.2f} x the time of a token of the smallest text; {_notes(results[0], corpus)}",
+        )  # fmt: skip
+
+
+def memory(bench: ScaleBench) -> None:
+    """Rows: the model of the smallest text with less memory, beside all memory."""
+    suite, corpus = bench.suite, bench.corpus(1)
+    free = _rounds(suite, corpus, MemoryConfig(), bench.folder)
+    unlimited = median(result.wall_seconds for result in free)
+    for limit, aim in LIMITS[suite.device].items():
+        suite.say(f"within {limit:,} bytes")
+        limits = MemoryConfig(device_bytes=limit) if suite.device == "gpu" else MemoryConfig(host_bytes=limit)
+        results = _rounds(suite, corpus, limits, bench.folder)
+        if results[0].statistics != free[0].statistics:
+            raise WrongResult(f"within {limit:,} bytes the model is another one; not timed")
+        suite.add(
+            WITHIN, f"{corpus.sizes} V={VOCABULARY} {suite.device}_bytes={limit}",
+            [result.wall_seconds for result in results], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
+            target=aim and corpus.totals[0] / (aim * unlimited), baseline="all memory", baseline_seconds=unlimited,
+            notes=_notes(results[0], corpus, limits),
+        )  # fmt: skip
+
+
+PARTS = {"sizes": sizes, "memory": memory}
+
+
+def _notes(result: EstimateResult, corpus: ZipfCorpus, limits: MemoryConfig | None = None) -> str:
+    gigabytes = result.peak_device_bytes / 1e9, result.peak_host_bytes / 1e9
+    return (
+        f"pruned {PRUNE}: {sum(result.statistics.kept.values()):,} n-grams; at most {gigabytes[0]:.1f} GB of a device, "
+        f"{gigabytes[1]:.1f} GB of host memory"
+    )
+
+
+def _rounds(suite: Suite, corpus: ZipfCorpus, limits: MemoryConfig, folder: Path) -> list[EstimateResult]:
+    """Return the results of several rounds, after one that warms up."""
+    config = EstimateConfig(corpus.paths, order=ORDER, prune=PRUNE, discount_fallback=[])
+    executor = LocalExecutor(suite.device)
+    results: list[EstimateResult] = []
+    try:
+        while len(results) <= ROUNDS and (len(results) < 2 or sum(r.wall_seconds for r in results) < ENOUGH_SECONDS):
+            source, place = open_corpus(corpus.paths), folder / "model"
+            context = RunContext(executor, place, memory=limits, overwrite=True)
+            with estimate.estimated(config, source, context, place) as (model, result):
+                del model
+            results.append(result)
+            suite.release()
+    finally:
+        executor.close()
+    if results[0].tokens != corpus.totals[0]:
+        raise WrongResult(f"a model was made of {results[0].tokens:,} words, not {corpus.totals[0]:,}; not timed")
+    return results[1:]
+
+
+def bench(options: BenchOptions) -> list[dict[str, Any]]:
+    """Measure how the time of a token grows, write scale.csv to the folder of results, and return the rows.
+
+    tokens  words of the smallest text; the greatest has 8 times as many
+    only    parts to measure
+    """
+    parts: Sequence[str] = options.parts(PARTS)
+    tokens = options.num_tokens(TOKENS, MIN_TOKENS)
+    suite = open_suite("scale", options)
+    suite.measure_ceilings()
+    suite.release()
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
+        shared = ScaleBench(suite, tokens, Path(place))
+        for part in parts:
+            suite.measure_part(PARTS[part], shared)
+    return [asdict(row) for row in suite.rows]

@@ -1,0 +1,74 @@
+"""Parts in suffix order, by hand: <s> a b a </s>, <s> b a </s>."""
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.counts.tables import Table
+from mgpu_ngram.engine.estimate.adjusted_counts import last_ngrams
+from mgpu_ngram.engine.estimate.part import EstimateOptions
+from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables, tables_of_windows
+from mgpu_ngram.kernels.count.select_windows import select_windows
+from mgpu_ngram.kernels.dispatch import to_host
+
+S, E, A, B = 2, 3, 4, 5  # codes of <s>, </s>, a, b
+TEXT = [S, A, B, A, E, 0, S, B, A, E, 0]
+BITS, SYMBOLS = 23, 5
+# n-grams of order 3 in suffix order: the last context word, the predicted word, the word before
+TRIGRAMS = [(A, E, B), (A, B, S), (B, A, S), (B, A, A)]
+
+
+def part(to_device, order=3, **more):
+    tokens = to_device(np.array(TEXT, np.uint32))
+    columns = select_windows(tokens, to_device(np.zeros(len(TEXT), np.uint16)), (0, len(TEXT)), order, BITS, (0, 1))
+    options = EstimateOptions(order, (0,) * order)
+    return part_of_tables(tables_of_windows(columns, order, BITS), SYMBOLS, options, **more)
+
+
+def test_adjusted_counts(to_device, unpack_keys):
+    """Windows at positions without n-grams have shard 0 here, too, but hold no words."""
+    made = part(to_device)
+    bigrams, trigrams = made.orders[2], made.orders[3]
+    assert unpack_keys(to_host(bigrams.keys), 2, BITS) == [(S, A), (S, B), (A, E), (A, B), (B, A)]
+    assert to_host(bigrams.raw_R).tolist() == [1, 1, 2, 1, 2]
+    assert to_host(bigrams.suffix_R).tolist() == [code - 1 for code in (A, B, E, B, A)]
+    assert to_host(bigrams.count_R).tolist() == [1, 1, 1, 1, 2]  # of <s> a and <s> b in the text; then words before
+    assert unpack_keys(to_host(trigrams.keys), 3, BITS) == [(A, E, B), (A, B, S), (B, A, S), (B, A, A)]
+    assert to_host(trigrams.suffix_R).tolist() == [2, 3, 4, 4]
+    assert to_host(trigrams.count_R).tolist() == [2, 1, 1, 1]
+    assert to_host(made.left_V).tolist() == [0, 0, 1, 2, 2]  # <unk>, <s>, </s>, a, b
+    assert made.counts_of_counts == {2: [4, 1, 0, 0], 3: [3, 1, 0, 0]} and made.sizes == {2: (5, 5), 3: (4, 4)}
+
+
+def test_the_order_of_tables(to_device, unpack_keys):
+    made = in_text_order(part(to_device))
+    trigrams = made.orders[3]
+    assert unpack_keys(to_host(trigrams.keys), 3, BITS) == [(S, A, B), (S, B, A), (A, B, A), (B, A, E)]
+    assert to_host(trigrams.suffix_R).tolist() == [3, 4, 4, 2]
+    assert to_host(trigrams.raw_R).tolist() == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("order", [4, 5])
+def test_suffixes_of_sorted_orders(order, to_device, unpack_keys):
+    """The suffix of each n-gram is the n-gram without its first word, in the order of tables."""
+    made = in_text_order(part(to_device, order))
+    for n in range(3, order + 1):
+        above, below = (unpack_keys(to_host(made.orders[m].keys), m, BITS) for m in (n, n - 1))
+        assert above == sorted(above) and above
+        assert [below[row] for row in to_host(made.orders[n].suffix_R).tolist()] == [ngram[1:] for ngram in above]
+
+
+def test_tables_of_counts_are_sorted_again(to_device, unpack_keys):
+    ngrams = [(S, A, B), (S, B, A), (A, B, A), (B, A, E)]
+    keys = np.array([[(g[0] << 2 * BITS | g[1] << BITS | g[2]) >> 5 for g in ngrams],
+                     [((g[0] << 2 * BITS | g[1] << BITS | g[2]) & 31) << 59 for g in ngrams]], np.uint64)  # fmt: skip
+    table = in_suffix_order(Table(to_device(keys), to_device(np.array([5, 6, 7, 8])), 3, BITS))
+    assert unpack_keys(to_host(table.keys), 3, BITS) == TRIGRAMS
+    assert to_host(table.counts).tolist() == [8, 5, 6, 7]
+
+
+def test_the_last_ngrams(to_device):
+    """a is the last word: of <s> b a and a b a, the one whose first word comes last."""
+    made, place_V = part(to_device, 4), np.array([0, 1, 2, 9, 8])
+    assert last_ngrams(made, 2, A - 1, place_V) == [(8, B - 1, 2, 2), (9, A - 1, 1, 1)]
+    assert last_ngrams(made, 2, A - 1, place_V, split=(B - 1,)) == [(8, B - 1, 2, 2)]
+    assert last_ngrams(made, 2, B - 1, place_V) == [(9, A - 1, 1, 1)]  # before a is <s>
