@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench scale`: the time of a token as texts grow beyond the memory of one device, and as memory shrinks."""
+"""`mgpu-ngram bench scale`: the time of a token as texts grow beyond the memory of a device, and as memory shrinks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ MIN_TOKENS = 2_000
 FILES = 4  # files of the smallest text
 MULTIPLES = (1, 2, 4, 8)  # sizes of the text
 TARGETS = {2: 1.3, 4: 1.4, 8: 1.5}  # of a token's time at the smallest size, on an H200 with 1 G tokens
-LIMITS = {"gpu": {20 * 10**9: 1.6, 8 * 10**9: 2.5}, "cpu": {1 << 28: None}}  # bytes -> target, of the unlimited time
+LIMITS: dict[str, dict[int, float | None]] = {  # bytes -> target, of the unlimited time
+    "gpu": {20 * 10**9: 1.6, 8 * 10**9: 2.5},
+    "cpu": {1 << 28: None},
+}
 ROUNDS, ENOUGH_SECONDS = 3, 45.0  # no further round starts after this time
 FLAGS = {"tokens", "only", "folder"}
 MEASURES: dict[str, tuple[str, ...]] = {"ceiling/": (), "scale/": ("jobs.estimate.run", "jobs.estimate.text_parts")}

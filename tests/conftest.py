@@ -76,7 +76,8 @@ def pytest_make_parametrize_id(config, val, argname):
 
 FIRST = [
     "test_real_slurm.py",
-    "test_cut_links.py",  # these two almost only wait, for minutes
+    "test_cut_links.py",
+    "test_cut_links_of_all.py",  # these three almost only wait, for minutes
     "test_wheel.py",
     "test_docs.py",
     "test_slurm.py",

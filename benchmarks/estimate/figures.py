@@ -14,7 +14,7 @@ from mgpu_ngram.benchmarks.estimate.text import TEXT_TO_MODEL
 from mgpu_ngram.benchmarks.harness.figures import save
 from mgpu_ngram.benchmarks.harness.rows import Row
 
-STAGES = ("read", "copy", "tokenise", "vocabulary", *STEPS[:1], "reduce", *STEPS[1:])
+STAGES = ("read", "copy", "tokenise", "vocabulary", *STEPS)
 BARS = {"estimate/ids to model": "estimate/ids", TEXT_TO_MODEL: TEXT_TO_MODEL}  # rows of steps begin with these
 RATES = (*BARS, TEXT_TO_ARPA, PEER)
 

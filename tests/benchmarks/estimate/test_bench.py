@@ -28,7 +28,7 @@ from tests.support.short_benches import measure_once
 pytestmark = pytest.mark.slow
 
 TOKENS = 3_000
-STAGES = ("read", "tokenise", "vocabulary", "count", "reduce", "adjust", "estimate", "assemble")
+STAGES = ("read", "tokenise", "vocabulary", "count", "adjust", "estimate", "assemble")
 # A stand-in for lmplz, called with the same flags; it makes the model with this engine.
 FAKE = f"""#!{sys.executable}
 import sys

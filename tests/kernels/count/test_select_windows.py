@@ -34,7 +34,7 @@ def plain_windows(tokens, shard_T, ends, order, shards, bigrams_of=()):
 
 
 def test_by_hand(to_device, unpack_keys):
-    """a b c . b d, where . ends a sentence: the windows after a and b are in shard 0, those after c and d in shard 1."""
+    """a b c . b d, where . ends a sentence: windows after a and b are in shard 0, windows after c and d in shard 1."""
     tokens = to_device(np.array([1, 2, 3, 0, 2, 4], np.uint32))
     shard_T = window_shards(tokens, to_device(np.array([0, 0, 1, 1], np.uint16)))
     columns = to_host(select_windows(tokens, shard_T, (0, 6), 3, 3, (0, 1)))
