@@ -1022,6 +1022,7 @@ def client(cluster):
         yield client
 
 
+@pytest.mark.slow
 def test_on_a_cluster(arpa, client):
     """Blocks arrive in order from any worker, and equal those of this process."""
     model = ng.Model.load(arpa, "cpu")

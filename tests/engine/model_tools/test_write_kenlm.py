@@ -81,6 +81,7 @@ def test_values_of_codes_are_written(tmp_path, format):
     assert sorted(again.words) == sorted(words)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32), V=st.integers(3, 40), order=st.integers(2, 5))
 def test_random_models_are_read_again(tmp_path_factory, seed, V, order):
     rng, tmp_path = np.random.default_rng(seed), tmp_path_factory.mktemp("random")

@@ -563,6 +563,7 @@ def test_chunks_without_words(tmp_path):
     check(tmp_path / "out", [text], [tmp_path / "text"], 2, chunk_bytes=1)
 
 
+@pytest.mark.slow
 def test_a_line_of_100_mb(tmp_path):
     words = [b"x" * 499, b"y" * 499]
     with open(tmp_path / "text", "wb") as file:

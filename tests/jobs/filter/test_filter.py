@@ -661,6 +661,7 @@ def test_finished_shards_that_are_cut_short(name, arpa, here, tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_on_a_cluster(arpa, cluster, hooks, hooks_folder, here, tmp_path):
     """Workers die before and after shards; their shards are done again."""
     write_many(tmp_path)
