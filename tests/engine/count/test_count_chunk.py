@@ -759,3 +759,11 @@ def test_a_table_larger_than_the_device_budget(strategy, small_device, tmp_path)
         (same,) = other.tables[n]
         assert (to_host(table.keys) == to_host(same.keys)).all() and (table.ends_S == same.ends_S).all()
         assert (to_host(table.counts) == to_host(same.counts)).all()
+
+
+def test_where_windows_of_a_stream_end():
+    """The chunk before has read past its end, so it has the windows that end in the first order - 1 tokens."""
+    tokens_T = np.ones(12, np.uint32)
+    assert Codes(tokens_T, 12).ends(3) == (0, 12)
+    assert Codes(tokens_T, 10).ends(3) == (0, 12) and Codes(tokens_T, 9).ends(3) == (0, 11)
+    assert Codes(tokens_T, 10, begins=False).ends(3) == (2, 12)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -774,6 +775,19 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
     result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 0 and (result.resumed_parts > 1) == (phase == "assemble")
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
+
+
+def test_parts_of_other_settings_are_made_again(on_cluster, here, tmp_path, monkeypatch):
+    """Saved parts depend on thresholds, saved words do not."""
+    config, _ = on_cluster
+    with monkeypatch.context() as patch:
+        patch.setattr(estimate, "_part_tokens", lambda budget: 10_000)
+        unfinished(config, here, tmp_path, "assemble")
+    pruned = replace(config, prune=[0, 1])
+    result = run(pruned, RunContext(here, tmp_path / "model", single_file=True, resume=True))
+    assert result.resumed_chunks > 0 and result.resumed_parts == 0
+    expected = run(pruned, RunContext(here, tmp_path / "alone", single_file=True)).path.read_bytes()
+    assert result.path.read_bytes() == expected
 
 
 def test_discounts_that_cannot_be_computed_need_no_second_count(here, text, tmp_path):
