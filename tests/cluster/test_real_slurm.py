@@ -133,15 +133,21 @@ def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+def check_quiet(job):
+    """Check that the log has no traceback; show where it has."""
+    found = re.search("Traceback|CommClosedError", text := job.text())
+    assert found is None, text[max(0, found.start() - 400) : found.start() + 4000]
+
+
 def check_ended_quietly(job, last):
     """Check that the log has no traceback, and which line of ours is the last one."""
-    assert "Traceback" not in job.text() and "CommClosedError" not in job.text(), job.text()
+    check_quiet(job)
     assert job.lines()[-1].startswith(last), job.text()
 
 
 def check_resumes(job):
     assert job.wait() == ("COMPLETED", 0), job.text()
-    assert "Traceback" not in job.text(), job.text()
+    check_quiet(job)
     assert int(re.findall(r'"resumed_chunks": (\d+)', job.text())[-1]) > 0, job.text()
     check_counts(job.folder)
 
