@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -133,21 +134,25 @@ def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def check_quiet(job):
-    """Check that the log has no traceback; show where it has."""
-    found = re.search("Traceback|CommClosedError", text := job.text())
-    assert found is None, text[max(0, found.start() - 400) : found.start() + 4000]
+def traceback_in(text):
+    """Return what stands around the first traceback of a log, or ""."""
+    found = re.search("Traceback|CommClosedError", text)
+    return text[max(0, found.start() - 400) : found.start() + 4000] if found else ""
 
 
 def check_ended_quietly(job, last):
     """Check that the log has no traceback, and which line of ours is the last one."""
-    check_quiet(job)
+    assert not traceback_in(job.text()), traceback_in(job.text())
     assert job.lines()[-1].startswith(last), job.text()
 
 
 def check_resumes(job):
+    """Check that a job ends as it should, by itself or after SLURM started it again, with the counts of one process."""
     assert job.wait() == ("COMPLETED", 0), job.text()
-    check_quiet(job)
+    killed, _, resumed = job.text().rpartition("State start")  # of the scheduler
+    if traceback_in(killed):  # SLURM kills processes at any moment: their Python may still print one
+        warnings.warn(traceback_in(killed), stacklevel=2)
+    assert not traceback_in(resumed), traceback_in(resumed)
     assert int(re.findall(r'"resumed_chunks": (\d+)', job.text())[-1]) > 0, job.text()
     check_counts(job.folder)
 
