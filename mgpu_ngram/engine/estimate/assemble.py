@@ -1,50 +1,102 @@
 """Assemble estimated parts of the n-grams into one trie.
 
-In each order of a trie, nodes are sorted by their words, first word first. A stretch is the set of n-grams, of all
-orders, whose first word is in one range of words; it is a contiguous range of each order. Stretches are assembled one
-by one, on any worker, and joined. Only suffixes cross stretches, because they begin with other words.
+In each order of a trie, nodes are sorted by their words, first word first, so that the children of a node are
+neighbours. They are all in one part, and neighbours there, too, because a part has all continuations of a context. So
+the sizes of these blocks give each n-gram its place: n-grams are neither merged nor searched. An n-gram and its suffix
+are in one part, too, so the place of the suffix is known.
+
+A stretch is the set of n-grams, of all orders, whose first word is in one range of words; it is a contiguous range of
+each order. Stretches are assembled one by one, on any worker, and joined. Only suffixes cross stretches, because they
+begin with other words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mgpu_ngram.core.counts.vocabulary import UNK_ID
 from mgpu_ngram.core.models.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.ngrams.trie import Trie, node_dtype
-from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights
+from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights, word_ids
 from mgpu_ngram.engine.trie.build import FANOUT, Level, join_levels, negative
-from mgpu_ngram.kernels.count.merge_tables import merge_tables
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
-from mgpu_ngram.kernels.estimate.link_histories import link_histories
+from mgpu_ngram.kernels.estimate.link_histories import Links, link_histories
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
 
 SAMPLED_NGRAMS = 1 << 14  # one of so many n-grams is sampled to decide where to cut
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Which part has which n-grams.
+
+    part_V  (V,) uint16: the part of the n-grams whose last context word is each word
+    split   rising words: the word before such a last context word selects the part of n-grams of order 3 and more
+    rows    {n: number of n-grams of each part}, orders 2 to N
+    """
+
+    part_V: Any
+    split: tuple[int, ...]
+    rows: dict[int, list[int]]
+
+    def part_of(self, keys: Any, words_M: Any, order: int, bits: int) -> Any:
+        """Return (M,) uint16: the part of the n-grams that n-grams of `order` words are the histories of.
+
+        words_M  (M,) their last words
+        """
+        part_M = self.part_V[words_M]
+        for word in self.split if order > 1 else ():
+            rows = (words_M == word).nonzero()[0]
+            part_M[rows] = self.part_V[word_ids(keys.take(rows, axis=1), order, bits, order - 2)]
+        return part_M
+
+    def placed_suffixes(self, suffixes: Sequence[Any], places: Sequence[Any], order: int) -> Any:
+        """Return (G,) the numbers of the suffixes of nodes among the rows of all parts, one part after another.
+
+        suffixes  `Estimated.suffixes` of each part
+        places    place among the nodes of each of these n-grams
+        """
+        xp, rows = array_module(suffixes[0]), self.rows[order - 1]
+        is_split = order == 3 and len(self.split) > 0  # split bigrams are numbered behind the rows of all parts
+        number = node_dtype(sum(rows) + is_split * len(self.split) * len(self.part_V))
+        suffix_G = xp.empty(sum(map(len, places)), number)
+        for p, (suffix_R, place_R) in enumerate(zip(suffixes, places, strict=True)):
+            number_R = suffix_R.astype(number) + number.type(sum(rows[:p]))
+            if is_split:
+                number_R += (suffix_R >= rows[p]) * number.type(sum(rows[p + 1 :]))
+            suffix_G[place_R] = number_R
+        return suffix_G
 
 
 @dataclass
 class Stretch:
     """The nodes of n-grams whose first word is in one range.
 
-    levels   orders 1 to N; children are numbered within the stretch, suffixes within the order
-    keys     order -> (C, G) uint64 of its n-grams, orders 2 to N - 1, until suffixes are found; empty up to N = 3
-    seconds  by step
+    levels    orders 1 to N; children are numbered within the stretch, suffixes within the order
+    suffixes  {n: (G,) `Owners.placed_suffixes`}, until levels have their suffixes
+    places    {n: [places in the stretch, of the rows of each part]} of the orders that are suffixes. In order 2 there
+              is another array behind those of parts: (V,) of each split word of the stretch, for the bigrams of it and
+              every word; 0 for bigrams that do not exist
+    seconds   by step
     """
 
     levels: list[Level]
-    keys: dict[int, Any] = field(default_factory=dict)
+    suffixes: dict[int, Any] = field(default_factory=dict)
+    places: dict[int, list[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name."""
         named = {f"{i}.{name}": a for i, level in enumerate(self.levels) for name, a in vars(level).items()}
-        return {k: a for k, a in named.items() if a is not None} | {f"keys.{n}": a for n, a in self.keys.items()}
+        named = {k: a for k, a in named.items() if a is not None} | {f"s.{n}": a for n, a in self.suffixes.items()}
+        return named | {f"p.{n}.{p}": a for n, arrays in self.places.items() for p, a in enumerate(arrays)}
 
     def with_arrays(self, named: dict[str, Any]) -> Stretch:
         """Return the stretch with other arrays."""
@@ -52,29 +104,63 @@ class Stretch:
             replace(level, **{name: named[f"{i}.{name}"] for name, a in vars(level).items() if a is not None})
             for i, level in enumerate(self.levels)
         ]
-        return Stretch(levels, {n: named[f"keys.{n}"] for n in self.keys}, self.seconds)
+        suffixes = {n: named[f"s.{n}"] for n in self.suffixes}
+        places = {n: [named[f"p.{n}.{p}"] for p in range(len(arrays))] for n, arrays in self.places.items()}
+        return Stretch(levels, suffixes, places, self.seconds)
 
     def map_arrays(self, fn: Callable[[Any], Any]) -> Stretch:
         """Return the stretch with `fn` applied to its arrays one by one, such as a copy to a device."""
         return self.with_arrays({name: fn(array) for name, array in self.arrays().items()})
 
 
-def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
+@dataclass(frozen=True)
+class Places:
+    """`Stretch.places`, and the number of nodes of each of these orders."""
+
+    of_parts: dict[int, list[Any]]
+    nodes: dict[int, int]
+
+
+def assemble(
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False, split: Sequence[int] = ()
+) -> Trie:
     """Return the trie of all parts' n-grams. Consumes the parts.
 
     bits      bits of a word in keys
     collapse  give each n-gram one value instead of a probability and a backoff (Heafield, Koehn and Lavie, 2012,
               "Language model rest costs and space-efficient storage", q); the values of a text add up to its score
+    split     split words, see `Owners`
     """
     if parts and parts[0].nodes:
         levels = _levels_of_nodes(unigrams, parts[0], collapse)
     else:
-        levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse)
+        V = len(unigrams.kept_V)
+        owners = owners_of([context_words(part, bits) for part in parts], [rows_of(p) for p in parts], V, split)
+        stretch = _unlinked(unigrams, parts, bits, (0, V), owners)
+        levels = add_suffixes(stretch, [places_of(stretch)], lambda array: array).levels
     if collapse:
         _collapse(levels)
     else:
         _negate(levels)
     return join_levels([levels], FANOUT)
+
+
+def context_words(part: Estimated, bits: int) -> Any:
+    """Return (C,) int64: the words that are last context words of the bigrams of a part."""
+    return word_ids(part.backoffs[1].columns, 1, bits, 0)
+
+
+def rows_of(part: Estimated) -> dict[int, int]:
+    """Return the number of n-grams of each order of a part."""
+    return {n: len(weights.values) for n, weights in part.probabilities.items()}
+
+
+def owners_of(words: Sequence[Any], rows: Sequence[dict[int, int]], symbols: int, split: Sequence[int] = ()) -> Owners:
+    """Return which part has which n-grams, from `context_words` and `rows_of` of each part."""
+    part_V = (array_module(words[0]) if words else np).zeros(symbols, np.uint16)
+    for p, words_C in enumerate(words):
+        part_V[words_C] = p
+    return Owners(part_V, tuple(split), {n: [of_part[n] for of_part in rows] for n in (rows[0] if rows else ())})
 
 
 def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
@@ -100,58 +186,65 @@ def take_stretch(part: Estimated, bits: int, words: tuple[int, int]) -> Estimate
     # Codes are ids + 1: search the last key that begins with a word below each of the two.
     bounds = np.array([(word << shift) + (1 << shift) - 1 for word in words], np.uint64)
 
-    def taken(weights: Weights) -> Weights:
+    def rows(weights: Weights) -> slice:
         xp = array_module(weights.columns)
-        rows = slice(*to_host(xp.searchsorted(weights.columns[0], xp.asarray(bounds), "right")).tolist())
-        return Weights(weights.columns[:, rows], weights.values[rows])
+        return slice(*to_host(xp.searchsorted(weights.columns[0], xp.asarray(bounds), "right")).tolist())
 
-    probabilities, backoffs = (
-        {n: taken(w) for n, w in weights.items()} for weights in (part.probabilities, part.backoffs)
+    rows_of_order = {n: rows(weights) for n, weights in part.probabilities.items()}
+    backoffs = {n: _taken(weights, rows(weights)) for n, weights in part.backoffs.items()}
+    return Estimated(
+        {n: _taken(weights, rows_of_order[n]) for n, weights in part.probabilities.items()},
+        backoffs,
+        suffixes={n: suffix_G[rows_of_order[n]] for n, suffix_G in part.suffixes.items()},
     )
-    return Estimated(probabilities, backoffs)
 
 
-def assemble_stretch(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int]) -> Stretch:
-    """Return the nodes of all parts' n-grams that begin with words[0] to words[1] - 1, without suffixes."""
-    stretch = Stretch([])
-    stretch.levels = _levels(unigrams, parts, bits, words, keys=stretch.keys)
+def _taken(weights: Weights, rows: slice) -> Weights:
+    return Weights(weights.columns[:, rows], weights.values[rows])
+
+
+def assemble_stretch(
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], owners: Owners
+) -> Stretch:
+    """Return the nodes of all parts' n-grams that begin with words[0] to words[1] - 1, without suffixes.
+
+    parts  `take_stretch` of all parts; consumed
+    """
+    stretch = _unlinked(unigrams, parts, bits, words, owners)
     _negate(stretch.levels)
     return stretch
 
 
-def searched_keys(stretch: Stretch) -> dict[int, Any]:
-    """Return the keys in which all stretches search suffixes: of orders 2 to N - 2."""
-    return {n: keys for n, keys in stretch.keys.items() if n < len(stretch.levels) - 1}
+def places_of(stretch: Stretch) -> Places:
+    """Return the places of the nodes of a stretch that are suffixes."""
+    return Places(stretch.places, {n: len(stretch.levels[n - 1].word_G) for n in stretch.places})
 
 
-def add_suffixes(
-    stretch: Stretch, searched: Sequence[dict[int, Any]], bits: int, move: Callable[[Any], Any]
-) -> Stretch:
-    """Return the stretch with the suffixes of nodes of orders 3 to N - 1, and without keys.
+def add_suffixes(stretch: Stretch, places: Sequence[Places], move: Callable[[Any], Any]) -> Stretch:
+    """Return the stretch with the suffixes of its nodes.
 
-    searched  `searched_keys` of all stretches, in order
-    move      copies keys, one order at a time, to the device that searches them
+    places  `places_of` all stretches, in order
+    move    copies arrays, one order at a time, to the device that does the work
     """
     levels = list(stretch.levels)
-    for n in range(3, len(levels)):
-        keys, *below = map(move, [stretch.keys[n], *(of_one[n - 1] for of_one in searched)])
-        below = array_module(keys).concatenate(below, axis=1)
-        levels[n - 1] = replace(levels[n - 1], suffix_G=_suffixes(below, n, bits, keys))
+    for n, rows_G in stretch.suffixes.items():
+        nodes = [of_one.nodes[n - 1] for of_one in places]
+        starts = list(accumulate(nodes, initial=0))
+        of_parts = zip(*(of_one.of_parts[n - 1] for of_one in places), strict=True)
+        place_R = [
+            move(array) + node_dtype(starts[-1]).type(start)
+            for of_part in of_parts  # the rows of a part that are in one stretch follow those in the stretch before
+            for array, start in zip(of_part, starts, strict=False)
+        ]
+        place_R = array_module(place_R[0]).concatenate(place_R)
+        levels[n - 1] = replace(levels[n - 1], suffix_G=place_R[move(rows_G)])
+        del place_R
     return Stretch(levels, seconds=stretch.seconds)
 
 
 def join_stretches(stretches: Sequence[Stretch]) -> Trie:
     """Return the trie of all stretches, in order. Consumes their levels."""
     return join_levels([stretch.levels for stretch in stretches], FANOUT)
-
-
-def merge_weights(parts: Sequence[Weights]) -> Weights:
-    """Merge the values of several parts, which have no n-grams in common."""
-    if len(parts) == 1:
-        return parts[0]
-    tables = [(p.columns, p.values.view(np.uint32).astype(np.int64), np.array([len(p.values)])) for p in parts]
-    columns, bits, _ = merge_tables(tables)
-    return Weights(columns, bits.astype(np.uint32).view(np.float32))
 
 
 def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> list[Level]:
@@ -185,36 +278,101 @@ def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> li
     return levels
 
 
-def _levels(
-    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], collapse: bool = False,
-    keys: dict[int, Any] | None = None,
-) -> list[Level]:  # fmt: skip
-    """Return the levels of the n-grams that begin with some words.
+class _Block(NamedTuple):
+    """The n-grams of one order of a part.
 
-    keys  receives the keys needed to find suffixes later. None: the part holds all words, so suffixes are searched
-          immediately
+    rows_H   rising nodes of the order below that may be their histories
+    links    of the n-grams to these nodes
+    weights  of the n-grams
     """
-    first, last = words
+
+    rows_H: Any
+    links: Links
+    weights: Weights
+
+
+def _unlinked(
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], owners: Owners
+) -> Stretch:
+    """Return the nodes of n-grams that begin with some words, without suffixes. Consumes the parts."""
     xp = array_module(unigrams.prob_V)
-    N = max(parts[0].probabilities, default=1) if parts else 1
     new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
-    kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
-    levels = [Level(new_V[kept], _log10_of_words(unigrams, kept), None)]
-    below = (kept + 1).astype(np.uint64)[None] << np.uint64(64 - bits)  # keys of the order below
-    for n in range(2, N + 1):
-        merged = merge_weights([p.probabilities.pop(n) for p in parts])
-        weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
-        columns = merged.columns
-        word_R, _, first_M1 = link_histories(below, columns, n, bits)
-        level = Level(new_V[word_R], merged.values, None, first_child_M=first_M1)
-        levels[-1].backoff_G = _backoffs(below, n - 1, bits, first_M1, weights)
-        if keys is None and 3 <= n < N + collapse:
-            level.suffix_G = _suffixes(below, n, bits, columns)
-        if keys is not None and N > 3 and n < N:
-            keys[n] = columns
-        levels.append(level)
-        below = columns
-    return levels
+    words_G = words[0] + xp.flatnonzero(unigrams.kept_V[slice(*words)])  # last words of the nodes of an order
+    keys = (words_G + 1).astype(np.uint64)[None] << np.uint64(64 - bits)  # of these nodes
+    stretch = Stretch([Level(new_V[words_G], _log10_of_words(unigrams, words_G), None)])
+    for n in sorted(parts[0].probabilities) if parts else ():
+        rows_of_parts = _rows_of_parts(owners.part_of(keys, words_G, n - 1, bits), len(parts))
+        size_M, backoff_M = xp.empty(keys.shape[1], np.int64), xp.empty(keys.shape[1], np.float32)
+        blocks = list[_Block]()
+        for part, rows_H in zip(parts, rows_of_parts, strict=True):
+            histories, weights = keys.take(rows_H, axis=1), part.probabilities.pop(n)
+            links = link_histories(histories, weights.columns, n, bits)
+            size_M[rows_H] = xp.diff(links.first_M1)
+            backoff_M[rows_H] = _backoffs(histories, n - 1, bits, links.first_M1, part.backoffs.pop(n - 1))
+            blocks.append(_Block(rows_H, links, weights))
+        stretch.levels[-1].backoff_G = backoff_M
+        G = int(size_M.sum())
+        first_M1 = xp.zeros(len(size_M) + 1, node_dtype(G))
+        xp.cumsum(size_M, out=first_M1[1:])
+        del rows_of_parts, rows_H, histories, weights, links, size_M
+        suffixes = [part.suffixes.pop(n, None) for part in parts]
+        keys, words_G, prob_G, places = _placed(blocks, first_M1, bool(parts[0].probabilities))
+        if suffixes[0] is not None:
+            stretch.suffixes[n] = owners.placed_suffixes(suffixes, places, n)
+        if parts[0].suffixes:  # of the orders above
+            stretch.places[n] = places
+            if n == 2:
+                places.append(_split_places(owners.split, words, first_M1, words_G, unigrams.kept_V))
+        stretch.levels.append(Level(new_V[words_G], prob_G, None, first_child_M=first_M1))
+    return stretch
+
+
+def _rows_of_parts(part_M: Any, parts: int) -> list[Any]:
+    """Return the rising rows of each part among rows (M,) that name their parts."""
+    xp = array_module(part_M)
+    order_M = xp.argsort(part_M, kind="stable")
+    ends_P = to_host(xp.searchsorted(part_M[order_M], xp.arange(parts, dtype=part_M.dtype), "right")).tolist()
+    return [order_M[first:last] for first, last in pairwise([0, *ends_P])]
+
+
+def _placed(blocks: list[_Block], first_M1: Any, with_keys: bool) -> tuple[Any, Any, Any, list[Any]]:
+    """Return (keys, last words, probabilities of all nodes of an order; the places of each part's n-grams among them).
+    Empties the list of the parts' blocks.
+
+    first_M1   (M + 1,) the first child of each node of the order below
+    with_keys  False: there is no order above, so keys stay empty
+    """
+    xp, G = array_module(first_M1), int(first_M1[-1])
+    keys = xp.empty((len(blocks[0].weights.columns) * with_keys, G), np.uint64)
+    words_G, prob_G, places = xp.empty(G, np.uint32), xp.empty(G, np.float32), list[Any]()
+    while blocks:
+        rows_H, links, weights = blocks.pop(0)
+        # The children of a node, which are neighbours in the part, follow each other from its first child on.
+        place_R = (first_M1[rows_H] - links.first_M1[:-1].astype(first_M1.dtype))[links.history_R]
+        place_R += xp.arange(len(place_R), dtype=place_R.dtype)
+        words_G[place_R], prob_G[place_R] = links.word_R, weights.values
+        for column, of_part in zip(keys, weights.columns, strict=with_keys):
+            column[place_R] = of_part
+        places.append(place_R)
+    return keys, words_G, prob_G, places
+
+
+def _split_places(split: Sequence[int], words: tuple[int, int], first_M1: Any, words_G: Any, kept_V: Any) -> Any:
+    """Return, for each split word of a stretch, (V,) places of the bigrams of it and every word; see `Stretch.places`.
+
+    words     first, past the last word of the stretch
+    first_M1  first bigram of each kept word of the stretch
+    words_G   last words of the bigrams
+    """
+    xp, V = array_module(kept_V), len(kept_V)
+    mine = [word for word in split if words[0] <= word < words[1]]
+    place_HV = xp.zeros((len(mine), V), first_M1.dtype)
+    for place_V, word in zip(place_HV, mine, strict=True):
+        if kept_V[word]:
+            node = count_true(kept_V[words[0] : word])
+            first, last = to_host(first_M1[node : node + 2]).tolist()
+            place_V[words_G[first:last]] = xp.arange(first, last, dtype=place_V.dtype)
+    return place_HV.reshape(-1)
 
 
 def _backoffs(below: Any, order: int, bits: int, first_M1: Any, weights: Weights) -> Any:
@@ -243,11 +401,6 @@ def _log10_of_words(unigrams: Unigrams, kept: Any) -> Any:
         return log10_K
     xp = array_module(log10_K)
     return xp.maximum(log10_K, xp.where(kept == UNK_ID, UNK_LOG10, ZERO_LOG10).astype(np.float32))
-
-
-def _suffixes(below: Any, order: int, bits: int, columns: Any) -> Any:
-    """Return (G,) uint32 or int64: for n-grams without their first words, their rows in the order below."""
-    return find_ngrams(below, order - 1, bits, columns, 1).astype(node_dtype(below.shape[1]))
 
 
 def _negate(levels: Sequence[Level]) -> None:

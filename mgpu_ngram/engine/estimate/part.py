@@ -35,6 +35,7 @@ class EstimateOptions:
     interpolate_unigrams  whether words get a share of the uniform distribution; else <unk> gets all remaining mass of
                           order 1
     smoothing            smoothing of plain counts; None: modified Kneser-Ney
+    collapse             whether each n-gram gets one value, as in `engine.estimate.assemble.assemble`
     """
 
     order: int
@@ -42,6 +43,12 @@ class EstimateOptions:
     vocab_pad: int = 0
     interpolate_unigrams: bool = True
     smoothing: Smoothing | None = None
+    collapse: bool = False
+
+    @property
+    def linked_order(self) -> int:
+        """The highest order whose nodes store their suffixes; less than 3: none does."""
+        return self.order if self.collapse else self.order - 1
 
 
 @dataclass
@@ -193,18 +200,23 @@ class Estimated:
     backoffs       {order: values of its contexts}, which are n-grams of orders 1 to N - 1; these may be in another
                    part, or pruned
     nodes          {order: nodes}, orders 2 to N, only for a part that is the whole model
+    suffixes       {order: rows of the suffixes of its kept n-grams among those of the order below}, for orders from 3
+                   on whose nodes store their suffixes, in one of several parts. Order 3: rows past the end are places
+                   of split bigrams
     """
 
     probabilities: dict[int, Weights]
     backoffs: dict[int, Weights]
     seconds: dict[str, float] = field(default_factory=dict)
     nodes: dict[int, OrderNodes] = field(default_factory=dict)
+    suffixes: dict[int, Any] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name."""
         both = {"p": self.probabilities, "b": self.backoffs}
         named = {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
         named |= {f"n{n}.{name}": a for n, nodes in self.nodes.items() for name, a in nodes._asdict().items()}
+        named |= {f"s{n}": suffix_R for n, suffix_R in self.suffixes.items()}
         return {name: array for name, array in named.items() if array is not None}
 
     def with_arrays(self, named: dict[str, Any]) -> Estimated:
@@ -215,7 +227,7 @@ class Estimated:
 
         both = named_weights("p", self.probabilities), named_weights("b", self.backoffs)
         nodes = {n: OrderNodes(*(named.get(f"n{n}.{name}") for name in OrderNodes._fields)) for n in self.nodes}
-        return Estimated(*both, self.seconds, nodes)
+        return Estimated(*both, self.seconds, nodes, {n: named[f"s{n}"] for n in self.suffixes})
 
 
 def word_ids(keys: Any, order: int, bits: int, position: int) -> Any:

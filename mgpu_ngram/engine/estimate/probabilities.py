@@ -48,14 +48,16 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
 
 
 def estimate_part(
-    part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, threads: int = 1
-) -> Estimated:
+    part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, threads: int = 1,
+    linked_order: int = 0,
+) -> Estimated:  # fmt: skip
     """Return probabilities and backoffs of a part.
 
-    rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
-    prob_V   (V,) float32, probabilities of single words
-    split_L  (H * V,) float32, probabilities of split bigrams
-    threads  as for `side_by_side`, one order each
+    rules         order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
+    prob_V        (V,) float32, probabilities of single words
+    split_L       (H * V,) float32, probabilities of split bigrams
+    threads       as for `side_by_side`, one order each
+    linked_order  `EstimateOptions.linked_order`, for one of several parts
     """
     backoffs, nodes = dict[int, Weights](), dict[int, OrderNodes]()
 
@@ -83,7 +85,26 @@ def estimate_part(
         if order.links:
             suffix_R = None if n == 2 else order.suffix_R
             nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
-    return Estimated(dict(side_by_side(weights, interpolated(), threads)), backoffs, nodes=nodes)
+    probabilities = dict(side_by_side(weights, interpolated(), threads))
+    linked = range(3, linked_order + 1) if not nodes else ()
+    suffixes = {n: _kept_suffixes(part.orders[n], part.orders[n - 1]) for n in linked}
+    return Estimated(probabilities, backoffs, nodes=nodes, suffixes=suffixes)
+
+
+def _kept_suffixes(order: Order, below: Order) -> Any:
+    """Return `Estimated.suffixes` of an order: `Order.suffix_R` without pruned n-grams in both orders."""
+    suffix_R, xp = order.suffix_R, array_module(order.suffix_R)
+    if order.marked_R is not None:
+        suffix_R = suffix_R[~order.marked_R]
+    if below.marked_R is None:
+        return suffix_R
+    kept, M = below.sizes()
+    new_M1 = xp.zeros(M + 1, suffix_R.dtype)
+    xp.cumsum(~below.marked_R, out=new_M1[1:])
+    if order.n > 3:
+        return new_M1[suffix_R]
+    behind_R = suffix_R >= M  # places of split bigrams
+    return xp.where(behind_R, suffix_R - suffix_R.dtype.type(M - kept), new_M1[xp.where(behind_R, 0, suffix_R)])
 
 
 def _of_words(prob_V: Any, rule: Discounts | Rule) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,17 +15,22 @@ from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.estimate.assemble import (
+    Owners,
+    Places,
     Stretch,
     add_suffixes,
     assemble,
     assemble_stretch,
+    context_words,
     cut_words,
     join_stretches,
+    owners_of,
+    places_of,
+    rows_of,
     sample_first_words,
-    searched_keys,
     take_stretch,
 )
-from mgpu_ngram.engine.estimate.part import Estimated, Unigrams
+from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Unigrams
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
@@ -76,59 +81,62 @@ class Assembly:
 
     unigrams    the handle of `Unigrams`, and
     vocabulary  the handle of the `Vocabulary`, which has `symbols` words
-    order       the highest order of the model
+    split       split words of the parts
     """
 
     resources: Resources
     unigrams: Handle
     vocabulary: Handle
     symbols: int
-    order: int
+    options: EstimateOptions
+    split: tuple[int, ...]
 
-    def assembled(self, parts: list[Handle], collapse: bool) -> tuple[Handle, list[dict[str, float]]]:
+    def assembled(self, parts: list[Handle]) -> tuple[Handle, list[dict[str, float]]]:
         """Return (the handle of the `Estimate`, timings that the `Estimate` does not store).
 
         One task assembles all parts; or, if the model has several parts and is not collapsed, each worker
         assembles one stretch of the n-grams, or several if memory is short.
 
-        parts     finished handles of `Estimated`; the list is emptied, so that each part is freed when it has been used
-        collapse  as in `engine.estimate.assemble.assemble`
+        parts  finished handles of `Estimated`; the list is emptied, so that each part is freed when it has been used
         """
         executor, seconds, words_of = self.resources.executor, list[dict[str, float]](), list[tuple[int, int]]()
-        samples = [executor.call(_sample, part, self._bits) for part in parts if len(parts) > 1 and not collapse]
-        if samples:
-            reports = executor.gather(samples)
-            samples.clear()
-            words_of = self._stretches([sample for sample, *_ in reports], sum(size for _, size, _ in reports))
+        reports = list[_Report]()
+        if len(parts) > 1 and not self.options.collapse:
+            reports = executor.gather([executor.call(_report_of, part, self._bits) for part in parts])
+            words_of = self._stretches(reports)
         if len(words_of) > 1:
-            seconds = [of_part for *_, of_part in reports]
-            model = self._in_stretches(parts, words_of)
+            seconds = [report.seconds for report in reports]
+            model = self._in_stretches(parts, words_of, [report.rows for report in reports])
         else:
-            model = self._at_once(parts, collapse)
+            model = self._at_once(parts)
         parts.clear()
         executor.wait([model], self._advance)
         return model, seconds
 
-    def _at_once(self, parts: list[Handle], collapse: bool) -> Handle:
+    def _at_once(self, parts: list[Handle]) -> Handle:
         """Call the one task that assembles all parts."""
         resources, device = self.resources, self.resources.budget.device
         resources.progress.start("assemble", 1, "steps")
-        how = self._bits, collapse, device
+        how = self._bits, self.options.collapse, self.split, device
         return resources.executor.call(finish, list(parts), self.unigrams, self.vocabulary, *how, label="the model")
 
-    def _in_stretches(self, parts: list[Handle], words_of: list[tuple[int, int]]) -> Handle:
-        """Assemble stretches, find their suffixes, and call the task that joins them.
+    def _in_stretches(self, parts: list[Handle], words_of: list[tuple[int, int]], rows: list[dict[int, int]]) -> Handle:
+        """Assemble stretches, add their suffixes, and call the task that joins them.
 
         words_of  (first, past the last) first word of the n-grams of each stretch
+        rows      `rows_of` each part
         """
         executor, budget, folder = self.resources.executor, self.resources.budget, self.resources.folder
         window = 2 * executor.workers
-        is_windowed, is_linked = len(words_of) > window, self.order > 3  # up to order 3 no node stores its suffix
+        is_windowed, is_linked = len(words_of) > window, self.options.linked_order > 2
         self.resources.progress.start("assemble", len(words_of) * (1 + (is_windowed and is_linked)) + 1, "steps")
         stretches: list[Handle] = []
+        contexts = [executor.call(context_words, part, self._bits, colocate_with=part) for part in parts]
+        owners = executor.call(_owners_of, contexts, rows, self.symbols, self.split)
+        del contexts
 
         def call(i: int) -> Handle:
-            stretches.append(self._stretch(parts, i, words_of[i]))
+            stretches.append(self._stretch(parts, i, words_of[i], owners))
             return stretches[-1]
 
         calls = map(call, range(len(words_of)))
@@ -137,31 +145,31 @@ class Assembly:
         else:  # no wait: the next tasks are called while these run
             list(calls)
         if is_linked:
-            searched = [executor.call(searched_keys, stretch) for stretch in stretches]
-            how = searched, self._bits, budget, folder
+            places = [executor.call(places_of, stretch) for stretch in stretches]
             stretches = [
-                executor.call(link_stretch, stretch, *how, label="the model's suffixes", affinity=i)
+                executor.call(link_stretch, stretch, places, budget, folder, label="the model's suffixes", affinity=i)
                 for i, stretch in enumerate(stretches)
             ]
-            del searched, how
+            del places
         model = executor.call(join, stretches, self.unigrams, self.vocabulary, budget.device, label="the model")
         if is_linked or not is_windowed:
             executor.wait(stretches, self._advance)
         return model
 
-    def _stretch(self, parts: list[Handle], i: int, words: tuple[int, int]) -> Handle:
+    def _stretch(self, parts: list[Handle], i: int, words: tuple[int, int], owners: Handle) -> Handle:
         """Call the task that assembles stretch i."""
         call, bits = self.resources.executor.call, self._bits
         budget, folder = self.resources.budget, self.resources.folder
         taken = [call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts]
         return call(
-            make_stretch, taken, self.unigrams, bits, words, budget, folder,
+            make_stretch, taken, self.unigrams, bits, words, owners, budget, folder,
             label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
         )  # fmt: skip
 
-    def _stretches(self, samples: list[np.ndarray], part_bytes: int) -> list[tuple[int, int]]:
+    def _stretches(self, reports: list[_Report]) -> list[tuple[int, int]]:
         """Return the words of each stretch: one stretch a worker, or several where all parts' bytes need more."""
-        work_bytes, workers = STRETCH_COPIES * part_bytes, self.resources.executor.workers
+        work_bytes = STRETCH_COPIES * sum(report.nbytes for report in reports)
+        samples, workers = [report.sample for report in reports], self.resources.executor.workers
         needed = min(-(-work_bytes // max(1, self.resources.budget.task_bytes())), MAX_STRETCHES)
         return cut_words(samples, self.symbols, max(1, -(-needed // workers)) * workers)
 
@@ -173,20 +181,36 @@ class Assembly:
         self.resources.progress.advance(1)
 
 
-def _sample(part: Estimated, bits: int) -> tuple[np.ndarray, int, dict[str, float]]:
-    return sample_first_words(part, bits), sum(array.nbytes for array in part.arrays().values()), part.seconds
+class _Report(NamedTuple):
+    """What the driver has to know of a part: `sample_first_words`, `rows_of`, its bytes, and its seconds by step."""
+
+    sample: np.ndarray
+    rows: dict[int, int]
+    nbytes: int
+    seconds: dict[str, float]
+
+
+def _report_of(part: Estimated, bits: int) -> _Report:
+    nbytes = sum(array.nbytes for array in part.arrays().values())
+    return _Report(sample_first_words(part, bits), rows_of(part), nbytes, part.seconds)
+
+
+def _owners_of(words: list[Any], rows: list[dict[int, int]], symbols: int, split: Sequence[int]) -> Owners:
+    """Return `owners_of` parts, in host memory."""
+    return owners_of([to_host(words_C) for words_C in words], rows, symbols, split)
 
 
 def make_stretch(
-    parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], budget: Budget, folder: str
-) -> Stretch:
+    parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], owners: Owners, budget: Budget,
+    folder: str,
+) -> Stretch:  # fmt: skip
     """Assemble a stretch of all parts on the device, or in host memory if the device has no room; spill it."""
     watch = Stopwatch(budget.device)
 
     def made(device: str) -> Stretch:
-        return assemble_stretch(
-            _moved(unigrams, device), [result_to_device(part, device) for part in parts], bits, words
-        )
+        placed = replace(owners, part_V=move_to(owners.part_V, device))
+        moved = [result_to_device(part, device) for part in parts]
+        return assemble_stretch(_moved(unigrams, device), moved, bits, words, placed)
 
     stretch = on_device_or_host(made, budget.device)
     watch.lap("assemble")
@@ -194,12 +218,12 @@ def make_stretch(
     return spill(stretch, budget, folder)
 
 
-def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, budget: Budget, folder: str) -> Stretch:
-    """Search the suffixes of a stretch in the keys of all stretches; return the stretch with them; spill it."""
+def link_stretch(stretch: Stretch, places: list[Places], budget: Budget, folder: str) -> Stretch:
+    """Return a stretch with its suffixes, from the places of the nodes of all stretches; spill it."""
     watch = Stopwatch(budget.device)
 
     def linked(device: str) -> Stretch:
-        return add_suffixes(stretch, searched, bits, partial(move_to, device=device))
+        return add_suffixes(stretch, places, partial(move_to, device=device))
 
     stretch = on_device_or_host(linked, budget.device)
     watch.lap("assemble")
@@ -221,14 +245,15 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
 
 
 def finish(
-    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
-) -> Estimate:
+    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool,
+    split: Sequence[int], device: str,
+) -> Estimate:  # fmt: skip
     """Return the model of all parts, on the device or, if that is full, in host memory."""
     watch = Stopwatch(device)
 
     def made(device: str) -> Any:
         moved = [result_to_device(part, device) for part in parts]
-        return assemble(_moved(unigrams, device), moved, bits, collapse)
+        return assemble(_moved(unigrams, device), moved, bits, collapse, split)
 
     trie = on_device_or_host(made, device)
     words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))

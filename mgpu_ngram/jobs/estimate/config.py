@@ -152,4 +152,11 @@ class EstimateConfig:
         if self.smoothing != KNESER_NEY:
             values = tuple(self.discount), tuple(self.delta), tuple(self.gt_max)
             smoothing = Smoothing(self.smoothing, self.interpolate, *values, self.closed)
-        return EstimateOptions(order, tuple(thresholds), self.vocab_pad, self.interpolate_unigrams, smoothing)
+        return EstimateOptions(
+            order=order,
+            thresholds=tuple(thresholds),
+            vocab_pad=self.vocab_pad,
+            interpolate_unigrams=self.interpolate_unigrams,
+            smoothing=smoothing,
+            collapse=self.collapse_values,
+        )

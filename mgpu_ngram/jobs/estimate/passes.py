@@ -126,8 +126,8 @@ class Estimation:
             split_L = executor.call(join_split, found, len(self.split) * self.symbols)
         self.resources.progress.start("estimate", len(parts), "parts")
         made = estimate((rules, unigrams, split_left, split_L), lambda _: self.resources.progress.advance(1))
-        assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options.order)
-        model, seconds = assembly.assembled(made, self.config.collapse_values)
+        assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options, self.split)
+        model, seconds = assembly.assembled(made)
         self.seconds += seconds
         return model, statistics
 

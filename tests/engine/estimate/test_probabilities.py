@@ -162,15 +162,18 @@ def estimated(
     for part in adjusted:
         part.drop_raw_counts()
         assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
-    made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L, threads) for part in adjusted]
+    how = unigrams.prob_V, split_L, threads, options.linked_order
+    made = [engine.estimate_part(part, discounts, *how) for part in adjusted]
     if stretches == 1:
-        trie = assemble.assemble(unigrams, made, bits)
+        trie = assemble.assemble(unigrams, made, bits, split=split)
     else:
         words_of = assemble.cut_words([assemble.sample_first_words(part, bits) for part in made], V, stretches)
         taken = [[assemble.take_stretch(part, bits, some) for part in made] for some in words_of]
-        apart = [assemble.assemble_stretch(unigrams, t, bits, w) for t, w in zip(taken, words_of, strict=True)]
-        searched = [assemble.searched_keys(stretch) for stretch in apart]
-        trie = assemble.join_stretches([assemble.add_suffixes(s, searched, bits, lambda keys: keys) for s in apart])
+        contexts = [assemble.context_words(part, bits) for part in made]
+        owners = assemble.owners_of(contexts, [assemble.rows_of(part) for part in made], V, split)
+        apart = [assemble.assemble_stretch(unigrams, t, bits, w, owners) for t, w in zip(taken, words_of, strict=True)]
+        places = [assemble.places_of(stretch) for stretch in apart]
+        trie = assemble.join_stretches([assemble.add_suffixes(s, places, lambda array: array) for s in apart])
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
 
 

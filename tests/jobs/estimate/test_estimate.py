@@ -416,7 +416,7 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
     found, estimate_part = [], tasks.estimate_part
 
     def note(part, *args):
-        found.append((part.orders[2].links is not None, args[-1]))
+        found.append((part.orders[2].links is not None, args[-2]))
         return estimate_part(part, *args)
 
     monkeypatch.setattr(tasks, "estimate_part", note)
@@ -528,13 +528,13 @@ def test_a_device_without_room_for_the_model(monkeypatch):
     monkeypatch.setattr(estimate_model, "Stopwatch", lambda device: Stopwatch("cpu"))
     words = Words.of(["<unk>", "<s>", "</s>", "a"])
     unigrams = Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))
-    made = estimate_model.finish(parts, unigrams, words, 3, False, "gpu")
+    made = estimate_model.finish(parts, unigrams, words, 3, False, (), "gpu")
     assert devices == [1, 1] and made.trie.starts == (0, 4, 6)
     assert np.abs(made.trie.prob_G[4:]).tolist() == [0.5, 0.25]
     assert made.trie.backoff_M.tolist() == [0, -1, 0, -0.5]
     with pytest.raises(MemoryError):
         devices.clear()
-        estimate_model.finish(parts, unigrams, words, 3, False, "cpu")
+        estimate_model.finish(parts, unigrams, words, 3, False, (), "cpu")
 
 
 @pytest.mark.parametrize("options", [{}, {"prune": [0, 1, 1]}, {"vocab_pad": 9000}])

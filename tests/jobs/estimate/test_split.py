@@ -122,7 +122,10 @@ def random_text(lines, seed=0, words=40):
     return b"".join(b" ".join(b"w%d" % w for w in rng.zipf(1.4, 9).clip(1, words)) + b"\n" for _ in range(lines))
 
 
-@pytest.mark.parametrize("options", [{"order": 5}, {"order": 3, "prune": [0, 1]}, {"order": 2}])
+COLLAPSED = {"order": 3, "collapse_values": True, "format": "arpa"}
+
+
+@pytest.mark.parametrize("options", [{"order": 5}, {"order": 4, "prune": [0, 1]}, COLLAPSED, {"order": 2}])
 def test_the_model_of_one_shard(estimated, options):
     """Bit for bit; words are split if there are many shards."""
     text = random_text(400)
