@@ -3,7 +3,7 @@
 Only compiled functions call them. Their bodies import Numba and llvmlite, so importing this module loads neither.
 """
 
-from .compile import intrinsic
+from .compile_cpu import intrinsic
 
 
 @intrinsic

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .cache_folders import cupy_folder
-from .compile import announce
+from .compile_cpu import announce
 
 COMPILING_CUDA = "compiling CUDA kernels, once per machine"
 FOLDER = Path(__file__).parent

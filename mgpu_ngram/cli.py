@@ -25,7 +25,7 @@ from mgpu_ngram.core.interrupts import interrupted
 from mgpu_ngram.core.version import VERSION
 
 INTERRUPTED_HINT = "; a job that has saved a checkpoint continues with --resume"  # of commands with this option
-COMPILE_MODULE = "mgpu_ngram.kernels.compile"  # which only some commands need
+COMPILE_MODULE = "mgpu_ngram.kernels.compile_cpu"  # which only some commands need
 MISSING = "the following arguments are required"  # how argparse begins its message
 OPTION = re.compile(r"-[^\d.]")  # how options begin, and numbers do not
 EXAMPLES = """examples:

@@ -16,7 +16,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.common.ascii import NEWLINE
 from mgpu_ngram.kernels.common.draws import GAMMA
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 
 BLOCK_WORDS = 1 << 20  # words generated in one block; the corpus depends on it, so it is fixed
 QUANTILES = 1 << 24  # resolution of the Zipf law

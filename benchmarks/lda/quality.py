@@ -20,7 +20,7 @@ from mgpu_ngram.engine.bags.open_bags import open_bags
 from mgpu_ngram.engine.lda.held_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda.metrics import completion
 from mgpu_ngram.engine.memory.device import to_device
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
 
 TOPICS = (64, 256, 1024)

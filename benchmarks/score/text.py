@@ -23,7 +23,7 @@ from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.score.config import ScoreConfig
 from mgpu_ngram.jobs.score.run import Printing, ScoreResult, open_inputs, score
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import to_host
 
 ROUNDS = 3

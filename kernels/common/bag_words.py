@@ -8,7 +8,7 @@ import numpy as np
 from numpy import int64, uint32, uint64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from .radix_sort import radix_sort
 

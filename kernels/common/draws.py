@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile import njit
+from ..compile_cpu import njit
 from .integer_hash import mix64
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64

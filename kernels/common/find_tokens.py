@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpy import uint64
 
-from ..compile import njit
+from ..compile_cpu import njit
 from ..intrinsics import load_u64
 
 

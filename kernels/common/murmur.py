@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy import int64, uint64
 
-from ..compile import njit
+from ..compile_cpu import njit
 from .load_bytes import word_chunk
 
 M = 0xC6A4A7935BD1E995

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy import uint64
 
-from ..compile import njit
+from ..compile_cpu import njit
 
 ROUNDS = 10
 DRAWS, FIRST_TOPICS, HELD_OUT, WORDS = 0, 1, 2, 3  # streams, which share no numbers

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..compile import njit
+from ..compile_cpu import njit
 
 LOG10_E, LN_10 = math.log10(math.e), math.log(10)
 LOG2_10 = 3.321928094887362

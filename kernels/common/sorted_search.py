@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..compile import njit
+from ..compile_cpu import njit
 
 
 @njit(nogil=True, cache=True)

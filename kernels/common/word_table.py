@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy import uint64
 
-from ..compile import njit
+from ..compile_cpu import njit
 from .load_bytes import word_chunk
 from .murmur import find_hash, murmur_hash
 

@@ -10,7 +10,7 @@ from numpy import uint64
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import load_u64
 from ..launch import grid_for, kernel, launch

@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .ngram_keys import example as keys_example

@@ -10,7 +10,7 @@ from numpy import int64, uint64
 
 from .. import check
 from ..common.radix_sort import EXCHANGE_BYTES, ITEMS, THREADS, TILE
-from ..compile import njit, read_only
+from ..compile_cpu import njit, read_only
 from ..dispatch import pick, to_host
 from ..launch import grid_for, kernel, launch
 

@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

@@ -9,7 +9,7 @@ from numpy import uint64
 
 from .. import check
 from ..common.integer_hash import mix64
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .ngram_keys import IDENTITY, code_at, device_lut

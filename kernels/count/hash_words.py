@@ -11,7 +11,7 @@ from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, ran
 
 from .. import check
 from ..common.integer_hash import mix64
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

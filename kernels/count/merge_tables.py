@@ -10,7 +10,7 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
-from ..compile import njit, read_only
+from ..compile_cpu import njit, read_only
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import int64, uint8, uint64
 
 from .. import check
-from ..compile import njit, read_only
+from ..compile_cpu import njit, read_only
 from ..dispatch import array_module, pick
 from ..intrinsics import leading_zeros, store_u64
 from ..launch import grid_for, kernel, launch

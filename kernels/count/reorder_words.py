@@ -9,7 +9,7 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
-from ..compile import njit, read_only
+from ..compile_cpu import njit, read_only
 from ..dispatch import pick
 from ..launch import kernel, launch
 from .window_shards import example as shards_example

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
-from ..compile import njit, read_only
+from ..compile_cpu import njit, read_only
 from ..dispatch import pick
 from ..intrinsics import load_u64, prefetch, store_u64
 from ..launch import grid_for, kernel, launch

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..compile import njit, read_only
+from ..compile_cpu import njit, read_only
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

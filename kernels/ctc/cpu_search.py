@@ -14,7 +14,7 @@ from numpy import float32, float64, int64, uint64
 
 from ..common.integer_hash import mix64
 from ..common.powers import LN_10, LOG10_E, power10
-from ..compile import njit
+from ..compile_cpu import njit
 from ..decode.exponential_sums import log_of
 from ..score.step_states import _cpu as step_all
 from ..trie.edges import find_edge

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import float32
 
 from ..common.float_formats import FORMATS
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import array_module
 from ..intrinsics import multiply_add, power_of_2
 from ..launch import LANES

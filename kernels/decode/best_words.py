@@ -9,7 +9,7 @@ import numpy as np
 from numpy import float32, float64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import LANES, current_limits, kernel, launch
 from . import sum_chunks as sums

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import float32, float64, int64
 
 from ..common.float_formats import FLOAT16
-from ..compile import njit
+from ..compile_cpu import njit
 from ..intrinsics import from_bfloat16, from_float16, from_float32, multiply_add, power_of_2
 from ..launch import LANES
 

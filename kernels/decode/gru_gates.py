@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.float_formats import FORMATS
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch

@@ -12,7 +12,7 @@ from numpy import float32
 
 from .. import check
 from ..common.float_formats import BFLOAT16, FLOAT16, FLOAT32, FORMATS
-from ..compile import njit
+from ..compile_cpu import njit
 from ..distribution.find_histories import Children
 from ..distribution.row_launch import WordValues
 from ..distribution.top_words import check_children

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compile import intrinsic, njit
+from ..compile_cpu import intrinsic, njit
 
 PANEL = 64
 ROWS = 6  # rows of a tile; its sums fill the registers of AVX-512, and with a quarter of a panel those of AVX2

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import float32
 
 from ..common.float_formats import FLOAT16, FORMATS
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import LANES, current_limits, kernel, launch
 from . import logit_rows

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.float_formats import FORMATS
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import on_gpu, pick
 from ..launch import current_limits, kernel, launch
 from ..score.step_states import StateTable, states_of_a_text

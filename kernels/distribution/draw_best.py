@@ -9,7 +9,7 @@ import numpy as np
 from .. import check
 from ..common.draws import stream_of, uniform_of
 from ..common.powers import MIN_LOG10, POWERS, raised
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

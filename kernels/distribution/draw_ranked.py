@@ -10,7 +10,7 @@ from .. import check
 from ..common.draws import stream_of
 from ..common.powers import MIN_LOG10, raised
 from ..common.sorted_search import first_from
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import LANES, grid_for, kernel, launch
 from .draw_words import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import check
 from ..common.draws import random_of, stream_of
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_high
 from ..launch import kernel, launch

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.powers import LN_10, POWERS, power10
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

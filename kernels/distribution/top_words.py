@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.sorted_search import first_from
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
 from .find_histories import Children

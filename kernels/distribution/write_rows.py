@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import check
 from ..common.float_formats import BFLOAT16, FLOAT32, FORMATS
-from ..compile import njit, read_only
+from ..compile_cpu import njit, read_only
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
 from .find_histories import Children

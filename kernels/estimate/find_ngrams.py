@@ -9,7 +9,7 @@ from numpy import uint64
 
 from .. import check
 from ..common.sorted_search import first_from
-from ..compile import njit
+from ..compile_cpu import njit
 from ..count.ngram_keys import ngram_keys
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch

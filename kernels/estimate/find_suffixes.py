@@ -8,7 +8,7 @@ import numpy as np
 from numpy import int64, uint32
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import uint32, uint64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..count.ngram_keys import ngram_keys
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch

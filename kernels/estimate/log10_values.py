@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import check
 from ..common.powers import LOG10_E
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import check
 from ..common.powers import LOG10_E, POWERS, power10
-from ..compile import njit
+from ..compile_cpu import njit
 from ..decode.exponential_sums import log_of
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch

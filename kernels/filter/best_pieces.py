@@ -16,7 +16,7 @@ from mgpu_ngram.kernels.common.find_tokens import is_space
 from mgpu_ngram.kernels.common.word_table import find_word, index_words
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .normalize_text import character_size

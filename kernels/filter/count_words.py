@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.ascii import HIGH_BITS
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import load_u64
 from ..launch import grid_for, kernel, launch

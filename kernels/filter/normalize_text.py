@@ -9,7 +9,7 @@ from numpy import uint32, uint64
 
 from .. import check
 from ..common.ascii import NEWLINE
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

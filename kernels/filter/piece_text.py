@@ -12,7 +12,7 @@ from numpy import uint8, uint32
 
 from .. import check
 from ..common.ascii import SPACE
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .normalize_text import character_size

@@ -9,7 +9,7 @@ from numpy import int64, uint64
 
 from .. import check
 from ..common.philox import FIRST_TOPICS, random_bits
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_high
 from ..launch import grid_for, kernel, launch

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import float32, int64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import array_module, pick
 from ..launch import current_limits, grid_for, kernel, launch
 from .examples import bags, corpus

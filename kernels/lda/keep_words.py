@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..filter.normalize_text import CODE_POINTS
 from ..launch import grid_for, kernel, launch

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import float64, int64, uint32, uint64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
 from .examples import corpus

@@ -9,7 +9,7 @@ from numpy import float32, int64, uint32, uint64
 
 from .. import check
 from ..common.philox import DRAWS, fill_random_bits
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_high, prefetch
 from ..launch import current_limits, kernel, launch

@@ -14,7 +14,7 @@ import numpy as np
 from numpy import float32, float64, int32, int64, uint64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 
 GROUP = 16  # topics whose prior weights a GPU sums together
 BLOCK = 8  # topics, or entries of a document, whose weights a CPU sums together; rows of entries end in whole blocks

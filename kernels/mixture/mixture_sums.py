@@ -9,7 +9,7 @@ from numpy import float32, float64
 
 from .. import check
 from ..common.float_formats import FORMATS
-from ..compile import njit
+from ..compile_cpu import njit
 from ..decode.activations import exponential, number_format, singles, stored
 from ..decode.exponential_sums import log_of, log_of_chunks
 from ..decode.logit_rows import or_null

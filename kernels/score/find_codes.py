@@ -12,7 +12,7 @@ from mgpu_ngram.kernels.common.murmur import find_hash, murmur_hash
 from mgpu_ngram.kernels.common.word_table import find_slot, held_bytes, home_slot, index_words
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import float32, uint64
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import array_module, pick, to_host
 from ..launch import grid_for, kernel, launch
 from ..trie.child_filters import child_filters, filter_bit

@@ -12,7 +12,7 @@ from mgpu_ngram.kernels.common.radix_sort import radix_sort
 
 from .. import check
 from ..common.wide_products import wide_product
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import array_module
 from ..intrinsics import multiply_high
 from .child_filters import child_filters

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
 from .child_filters import example_children

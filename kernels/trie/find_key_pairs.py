@@ -11,7 +11,7 @@ from numpy import int64, uint64
 from mgpu_ngram.kernels.common.count_true import count_true
 
 from .. import check
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import pick
 from ..intrinsics import trailing_zeros
 from ..launch import grid_for, kernel, launch

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import check
 from ..common.find_tokens import is_space
-from ..compile import njit
+from ..compile_cpu import njit
 from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
 from .walk_spellings import SpellingTrie, find_byte

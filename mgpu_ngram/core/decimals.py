@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy import int64, uint32, uint64
 
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import leading_zeros, multiply_high, store_u64
 
 MAX_DIGITS = 18  # digits of a whole number: int64 holds all numbers of 18 digits

@@ -14,7 +14,7 @@ LINES = b"the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
 INTERRUPT = """
 import atexit, os, signal, sys
 from mgpu_ngram import entry
-from mgpu_ngram.kernels import compile
+from mgpu_ngram.kernels import compile_cpu
 
 begun = []
 
@@ -23,7 +23,7 @@ def announce(message):
     if len(begun) == 3:
         os.kill(os.getpid(), signal.{signal})
 
-compile.announce = announce  # which is called with each function that is compiled
+compile_cpu.announce = announce  # which is called with each function that is compiled
 atexit.register(lambda: print(len(begun)))
 sys.exit(entry.main())
 """

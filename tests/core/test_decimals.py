@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, read_float32, write_float32
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 
 
 @njit()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import leading_zeros, multiply_high, trailing_zeros
 
 WORDS = [1, 2, 3, 255, 256, 1 << 31, (1 << 33) + 5, 0x8000000000000001, 0xFFFFFFFFFFFFFFFF, 0x0123456789ABCDEF]

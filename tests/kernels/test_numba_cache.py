@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgpu_ngram.kernels import compile as compiled
+from mgpu_ngram.kernels import compile_cpu as compiled
 from mgpu_ngram.kernels import launch
 
 
@@ -33,10 +33,10 @@ def compiled_files(folder):
 def kernel(tmp_path):
     """A script that calls a compiled function of one file, which calls one of another file."""
     (tmp_path / "inner.py").write_text(
-        "from mgpu_ngram.kernels.compile import njit\n@njit(cache=True)\ndef inner(x):\n    return x + 1\n"
+        "from mgpu_ngram.kernels.compile_cpu import njit\n@njit(cache=True)\ndef inner(x):\n    return x + 1\n"
     )
     (tmp_path / "outer.py").write_text(
-        "from inner import inner\nfrom mgpu_ngram.kernels.compile import njit\n"
+        "from inner import inner\nfrom mgpu_ngram.kernels.compile_cpu import njit\n"
         "@njit(cache=True)\ndef outer(x):\n    return inner(x) * 2\n"
     )
     return "import sys; sys.path.insert(0, '.'); from outer import outer; print(outer(3))"
@@ -75,7 +75,7 @@ def test_a_temporary_folder_that_others_can_write_is_not_used(kernel, tmp_path):
 def test_the_package_imports_and_runs_from_a_read_only_folder_with_an_unwritable_home(tmp_path):
     script = (
         "import tempfile, numpy as np, mgpu_ngram\n"
-        "from mgpu_ngram.kernels import compile\n"
+        "from mgpu_ngram.kernels import compile_cpu as compile\n"
         "tempfile.tempdir = '/dev/null'\n"
         "assert compile.cache_folder() is None\n"
         "from mgpu_ngram.kernels.score.sum_sentences import sum_sentences\n"
@@ -112,7 +112,7 @@ def test_functions_of_numba_are_loaded_without_their_modules(kernel, tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "spare.py").write_text(
         "import numpy as np\n"
-        "from mgpu_ngram.kernels.compile import njit\n"
+        "from mgpu_ngram.kernels.compile_cpu import njit\n"
         "@njit(cache=True)\n"
         "def place(values, x, size):\n"
         "    return np.searchsorted(values, x) + len(np.empty(size))\n"
@@ -151,7 +151,7 @@ def test_machine_code_for_other_types_is_not_run(kernel, tmp_path):
 
 def test_numba_is_imported_early_in_a_thread(tmp_path):
     script = (
-        "import sys, threading; from mgpu_ngram.kernels.compile import import_early; import_early()\n"
+        "import sys, threading; from mgpu_ngram.kernels.compile_cpu import import_early; import_early()\n"
         "[thread.join() for thread in threading.enumerate() if thread is not threading.main_thread()]\n"
         "print('numba' in sys.modules)"
     )

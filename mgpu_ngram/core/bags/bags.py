@@ -13,7 +13,7 @@ import numpy as np
 from numpy import uint32, uint64
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 MAX_COUNT = 2**32 - 1  # greatest count of a word in a document
 MAX_WORDS = 2**32 - 1  # words of a vocabulary: ids are uint32

@@ -23,7 +23,7 @@ from mgpu_ngram.core.errors import SHOWN_CHARACTERS, InputError
 from mgpu_ngram.core.inputs.corpus import Corpus
 from mgpu_ngram.core.inputs.read_text import read_blocks
 from mgpu_ngram.core.inputs.sources import Source
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 
 HEADER_LINES = ("documents", "words", "pairs")  # what the first three lines count
 BLOCK_BYTES = 8 << 20  # text that one thread parses at once

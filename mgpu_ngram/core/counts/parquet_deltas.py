@@ -21,7 +21,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.storage.crc import append_crc32
 from mgpu_ngram.core.storage.output import Sink
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.kernels.compile import read_only
+from mgpu_ngram.kernels.compile_cpu import read_only
 from mgpu_ngram.kernels.count.pack_deltas import Numbers, most_bytes, pack_page, scalars, whole_numbers
 from mgpu_ngram.kernels.count.suffix_texts import Texts
 

@@ -18,7 +18,7 @@ from mgpu_ngram.core.inputs.read_text import read_list
 from mgpu_ngram.kernels.common.ascii import NEWLINE
 from mgpu_ngram.kernels.common.find_tokens import is_delimiter
 from mgpu_ngram.kernels.common.word_table import find_word
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 FINE, NO_WORDS, NO_NUMBER, FRACTION, TOO_LARGE = range(5)
 WRONG = {

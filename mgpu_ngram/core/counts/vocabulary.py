@@ -16,7 +16,7 @@ from numpy import uint64
 
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.storage.crc import PartCrc
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.count.suffix_texts import WordTexts, word_texts
 
 if TYPE_CHECKING:

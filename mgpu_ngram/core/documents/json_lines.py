@@ -30,7 +30,7 @@ from mgpu_ngram.core.documents.json_values import (
 )
 from mgpu_ngram.core.documents.text_column import SLACK
 from mgpu_ngram.kernels.common.ascii import COLON, COMMA, HIGH_BITS, NEWLINE, ONES, QUOTE, SPACE
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
 
 PLAIN, ODD = 1, 2  # kinds of lines

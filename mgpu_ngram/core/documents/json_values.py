@@ -8,7 +8,7 @@ from numpy import uint64
 
 from mgpu_ngram.kernels.common.ascii import BACKSLASH, COLON, COMMA, HIGH_BITS, ONES, QUOTE
 from mgpu_ngram.kernels.common.load_bytes import load_8
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64, trailing_zeros
 
 MAX_NUMBER = 300  # bytes of a number

@@ -13,7 +13,7 @@ import numpy as np
 
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.kernels.common.ascii import COMMA, SPACE
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from typing import overload
 import numpy as np
 
 from mgpu_ngram.kernels.common.load_bytes import load_8
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 
 SLACK = 8  # bytes that are stored at once

@@ -16,7 +16,7 @@ from numpy import uint64
 
 from mgpu_ngram.core.kenlm.binary_file import ARRAY, QUANTIZED, TRIE, UNIGRAM_V, KenlmFile, plain_backoffs
 from mgpu_ngram.core.ngrams.trie import Ngrams
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import load_u64
 from mgpu_ngram.kernels.score.score_by_keys import SIGN
 

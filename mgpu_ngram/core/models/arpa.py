@@ -18,7 +18,7 @@ from mgpu_ngram.core.ngrams.trie import Ngrams
 from mgpu_ngram.core.ngrams.words import UNKNOWN, Words
 from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.kernels.common.word_table import index_words
-from mgpu_ngram.kernels.compile import read_only
+from mgpu_ngram.kernels.compile_cpu import read_only
 
 UNK_LOG10 = -100.0  # KenLM's value for <unk> if a model lacks it
 ZERO_LOG10 = -99.0  # of probability 0; lower values mean 0, too

@@ -14,7 +14,7 @@ from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, read_float32, short_text,
 from mgpu_ngram.kernels.common.ascii import BACKSLASH, ONES
 from mgpu_ngram.kernels.common.load_bytes import load_8
 from mgpu_ngram.kernels.common.word_table import equal_words, find_word
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 
 # Error codes of `parse_lines`

@@ -17,7 +17,7 @@ from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.models import arpa_lines as lines
 from mgpu_ngram.core.storage.file_heads import COUNT_LINE, HEAD_BYTES, refuse_as_arpa
 from mgpu_ngram.core.utf8 import BOM
-from mgpu_ngram.kernels.compile import read_only
+from mgpu_ngram.kernels.compile_cpu import read_only
 
 STRIP_BYTES = 1 << 20  # bytes of lines that a thread parses at once
 HEADER_BYTES = 4096  # read of a line outside the n-grams; longer lines are wrong anyway

@@ -32,7 +32,7 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import JSON_LINES, refuse_as_text, what_begins
 from mgpu_ngram.core.utf8 import to_text
 from mgpu_ngram.kernels.common.word_table import equal_words
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 # Error codes of `_join`
 NO_KEY, OTHER_KEY, NO_COST, TOO_LONG, TOO_SHORT, BAR = range(1, 7)

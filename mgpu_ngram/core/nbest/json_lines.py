@@ -30,7 +30,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
 )
 from mgpu_ngram.kernels.common.find_tokens import is_space
 from mgpu_ngram.kernels.common.word_table import equal_words
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 
 _QUOTE, _COMMA, _COLON, _BACKSLASH, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = b'",:\\{}[]'
 _ID, _TEXT, _FEATURES, _TOTAL = (np.frombuffer(key, np.uint8) for key in (b"id", b"text", b"features", b"total"))

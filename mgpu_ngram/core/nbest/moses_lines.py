@@ -10,7 +10,7 @@ from mgpu_ngram.core.decimals import read_float32
 from mgpu_ngram.core.models.arpa_lines import newline
 from mgpu_ngram.kernels.common.find_tokens import is_space
 from mgpu_ngram.kernels.common.word_table import find_word
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 
 # Columns of spans_N9
 LINE, LINE_END, ID, ID_END, TEXT, TEXT_END, FEATURES_END, NUMBER, NUMBER_END = range(9)

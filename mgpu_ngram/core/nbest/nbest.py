@@ -32,7 +32,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
 )
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.kernels.common.word_table import equal_words
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 EXACT_FLOATS = 2.0**53  # smaller whole numbers are exact
 REASONS = {

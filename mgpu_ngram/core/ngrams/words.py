@@ -17,7 +17,7 @@ from mgpu_ngram.core.utf8 import to_bytes, to_text
 from mgpu_ngram.kernels.common.ascii import SPACE
 from mgpu_ngram.kernels.common.murmur import index_hashes
 from mgpu_ngram.kernels.common.word_table import find_word, index_words
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 UNKNOWN = b"<unk>"  # id 0 of every model
 MAX_LINE_BYTES = 2 << 30  # with other data that is read at once below 4 GiB, because positions are uint32

@@ -26,7 +26,7 @@ from mgpu_ngram.engine.bags.local_bags import LocalBags, join_local
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.kernels.common.bag_words import bag_words
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
-from mgpu_ngram.kernels.compile import read_only
+from mgpu_ngram.kernels.compile_cpu import read_only
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.gather_words import gather_words
 from mgpu_ngram.kernels.count.hash_words import hash_words

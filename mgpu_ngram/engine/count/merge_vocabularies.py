@@ -23,7 +23,7 @@ from mgpu_ngram.engine.memory.budget import Budget, device_alone
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.take_words import take_words

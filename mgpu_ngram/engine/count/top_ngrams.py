@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.counts.shards import words_at
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 CHUNK_ROWS = 512  # rows of a chunk: only chunks with the greatest maxima are searched row by row

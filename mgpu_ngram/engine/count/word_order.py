@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
 from mgpu_ngram.engine.count.merge_vocabularies import rows_at_once
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, to_host

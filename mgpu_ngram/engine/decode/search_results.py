@@ -10,7 +10,7 @@ from numpy import int64
 
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.decode.search_options import Hypothesis, NBestList, Request
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.decode.advance_beams import Ending, finished_score
 
 LOGIT_LIMIT = 1 << 21  # greatest logit of `best_words`

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 
 SAMPLES = 20  # documents of each bucket that a report shows
 SAMPLE_CHARACTERS = 600

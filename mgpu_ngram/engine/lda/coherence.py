@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.bags.bags import Bags

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.engine.memory.device import pinned_buffer, to_device
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 

@@ -34,7 +34,7 @@ from mgpu_ngram.engine.trie.build import index_of, negative
 from mgpu_ngram.engine.trie.quantize import bin_centers, nearest_codes
 from mgpu_ngram.engine.trie.signed_backoffs import signed_backoffs
 from mgpu_ngram.kernels.common.murmur import murmur_hashes
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 from mgpu_ngram.kernels.score.score_by_keys import SIGN
 from mgpu_ngram.kernels.trie.find_children import find_children

@@ -13,7 +13,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nbest.moses_lines import FEATURES_END, LINE, LINE_END, NUMBER, NUMBER_END, copy_bytes
 from mgpu_ngram.core.nbest.nbest import NbestLines, json_id, list_ids, list_numbers
 from mgpu_ngram.core.ngrams.words import Words
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from mgpu_ngram.engine.rescore.lines import ListsPart, NBestFormat, sort_part
 from mgpu_ngram.engine.score.score_chunk import LESS_TO_SCORE, ScoreOptions, replica_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.common.powers import LN_10
-from mgpu_ngram.kernels.compile import read_only
+from mgpu_ngram.kernels.compile_cpu import read_only
 from mgpu_ngram.kernels.dispatch import to_host
 
 MIN_PIECE_BYTES = 1 << 20  # bytes of text of a thread: about 5 ms

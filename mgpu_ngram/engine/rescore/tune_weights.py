@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_ngram.engine.rescore.rescore_chunk import weighted_sums
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 MIN_GAIN = 1e-9  # least gain of a metric in percent: a smaller gain is rounding
 MAX_ROUNDS = 50  # over all weights; a search ends after a few

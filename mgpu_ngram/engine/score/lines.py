@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.decimals import MAX_NUMBER_BYTES, write_float32
 from mgpu_ngram.kernels.common.find_tokens import is_space
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 _FIELD_BYTES = 1 + 10 + 1 + 3 + 1 + MAX_NUMBER_BYTES + 1  # =ID ORDER PROB and a tab
 _TOTAL_BYTES = len("Total:  OOV: \n") + MAX_NUMBER_BYTES + 10

@@ -16,7 +16,7 @@ from mgpu_ngram.engine.states.ctc_lexicon import make_hot_words, make_lexicon
 from mgpu_ngram.engine.states.ctc_tokens import Alphabet
 from mgpu_ngram.engine.states.state_model import StateModel
 from mgpu_ngram.engine.trie.signed_backoffs import EMPTY
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.ctc.search_arrays import (
     BLANK,
     CLOSES,

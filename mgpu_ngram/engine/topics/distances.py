@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.words import largest
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 DistanceMetric = Literal["jensen-shannon", "hellinger"]
 MAX_COMPARED_TOPICS = 8192  # topics of a matrix of distances, 512 MiB

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 NO_DOCUMENT = -1  # the document in a place that no document fills
 

@@ -10,7 +10,7 @@ from numpy import uint32
 
 from mgpu_ngram.core.bags.topic_model import TopicModel
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 
 @dataclass(frozen=True, eq=False)

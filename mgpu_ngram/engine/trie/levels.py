@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_ngram.core.ngrams.trie import Ngrams, Trie, renumbered
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.trie.build import build_trie
-from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
 
 def levels_of(trie: Trie) -> Sequence[Ngrams]:

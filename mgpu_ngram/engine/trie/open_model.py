@@ -26,7 +26,7 @@ from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.engine.trie.build import FANOUT, BadNgram, build_trie
 from mgpu_ngram.engine.trie.levels import with_one_unknown
-from mgpu_ngram.kernels.compile import import_early
+from mgpu_ngram.kernels.compile_cpu import import_early
 from mgpu_ngram.kernels.score.score_by_keys import KeyTables
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.ngrams.trie import Trie
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 

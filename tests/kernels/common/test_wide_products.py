@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from numpy import uint64
 
 from mgpu_ngram.kernels.common.wide_products import wide_product
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.intrinsics import multiply_high
 
 NUMBERS = st.integers(0, 2**64 - 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.decode import activations
 from mgpu_ngram.kernels.decode.activations import (
     GROW_LIMIT,

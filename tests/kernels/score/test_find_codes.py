@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.common.murmur import index_hashes, murmur_hashes
 from mgpu_ngram.kernels.common.word_table import HELD, held_bytes, index_words
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.find_codes import BATCH, find_codes
 
