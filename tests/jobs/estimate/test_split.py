@@ -33,7 +33,7 @@ def estimated(device, tmp_path, part_tokens, monkeypatch):
         (tmp_path / "text").write_bytes(text)
         marked = len(text.split()) + 2 * text.count(b"\n")
         part_tokens(-(-marked // shards))
-        config = EstimateConfig([str(tmp_path / "text")], discount_fallback=[], **options)
+        config = EstimateConfig([str(tmp_path / "text")], **{"discount_fallback": [], **options})
         executor = cluster or LocalExecutor(device, 1)
         try:
             result = estimate.run(config, RunContext(executor, tmp_path / "model", single_file=True, overwrite=True))
@@ -151,6 +151,25 @@ def test_one_worker_makes_as_many_stretches_as_memory_allows(copies, stretches, 
     monkeypatch.setattr(estimate_model, "assemble_stretch", lambda *a: made.append(a[-1]) or real(*a))
     assert estimated(text, 6, order=5)[:2] == expected[:2]
     assert len(made) == stretches
+
+
+HALF = b"".join(b"x w%d x x w%d x w%d\n" % (i % 7, i % 5, i % 11) for i in range(30))
+PLAIN = {"order": 3, "smoothing": "witten-bell", "discount_fallback": None}
+
+
+@pytest.mark.parametrize("options", [{"order": 4}, {"order": 3, "prune": [0, 1, 2]}, PLAIN])
+@pytest.mark.parametrize("text", [random_text(20), HALF, b"x\n", b"x", b"x y z\ny z x"], ids=len)
+def test_any_number_of_parts(text, options, estimated):
+    """From 1 to 9, some of them empty. One word is half of the text, or all of it; the last line may not end."""
+    whole, *_ = estimated(text, 1, **options)
+    assert [estimated(text, parts, **options)[0] == whole for parts in range(2, 10)] == [True] * 8
+
+
+def test_any_number_of_parts_with_a_limited_vocabulary(estimated, tmp_path):
+    (tmp_path / "limit").write_text(" ".join(f"w{w}" for w in range(1, 40, 2)))
+    options = {"order": 3, "limit_vocab_file": str(tmp_path / "limit")}
+    whole, *_ = estimated(random_text(20), 1, **options)
+    assert [estimated(random_text(20), parts, **options)[0] == whole for parts in range(2, 10)] == [True] * 8
 
 
 def test_the_slip_of_lmplz(estimated):
