@@ -2,8 +2,8 @@
 
 In each order of a trie, nodes are sorted by their words, first word first, so that the children of a node are
 neighbours. They are all in one part, and neighbours there, too, because a part has all continuations of a context. So
-the sizes of these blocks give each n-gram its place: n-grams are neither merged nor searched. An n-gram and its suffix
-are in one part, too, so the place of the suffix is known.
+the sizes of these blocks give each n-gram its place, and parts are not merged. A part knows the suffix of each of its
+n-grams as one of its own rows, or as a place among split bigrams. So suffixes are not searched.
 
 A stretch is the set of n-grams, of all orders, whose first word is in one range of words; it is a contiguous range of
 each order. Stretches are assembled one by one, on any worker, and joined. Only suffixes cross stretches, because they
@@ -22,7 +22,8 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import UNK_ID
 from mgpu_ngram.core.models.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.ngrams.trie import Trie, node_dtype
-from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights, word_ids
+from mgpu_ngram.engine.estimate.owners import Owners, context_words, owners_of, rows_of
+from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights
 from mgpu_ngram.engine.trie.build import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -33,57 +34,15 @@ from mgpu_ngram.kernels.estimate.log10_values import log10_values
 SAMPLED_NGRAMS = 1 << 14  # one of so many n-grams is sampled to decide where to cut
 
 
-@dataclass(frozen=True)
-class Owners:
-    """Which part has which n-grams.
-
-    part_V  (V,) uint16: the part of the n-grams whose last context word is each word
-    split   rising words: the word before such a last context word selects the part of n-grams of order 3 and more
-    rows    {n: number of n-grams of each part}, orders 2 to N
-    """
-
-    part_V: Any
-    split: tuple[int, ...]
-    rows: dict[int, list[int]]
-
-    def part_of(self, keys: Any, words_M: Any, order: int, bits: int) -> Any:
-        """Return (M,) uint16: the part of the n-grams that n-grams of `order` words are the histories of.
-
-        words_M  (M,) their last words
-        """
-        part_M = self.part_V[words_M]
-        for word in self.split if order > 1 else ():
-            rows = (words_M == word).nonzero()[0]
-            part_M[rows] = self.part_V[word_ids(keys.take(rows, axis=1), order, bits, order - 2)]
-        return part_M
-
-    def placed_suffixes(self, suffixes: Sequence[Any], places: Sequence[Any], order: int) -> Any:
-        """Return (G,) the numbers of the suffixes of nodes among the rows of all parts, one part after another.
-
-        suffixes  `Estimated.suffixes` of each part
-        places    place among the nodes of each of these n-grams
-        """
-        xp, rows = array_module(suffixes[0]), self.rows[order - 1]
-        is_split = order == 3 and len(self.split) > 0  # split bigrams are numbered behind the rows of all parts
-        number = node_dtype(sum(rows) + is_split * len(self.split) * len(self.part_V))
-        suffix_G = xp.empty(sum(map(len, places)), number)
-        for p, (suffix_R, place_R) in enumerate(zip(suffixes, places, strict=True)):
-            number_R = suffix_R.astype(number) + number.type(sum(rows[:p]))
-            if is_split:
-                number_R += (suffix_R >= rows[p]) * number.type(sum(rows[p + 1 :]))
-            suffix_G[place_R] = number_R
-        return suffix_G
-
-
 @dataclass
 class Stretch:
     """The nodes of n-grams whose first word is in one range.
 
     levels    orders 1 to N; children are numbered within the stretch, suffixes within the order
-    suffixes  {n: (G,) `Owners.placed_suffixes`}, until levels have their suffixes
-    places    {n: [places in the stretch, of the rows of each part]} of the orders that are suffixes. In order 2 there
-              is another array behind those of parts: (V,) of each split word of the stretch, for the bigrams of it and
-              every word; 0 for bigrams that do not exist
+    suffixes  {n: (G,) `Owners.suffix_rows`}, until levels have their suffixes
+    places    {n: [the nodes of each part's rows]}, numbered within the stretch, of orders that are suffixes. The last
+              array of order 2 has (V,) nodes for each split word of the stretch: of the bigrams that begin with it, by
+              their last word; 0 where there is no such bigram
     seconds   by step
     """
 
@@ -136,31 +95,14 @@ def assemble(
     else:
         V = len(unigrams.kept_V)
         owners = owners_of([context_words(part, bits) for part in parts], [rows_of(p) for p in parts], V, split)
-        stretch = _unlinked(unigrams, parts, bits, (0, V), owners)
+        stretch = _without_suffixes(unigrams, parts, bits, (0, V), owners)
         levels = add_suffixes(stretch, [places_of(stretch)], lambda array: array).levels
+        del stretch  # or its arrays would stay in memory
     if collapse:
         _collapse(levels)
     else:
         _negate(levels)
     return join_levels([levels], FANOUT)
-
-
-def context_words(part: Estimated, bits: int) -> Any:
-    """Return (C,) int64: the words that are last context words of the bigrams of a part."""
-    return word_ids(part.backoffs[1].columns, 1, bits, 0)
-
-
-def rows_of(part: Estimated) -> dict[int, int]:
-    """Return the number of n-grams of each order of a part."""
-    return {n: len(weights.values) for n, weights in part.probabilities.items()}
-
-
-def owners_of(words: Sequence[Any], rows: Sequence[dict[int, int]], symbols: int, split: Sequence[int] = ()) -> Owners:
-    """Return which part has which n-grams, from `context_words` and `rows_of` of each part."""
-    part_V = (array_module(words[0]) if words else np).zeros(symbols, np.uint16)
-    for p, words_C in enumerate(words):
-        part_V[words_C] = p
-    return Owners(part_V, tuple(split), {n: [of_part[n] for of_part in rows] for n in (rows[0] if rows else ())})
 
 
 def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
@@ -186,21 +128,20 @@ def take_stretch(part: Estimated, bits: int, words: tuple[int, int]) -> Estimate
     # Codes are ids + 1: search the last key that begins with a word below each of the two.
     bounds = np.array([(word << shift) + (1 << shift) - 1 for word in words], np.uint64)
 
-    def rows(weights: Weights) -> slice:
+    def range_of(weights: Weights) -> slice:
         xp = array_module(weights.columns)
         return slice(*to_host(xp.searchsorted(weights.columns[0], xp.asarray(bounds), "right")).tolist())
 
-    rows_of_order = {n: rows(weights) for n, weights in part.probabilities.items()}
-    backoffs = {n: _taken(weights, rows(weights)) for n, weights in part.backoffs.items()}
-    return Estimated(
-        {n: _taken(weights, rows_of_order[n]) for n, weights in part.probabilities.items()},
-        backoffs,
-        suffixes={n: suffix_G[rows_of_order[n]] for n, suffix_G in part.suffixes.items()},
-    )
-
-
-def _taken(weights: Weights, rows: slice) -> Weights:
-    return Weights(weights.columns[:, rows], weights.values[rows])
+    taken = Estimated({}, {})
+    for n, weights in part.backoffs.items():
+        rows = range_of(weights)
+        taken.backoffs[n] = Weights(weights.columns[:, rows], weights.values[rows])
+    for n, weights in part.probabilities.items():
+        rows = range_of(weights)
+        taken.probabilities[n] = Weights(weights.columns[:, rows], weights.values[rows])
+        if n in part.suffixes:
+            taken.suffixes[n] = part.suffixes[n][rows]
+    return taken
 
 
 def assemble_stretch(
@@ -210,7 +151,7 @@ def assemble_stretch(
 
     parts  `take_stretch` of all parts; consumed
     """
-    stretch = _unlinked(unigrams, parts, bits, words, owners)
+    stretch = _without_suffixes(unigrams, parts, bits, words, owners)
     _negate(stretch.levels)
     return stretch
 
@@ -291,40 +232,49 @@ class _Block(NamedTuple):
     weights: Weights
 
 
-def _unlinked(
+def _without_suffixes(
     unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], owners: Owners
 ) -> Stretch:
     """Return the nodes of n-grams that begin with some words, without suffixes. Consumes the parts."""
     xp = array_module(unigrams.prob_V)
     new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
-    words_G = words[0] + xp.flatnonzero(unigrams.kept_V[slice(*words)])  # last words of the nodes of an order
-    keys = (words_G + 1).astype(np.uint64)[None] << np.uint64(64 - bits)  # of these nodes
+    words_G = words[0] + xp.flatnonzero(unigrams.kept_V[slice(*words)])
+    nodes = _Nodes((words_G + 1).astype(np.uint64)[None] << np.uint64(64 - bits), words_G)
     stretch = Stretch([Level(new_V[words_G], _log10_of_words(unigrams, words_G), None)])
     for n in sorted(parts[0].probabilities) if parts else ():
-        rows_of_parts = _rows_of_parts(owners.part_of(keys, words_G, n - 1, bits), len(parts))
-        size_M, backoff_M = xp.empty(keys.shape[1], np.int64), xp.empty(keys.shape[1], np.float32)
+        rows_of_parts = _rows_of_parts(owners.part_of(nodes.keys, nodes.words_G, n, bits), len(parts))
+        M, G = len(nodes.words_G), sum(len(part.probabilities[n].values) for part in parts)
+        first_M1, backoff_M = xp.zeros(M + 1, node_dtype(G)), xp.empty(M, np.float32)
         blocks = list[_Block]()
         for part, rows_H in zip(parts, rows_of_parts, strict=True):
-            histories, weights = keys.take(rows_H, axis=1), part.probabilities.pop(n)
+            histories, weights = nodes.keys.take(rows_H, axis=1), part.probabilities.pop(n)
             links = link_histories(histories, weights.columns, n, bits)
-            size_M[rows_H] = xp.diff(links.first_M1)
+            first_M1[1:][rows_H] = xp.diff(links.first_M1)  # numbers of children, until they are added up
             backoff_M[rows_H] = _backoffs(histories, n - 1, bits, links.first_M1, part.backoffs.pop(n - 1))
             blocks.append(_Block(rows_H, links, weights))
+        xp.cumsum(first_M1[1:], out=first_M1[1:])
         stretch.levels[-1].backoff_G = backoff_M
-        G = int(size_M.sum())
-        first_M1 = xp.zeros(len(size_M) + 1, node_dtype(G))
-        xp.cumsum(size_M, out=first_M1[1:])
-        del rows_of_parts, rows_H, histories, weights, links, size_M
-        suffixes = [part.suffixes.pop(n, None) for part in parts]
-        keys, words_G, prob_G, places = _placed(blocks, first_M1, bool(parts[0].probabilities))
-        if suffixes[0] is not None:
-            stretch.suffixes[n] = owners.placed_suffixes(suffixes, places, n)
-        if parts[0].suffixes:  # of the orders above
+        suffixes = [part.suffixes.pop(n) for part in parts if n in part.suffixes]
+        are_suffixes = len(parts[0].suffixes) > 0  # of the order above, which are left
+        del nodes, rows_of_parts, rows_H, histories, weights, links, backoff_M  # frees memory
+        with_keys, with_places = len(parts[0].probabilities) > 0, len(suffixes) > 0 or are_suffixes
+        nodes, prob_G, places = _placed(blocks, first_M1, with_keys, with_places)
+        if suffixes:
+            stretch.suffixes[n] = owners.suffix_rows(suffixes, places, n)
+        if are_suffixes:
             stretch.places[n] = places
             if n == 2:
-                places.append(_split_places(owners.split, words, first_M1, words_G, unigrams.kept_V))
-        stretch.levels.append(Level(new_V[words_G], prob_G, None, first_child_M=first_M1))
+                places.append(_split_places(owners.split, words, first_M1, nodes.words_G, unigrams.kept_V))
+        stretch.levels.append(Level(new_V[nodes.words_G], prob_G, None, first_child_M=first_M1))
+        del prob_G, places, suffixes
     return stretch
+
+
+class _Nodes(NamedTuple):
+    """The keys (C, G) of the nodes of an order, and the ids (G,) of their last words."""
+
+    keys: Any
+    words_G: Any
 
 
 def _rows_of_parts(part_M: Any, parts: int) -> list[Any]:
@@ -335,14 +285,15 @@ def _rows_of_parts(part_M: Any, parts: int) -> list[Any]:
     return [order_M[first:last] for first, last in pairwise([0, *ends_P])]
 
 
-def _placed(blocks: list[_Block], first_M1: Any, with_keys: bool) -> tuple[Any, Any, Any, list[Any]]:
-    """Return (keys, last words, probabilities of all nodes of an order; the places of each part's n-grams among them).
-    Empties the list of the parts' blocks.
+def _placed(blocks: list[_Block], first_M1: Any, with_keys: bool, with_places: bool) -> tuple[_Nodes, Any, list[Any]]:
+    """Return (all nodes of an order, their probabilities, the nodes of each part's n-grams). Empties the list of the
+    parts' blocks.
 
-    first_M1   (M + 1,) the first child of each node of the order below
-    with_keys  False: there is no order above, so keys stay empty
+    first_M1     (M + 1,) the first child of each node of the order below
+    with_keys    False: there is no order above, so keys stay empty
+    with_places  False: no suffixes depend on places, so these stay empty
     """
-    xp, G = array_module(first_M1), int(first_M1[-1])
+    xp, G = array_module(first_M1), sum(len(block.weights.values) for block in blocks)
     keys = xp.empty((len(blocks[0].weights.columns) * with_keys, G), np.uint64)
     words_G, prob_G, places = xp.empty(G, np.uint32), xp.empty(G, np.float32), list[Any]()
     while blocks:
@@ -353,8 +304,9 @@ def _placed(blocks: list[_Block], first_M1: Any, with_keys: bool) -> tuple[Any, 
         words_G[place_R], prob_G[place_R] = links.word_R, weights.values
         for column, of_part in zip(keys, weights.columns, strict=with_keys):
             column[place_R] = of_part
-        places.append(place_R)
-    return keys, words_G, prob_G, places
+        if with_places:
+            places.append(place_R)
+    return _Nodes(keys, words_G), prob_G, places
 
 
 def _split_places(split: Sequence[int], words: tuple[int, int], first_M1: Any, words_G: Any, kept_V: Any) -> Any:
@@ -366,13 +318,13 @@ def _split_places(split: Sequence[int], words: tuple[int, int], first_M1: Any, w
     """
     xp, V = array_module(kept_V), len(kept_V)
     mine = [word for word in split if words[0] <= word < words[1]]
-    place_HV = xp.zeros((len(mine), V), first_M1.dtype)
-    for place_V, word in zip(place_HV, mine, strict=True):
+    places = xp.zeros((len(mine), V), first_M1.dtype)
+    for place_V, word in zip(places, mine, strict=True):
         if kept_V[word]:
             node = count_true(kept_V[words[0] : word])
             first, last = to_host(first_M1[node : node + 2]).tolist()
             place_V[words_G[first:last]] = xp.arange(first, last, dtype=place_V.dtype)
-    return place_HV.reshape(-1)
+    return places.reshape(-1)
 
 
 def _backoffs(below: Any, order: int, bits: int, first_M1: Any, weights: Weights) -> Any:

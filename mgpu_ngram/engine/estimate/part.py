@@ -46,8 +46,8 @@ class EstimateOptions:
     collapse: bool = False
 
     @property
-    def linked_order(self) -> int:
-        """The highest order whose nodes store their suffixes; less than 3: none does."""
+    def suffixed_order(self) -> int:
+        """The highest order whose nodes store their suffixes, if it is 3 or more."""
         return self.order if self.collapse else self.order - 1
 
 
@@ -200,9 +200,9 @@ class Estimated:
     backoffs       {order: values of its contexts}, which are n-grams of orders 1 to N - 1; these may be in another
                    part, or pruned
     nodes          {order: nodes}, orders 2 to N, only for a part that is the whole model
-    suffixes       {order: rows of the suffixes of its kept n-grams among those of the order below}, for orders from 3
-                   on whose nodes store their suffixes, in one of several parts. Order 3: rows past the end are places
-                   of split bigrams
+    suffixes       {order: rows of the order below that are the suffixes of its kept n-grams}, in one of several parts,
+                   for orders from 3 on whose nodes store their suffixes. Only kept n-grams are rows. Order 3: rows past
+                   the end are places of split bigrams
     """
 
     probabilities: dict[int, Weights]

@@ -49,7 +49,7 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
 
 def estimate_part(
     part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, threads: int = 1,
-    linked_order: int = 0,
+    suffixed_order: int = 0,
 ) -> Estimated:  # fmt: skip
     """Return probabilities and backoffs of a part.
 
@@ -57,7 +57,7 @@ def estimate_part(
     prob_V        (V,) float32, probabilities of single words
     split_L       (H * V,) float32, probabilities of split bigrams
     threads       as for `side_by_side`, one order each
-    linked_order  `EstimateOptions.linked_order`, for one of several parts
+    suffixed_order  `EstimateOptions.suffixed_order`; 0: the part needs no `Estimated.suffixes`, as a whole model
     """
     backoffs, nodes = dict[int, Weights](), dict[int, OrderNodes]()
 
@@ -86,7 +86,7 @@ def estimate_part(
             suffix_R = None if n == 2 else order.suffix_R
             nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
     probabilities = dict(side_by_side(weights, interpolated(), threads))
-    linked = range(3, linked_order + 1) if not nodes else ()
+    linked = range(3, suffixed_order + 1) if not nodes else ()
     suffixes = {n: _kept_suffixes(part.orders[n], part.orders[n - 1]) for n in linked}
     return Estimated(probabilities, backoffs, nodes=nodes, suffixes=suffixes)
 

@@ -30,7 +30,7 @@ def save_parts(
 
 def _metadata(part: Part | Estimated) -> dict[str, Any]:
     if isinstance(part, Estimated):
-        return {"orders": sorted(part.probabilities), "linked": sorted(part.suffixes)}
+        return {"orders": sorted(part.probabilities), "suffixed": sorted(part.suffixes)}
     bits = [order.bits for order in part.orders.values()]
     return {
         "bits": bits[0] if bits else None,
@@ -59,6 +59,6 @@ def load_estimated(path: str) -> Estimated:
     """Return an estimated part, as views of its file."""
     arrays, metadata = load_arrays(path, verify=False)
     orders = metadata["orders"]
-    nothing, suffixes = Weights(None, None), dict.fromkeys(metadata["linked"])
+    nothing, suffixes = Weights(None, None), dict.fromkeys(metadata["suffixed"])
     values = {n: nothing for n in orders}, {n - 1: nothing for n in orders}
     return Estimated(*values, suffixes=suffixes).with_arrays(arrays)

@@ -15,21 +15,18 @@ from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.estimate.assemble import (
-    Owners,
     Places,
     Stretch,
     add_suffixes,
     assemble,
     assemble_stretch,
-    context_words,
     cut_words,
     join_stretches,
-    owners_of,
     places_of,
-    rows_of,
     sample_first_words,
     take_stretch,
 )
+from mgpu_ngram.engine.estimate.owners import Owners, context_words, owners_of, rows_of
 from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Unigrams
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
@@ -81,6 +78,7 @@ class Assembly:
 
     unigrams    the handle of `Unigrams`, and
     vocabulary  the handle of the `Vocabulary`, which has `symbols` words
+    options     settings of the estimate
     split       split words of the parts
     """
 
@@ -109,7 +107,7 @@ class Assembly:
             model = self._in_stretches(parts, words_of, [report.rows for report in reports])
         else:
             model = self._at_once(parts)
-        parts.clear()
+            parts.clear()
         executor.wait([model], self._advance)
         return model, seconds
 
@@ -128,8 +126,8 @@ class Assembly:
         """
         executor, budget, folder = self.resources.executor, self.resources.budget, self.resources.folder
         window = 2 * executor.workers
-        is_windowed, is_linked = len(words_of) > window, self.options.linked_order > 2
-        self.resources.progress.start("assemble", len(words_of) * (1 + (is_windowed and is_linked)) + 1, "steps")
+        is_windowed, has_suffixes = len(words_of) > window, self.options.suffixed_order > 2
+        self.resources.progress.start("assemble", len(words_of) * (1 + (is_windowed and has_suffixes)) + 1, "steps")
         stretches: list[Handle] = []
         contexts = [executor.call(context_words, part, self._bits, colocate_with=part) for part in parts]
         owners = executor.call(_owners_of, contexts, rows, self.symbols, self.split)
@@ -144,7 +142,8 @@ class Assembly:
             windowed(executor, calls, window, self._advance)
         else:  # no wait: the next tasks are called while these run
             list(calls)
-        if is_linked:
+        parts.clear()
+        if has_suffixes:
             places = [executor.call(places_of, stretch) for stretch in stretches]
             stretches = [
                 executor.call(link_stretch, stretch, places, budget, folder, label="the model's suffixes", affinity=i)
@@ -152,7 +151,7 @@ class Assembly:
             ]
             del places
         model = executor.call(join, stretches, self.unigrams, self.vocabulary, budget.device, label="the model")
-        if is_linked or not is_windowed:
+        if has_suffixes or not is_windowed:
             executor.wait(stretches, self._advance)
         return model
 
@@ -182,7 +181,7 @@ class Assembly:
 
 
 class _Report(NamedTuple):
-    """What the driver has to know of a part: `sample_first_words`, `rows_of`, its bytes, and its seconds by step."""
+    """Facts about a part, for the driver: `sample_first_words`, `rows_of`, its bytes, and its seconds by step."""
 
     sample: np.ndarray
     rows: dict[int, int]

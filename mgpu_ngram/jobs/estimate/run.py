@@ -292,7 +292,7 @@ def _name_of_settings(config: EstimateConfig) -> str:
 
 
 def _least_parts(where: Executor | PlanContext) -> int:
-    """Return the least number of parts. One part is linked as a trie, and is not merged: one GPU is faster with one
+    """Return the least number of parts. One part is linked as a trie, and made once: one GPU is faster with one
     part than two GPUs are with two. Few threads of one process share the orders of one part.
     """
     is_shared = where.transport == "memory" and where.workers <= SHARING_WORKERS

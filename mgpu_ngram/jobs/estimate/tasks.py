@@ -140,7 +140,7 @@ def estimate_text_part(
     parts = [_part_of_text(pieces, lexicon, how, bad_V)]
     seconds = parts[0].seconds
     shared = rules, unigrams, _split(lexicon, how), left_L, split_L
-    estimated = estimate_of(parts.pop(), *shared, how.options.linked_order, how.resources)
+    estimated = estimate_of(parts.pop(), *shared, how.options.suffixed_order, how.resources)
     estimated.seconds = add_seconds(seconds, estimated.seconds)
     return estimated
 
@@ -366,11 +366,11 @@ def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
 
 def estimate_of(
     part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
-    linked_order: int, resources: PartResources,
+    suffixed_order: int, resources: PartResources,
 ) -> Estimated:  # fmt: skip
     """Return the probabilities and backoffs of a part; spill them. Drops the part's raw counts.
 
-    linked_order  as for `estimate_part`
+    suffixed_order  as for `estimate_part`
     """
     budget, folder, threads, _ = resources
     part.drop_raw_counts()
@@ -385,7 +385,7 @@ def estimate_of(
     def estimate(device: str) -> Estimated:
         whole = _with_split(part, split, left_L, device)
         shared_L = None if split_L is None else to_device(split_L, device)
-        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L, threads, linked_order)
+        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L, threads, suffixed_order)
 
     with memory_guard("estimating", budget.device, LESS):
         estimated = on_device_or_host(estimate, budget.device)

@@ -11,7 +11,7 @@ import pytest
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble, suffix_order
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, owners, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.kernels import check
@@ -162,16 +162,16 @@ def estimated(
     for part in adjusted:
         part.drop_raw_counts()
         assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
-    how = unigrams.prob_V, split_L, threads, options.linked_order
+    how = unigrams.prob_V, split_L, threads, options.suffixed_order
     made = [engine.estimate_part(part, discounts, *how) for part in adjusted]
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits, split=split)
     else:
         words_of = assemble.cut_words([assemble.sample_first_words(part, bits) for part in made], V, stretches)
         taken = [[assemble.take_stretch(part, bits, some) for part in made] for some in words_of]
-        contexts = [assemble.context_words(part, bits) for part in made]
-        owners = assemble.owners_of(contexts, [assemble.rows_of(part) for part in made], V, split)
-        apart = [assemble.assemble_stretch(unigrams, t, bits, w, owners) for t, w in zip(taken, words_of, strict=True)]
+        contexts = [owners.context_words(part, bits) for part in made]
+        found = owners.owners_of(contexts, [owners.rows_of(part) for part in made], V, split)
+        apart = [assemble.assemble_stretch(unigrams, t, bits, w, found) for t, w in zip(taken, words_of, strict=True)]
         places = [assemble.places_of(stretch) for stretch in apart]
         trie = assemble.join_stretches([assemble.add_suffixes(s, places, lambda array: array) for s in apart])
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts

@@ -148,7 +148,7 @@ def test_one_worker_makes_as_many_stretches_as_memory_allows(copies, stretches, 
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: place != "disk")
     monkeypatch.setattr(Budget, "task_bytes", lambda self: 100_000)  # values of n-grams take 120,000 of it
     monkeypatch.setattr(estimate_model, "STRETCH_COPIES", copies)
-    monkeypatch.setattr(estimate_model, "assemble_stretch", lambda *a: made.append(a[-1]) or real(*a))
+    monkeypatch.setattr(estimate_model, "assemble_stretch", lambda *a: made.append(a[-2]) or real(*a))
     assert estimated(text, 6, order=5)[:2] == expected[:2]
     assert len(made) == stretches
 
