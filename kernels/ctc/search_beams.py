@@ -10,6 +10,7 @@ from numpy import float64, int32
 from .. import check
 from ..common.integer_hash import mix64
 from ..common.powers import LN_10, POWERS
+from ..compile_cpu import read_only
 from ..dispatch import pick, to_host
 from ..launch import current_limits, kernel, launch
 from ..score.step_states import EMPTY, StateTable, states_of_a_text
@@ -105,9 +106,19 @@ def _cpu(log_probs_BTV, lengths_B, starts_B, tokens, lexicon, hot_words, ngrams,
         np.zeros((B, N, 2)), np.full((B, N), EMPTY, np.int32), np.zeros(B, np.int32), np.full((B, N, T), -1, np.int32),
         np.zeros(B, np.int32),
     )  # fmt: skip
-    utterances = Utterances(np.ascontiguousarray(log_probs_BTV), lengths_B, starts_B)
-    search_on_cpu(utterances, tokens, lexicon, hot_words, ngrams, rules, found)
+    utterances = Utterances(*map(_plain, (log_probs_BTV, lengths_B, starts_B)))
+    score_G, whole_G = map(_plain, (hot_words.score_G, hot_words.whole_G))
+    hot_words = HotWords(hot_words.table.map_arrays(_plain), score_G, whole_G, hot_words.weight)
+    lexicon = LexiconTrie(lexicon.table.map_arrays(_plain), _plain(lexicon.word_G))
+    states = StateTable(*map(_plain, ngrams.states))
+    ngrams = ngrams._replace(table=ngrams.table.map_arrays(_plain), states=states)
+    search_on_cpu(utterances, Tokens(*map(_plain, tokens)), lexicon, hot_words, ngrams, rules, found)
     return found
+
+
+def _plain(array):
+    """Return an array in the one form for which the search is compiled, which takes seconds: contiguous, read-only."""
+    return read_only(np.ascontiguousarray(array))
 
 
 def _cuda(log_probs_BTV, lengths_B, starts_B, tokens, lexicon, hot_words, ngrams, rules):
