@@ -2,22 +2,10 @@
 
 import pytest
 
-from tests.support import real_slurm
 from tests.support.certificates import make_certificate
-from tests.support.cut_hosts import MOMENTS, SWEEPS, check_output, cut_in, started_hosts
+from tests.support.cut_hosts import MARKS, MOMENTS, SWEEPS, check_output, cut_in
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(bool(real_slurm.why_no_namespaces()), reason=real_slurm.why_no_namespaces()),
-]
-
-
-@pytest.fixture
-def hosts(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with started_hosts(tmp_path) as start:
-        yield start
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize(("stage", "task"), MOMENTS)

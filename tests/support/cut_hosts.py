@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from mgpu_ngram import cli
 from tests.support import real_slurm
 from tests.support.slowness import scaled, wait_until
@@ -15,6 +17,11 @@ HOOKS = Path(__file__).resolve().with_name("task_hooks.py")
 LOST_SECONDS = 15
 TCP_SECONDS = 12  # of Dask; it accepts no less than 11
 SWEEPS = "sweeps"
+MARKS = [  # of tests that cut links
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(bool(real_slurm.why_no_namespaces()), reason=real_slurm.why_no_namespaces()),
+]
 JOBS = {
     "count": "count: {corpus: text, order: 3, chunk_bytes: 20000}",
     "estimate": "estimate: {corpus: text, order: 3, chunk_bytes: 20000, discount_fallback: [0.5, 1, 1.5]}",

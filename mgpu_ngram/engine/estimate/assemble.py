@@ -172,14 +172,17 @@ def add_suffixes(stretch: Stretch, places: Sequence[Places], move: Callable[[Any
         nodes = [of_one.nodes[n - 1] for of_one in places]
         starts = list(accumulate(nodes, initial=0))
         of_parts = zip(*(of_one.of_parts[n - 1] for of_one in places), strict=True)
-        place_R = [
-            move(array) + node_dtype(starts[-1]).type(start)
-            for of_part in of_parts  # the rows of a part that are in one stretch follow those in the stretch before
-            for array, start in zip(of_part, starts, strict=False)
-        ]
-        place_R = array_module(place_R[0]).concatenate(place_R)
-        levels[n - 1] = replace(levels[n - 1], suffix_G=place_R[move(rows_G)])
-        del place_R
+        # The rows of a part that are in one stretch follow those in the stretch before.
+        pieces = [piece for of_part in of_parts for piece in zip(of_part, starts, strict=False)]
+        rows_G = move(rows_G)
+        place_R = array_module(rows_G).empty(sum(len(array) for array, _ in pieces), node_dtype(starts[-1]))
+        at = 0
+        for array, start in pieces:
+            place_R[at : at + len(array)] = move(array)
+            place_R[at : at + len(array)] += place_R.dtype.type(start)
+            at += len(array)
+        levels[n - 1] = replace(levels[n - 1], suffix_G=place_R[rows_G])
+        del place_R, rows_G
     return Stretch(levels, seconds=stretch.seconds)
 
 

@@ -53,11 +53,11 @@ def estimate_part(
 ) -> Estimated:  # fmt: skip
     """Return probabilities and backoffs of a part.
 
-    rules         order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
-    prob_V        (V,) float32, probabilities of single words
-    split_L       (H * V,) float32, probabilities of split bigrams
-    threads       as for `side_by_side`, one order each
-    suffixed_order  `EstimateOptions.suffixed_order`; 0: the part needs no `Estimated.suffixes`, as a whole model
+    rules           order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
+    prob_V          (V,) float32, probabilities of single words
+    split_L         (H * V,) float32, probabilities of split bigrams
+    threads         as for `side_by_side`, one order each
+    suffixed_order  `EstimateOptions.suffixed_order`; a part that is the whole model does not use it
     """
     backoffs, nodes = dict[int, Weights](), dict[int, OrderNodes]()
 
@@ -86,8 +86,8 @@ def estimate_part(
             suffix_R = None if n == 2 else order.suffix_R
             nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
     probabilities = dict(side_by_side(weights, interpolated(), threads))
-    linked = range(3, suffixed_order + 1) if not nodes else ()
-    suffixes = {n: _kept_suffixes(part.orders[n], part.orders[n - 1]) for n in linked}
+    suffixed = range(3, suffixed_order + 1) if not nodes else ()
+    suffixes = {n: _kept_suffixes(part.orders[n], part.orders[n - 1]) for n in suffixed}
     return Estimated(probabilities, backoffs, nodes=nodes, suffixes=suffixes)
 
 
