@@ -1,95 +1,102 @@
 // The windows of some shards, packed with the last context word first, then the predicted word, then the context
 // backwards: all n-grams that end at a position are prefixes of one key, so one sort serves all orders, and the suffix
-// of an n-gram is its parent. A tile counts its windows, a sum over tiles gives the first row of each, and a second
-// pass writes the keys in the order of the text. Needs THREADS and ITEMS.
+// of an n-gram is its parent. A tile counts its windows of each shard, a sum over shards and tiles gives the first row
+// of each, and a second pass writes the keys there, in any order: they are sorted next. Needs THREADS and ITEMS.
 #include "grid.cuh"
 
 #define TILE (THREADS * (i64)ITEMS)
-#define WARPS (THREADS / 32)
+#define MAX_SELECTED 256  // as in select_windows.py
 
 struct Text {
   const u32* tokens_T;
-  const u16* shard_T;
-  const u32* codes_N;  // of split words whose bigrams belong to the shards
-  int num_codes, first_shard, last_shard;
+  const u16* shard_V;
+  int first_shard, num_shards;
+  const u32* split_N;
+  int num_split;
 };
 
-// Return how many words of the window that ends at t >= 1 are selected: 0, 2 or all (3).
-__device__ __forceinline__ int words_at(const Text& text, i64 t) {
-  const int shard = text.shard_T[t];
-  if (text.first_shard <= shard && shard < text.last_shard) return 3;
-  for (int n = 0; n < text.num_codes; ++n) {
-    if (text.tokens_T[t - 1] == text.codes_N[n] && text.tokens_T[t]) return 2;
-  }
-  return 0;
+struct Shards {
+  int whole, bigram;  // among the selected shards: of the window, and of its bigram if that needs a row; or -1
+};
+
+__device__ __forceinline__ int selected(const Text& text, u32 code) {
+  const int shard = __ldg(text.shard_V + code - 1) - text.first_shard;
+  return 0 <= shard && shard < text.num_shards ? shard : -1;
 }
 
-// tokens_T (T,), windows that end from `first` to `last` - 1  ->  rows_W (tiles,) i64: windows of each tile.
+// For the window that ends at t >= 1.
+__device__ __forceinline__ Shards shards_at(const Text& text, i64 t) {
+  const u32 context = text.tokens_T[t - 1];
+  if (!context || !text.tokens_T[t]) return {-1, -1};
+  const int shard = selected(text, context);
+  bool is_split = false;
+  for (int n = 0; n < text.num_split; ++n) is_split |= context == text.split_N[n];
+  if (!is_split) return {shard, -1};
+  const u32 before = t >= 2 ? text.tokens_T[t - 2] : 0;
+  const int whole = before ? selected(text, before) : -1;
+  return {whole, whole == shard ? -1 : shard};
+}
+
+__device__ __forceinline__ void pack(const u32* tokens_T, i64 t, int words, int bits, int num_columns, i64 R, i64 r,
+                                     u64* columns) {
+  u64 column = 0;
+  int used = 0, c = 0;  // bits filled in column c
+  for (int n = 0; n < words; ++n) {
+    const i64 at = n == 0 ? t - 1 : n == 1 ? t : t - n;
+    const u64 code = at >= 0 ? tokens_T[at] : 0;
+    if (code == 0) break;
+    const int shift = 64 - used - bits;
+    if (shift > 0) {
+      column |= code << shift;
+      used += bits;
+    } else {
+      columns[c++ * R + r] = column | (code >> -shift);
+      used = -shift;
+      column = used ? code << (64 - used) : 0;
+    }
+  }
+  if (c < num_columns) columns[c++ * R + r] = column;
+  for (; c < num_columns; ++c) columns[c * R + r] = 0;
+}
+
+// tokens_T (T,), windows that end from `first` to `last` - 1  ->  rows_SW (num_shards, tiles): windows of each tile.
 extern "C" __global__ void __launch_bounds__(THREADS) count_windows(
-    const u32* tokens_T, const u16* shard_T, i64 first, i64 last, int first_shard, int last_shard, const u32* codes_N,
-    int num_codes, i64* rows_W) {
-  __shared__ int rows;
-  const Text text = {tokens_T, shard_T, codes_N, num_codes, first_shard, last_shard};
-  if (threadIdx.x == 0) rows = 0;
+    const u32* tokens_T, const u16* shard_V, i64 first, i64 last, int first_shard, int num_shards, const u32* split_N,
+    int num_split, i64* rows_SW) {
+  __shared__ int rows_S[MAX_SELECTED];
+  const Text text = {tokens_T, shard_V, first_shard, num_shards, split_N, num_split};
+  for (int s = threadIdx.x; s < num_shards; s += THREADS) rows_S[s] = 0;
   __syncthreads();
-  int mine = 0;
   const i64 begin = first + blockIdx.x * TILE;
   for (int i = 0; i < ITEMS; ++i) {
     const i64 t = begin + i * THREADS + threadIdx.x;
-    mine += t < last && words_at(text, t);
+    if (t >= last) break;
+    const Shards found = shards_at(text, t);
+    if (found.whole >= 0) atomicAdd(&rows_S[found.whole], 1);
+    if (found.bigram >= 0) atomicAdd(&rows_S[found.bigram], 1);
   }
-  mine = __reduce_add_sync(FULL_WARP, mine);
-  if (lane_id() == 0) atomicAdd(&rows, mine);
   __syncthreads();
-  if (threadIdx.x == 0) rows_W[blockIdx.x] = rows;
+  for (int s = threadIdx.x; s < num_shards; s += THREADS) rows_SW[s * (i64)gridDim.x + blockIdx.x] = rows_S[s];
 }
 
-// starts_W (tiles,): the first row of each tile  ->  columns (num_columns, R).
+// starts_SW (num_shards, tiles): the first row of each  ->  columns (num_columns, R).
 extern "C" __global__ void __launch_bounds__(THREADS) select_windows(
-    const u32* tokens_T, const u16* shard_T, i64 first, i64 last, int first_shard, int last_shard, const u32* codes_N,
-    int num_codes, const i64* starts_W, int order, int bits, int num_columns, i64 R, u64* columns) {
-  __shared__ int rows_of_warp[ITEMS][WARPS];
-  const Text text = {tokens_T, shard_T, codes_N, num_codes, first_shard, last_shard};
-  const i64 begin = first + blockIdx.x * TILE;
-  const int warp = threadIdx.x / 32;
-  u32 full = 0, some = 0;  // bit i: whether all words, or any, of the window of item i are selected
-  for (int i = 0; i < ITEMS; ++i) {
-    const i64 t = begin + i * THREADS + threadIdx.x;
-    const int words = t < last ? words_at(text, t) : 0;
-    full |= (u32)(words == 3) << i;
-    some |= (u32)(words > 0) << i;
-    const u32 lanes = __ballot_sync(FULL_WARP, words > 0);
-    if (lane_id() == 0) rows_of_warp[i][warp] = __popc(lanes);
-  }
+    const u32* tokens_T, const u16* shard_V, i64 first, i64 last, int first_shard, int num_shards, const u32* split_N,
+    int num_split, const i64* starts_SW, int order, int bits, int num_columns, i64 R, u64* columns) {
+  __shared__ i64 next_S[MAX_SELECTED];
+  const Text text = {tokens_T, shard_V, first_shard, num_shards, split_N, num_split};
+  for (int s = threadIdx.x; s < num_shards; s += THREADS) next_S[s] = starts_SW[s * (i64)gridDim.x + blockIdx.x];
   __syncthreads();
-  i64 row = starts_W[blockIdx.x];
+  const i64 begin = first + blockIdx.x * TILE;
   for (int i = 0; i < ITEMS; ++i) {
-    const u32 lanes = __ballot_sync(FULL_WARP, some >> i & 1);
-    i64 r = row + __popc(lanes & lanes_below());
-    for (int w = 0; w < WARPS; ++w) {
-      if (w < warp) r += rows_of_warp[i][w];
-      row += rows_of_warp[i][w];
-    }
-    if (!(some >> i & 1)) continue;
     const i64 t = begin + i * THREADS + threadIdx.x;
-    const int most = full >> i & 1 ? order : 2;
-    u64 column = 0;
-    int used = 0, c = 0;  // bits filled in column c
-    for (int n = 0; n < most; ++n) {
-      const i64 at = n == 0 ? t - 1 : n == 1 ? t : t - n;
-      const u64 code = at >= 0 ? tokens_T[at] : 0;
-      if (code == 0) break;
-      const int shift = 64 - used - bits;
-      if (shift > 0) {
-        column |= code << shift;
-        used += bits;
-      } else {
-        columns[c++ * R + r] = column | (code >> -shift);
-        used = -shift;
-        column = used ? code << (64 - used) : 0;
-      }
+    if (t >= last) break;
+    const Shards found = shards_at(text, t);
+    if (found.whole >= 0) {
+      pack(tokens_T, t, order, bits, num_columns, R, (i64)atomicAdd((u64*)&next_S[found.whole], 1ull), columns);
     }
-    if (c < num_columns) columns[c++ * R + r] = column;
-    for (; c < num_columns; ++c) columns[c * R + r] = 0;
+    if (found.bigram >= 0) {
+      pack(tokens_T, t, 2, bits, num_columns, R, (i64)atomicAdd((u64*)&next_S[found.bigram], 1ull), columns);
+    }
   }
 }

@@ -5,6 +5,7 @@ import copy
 import importlib
 import inspect
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,11 @@ def outcome(pair, inputs):
         assert positions_G.dtype == counts_G.dtype == np.int64
         tokens, order = to_host(inputs["tokens_T"]).tolist(), inputs["order"]
         return sorted((tokens[p : p + order], c) for p, c in zip(positions_G.tolist(), counts_G.tolist(), strict=True))
+    if pair == "count.select_windows":  # rows of a shard are in any order
+        columns, starts_S1 = map(to_host, result)
+        assert columns.dtype == np.uint64 and starts_S1.dtype == np.int64
+        spans = pairwise(starts_S1.tolist())
+        return starts_S1.tolist(), [sorted(columns[:, first:last].T.tolist()) for first, last in spans]
     name = pair.split(".")[1]
     return host(result), [host(v) for k, v in inputs.items() if (name, k) in WRITES and k != "columns"]
 

@@ -35,8 +35,8 @@ class PartLimits:
 
     least         least number of parts
     workers       least number of parts if `least` parts do not fit
-    part_tokens   size of a part if its worker also holds other parts
-    alone_tokens  size of a part if its worker holds no other part
+    part_tokens   size of one of several parts
+    alone_tokens  size of the only part of a model
     """
 
     least: int
@@ -46,9 +46,8 @@ class PartLimits:
 
     def num_parts(self, tokens: int) -> int:
         """Return the number of parts of a corpus of `tokens` words."""
-        for parts in self.least, self.workers:
-            if tokens <= parts * self.alone_tokens:
-                return parts
+        if self.least == 1 and tokens <= self.alone_tokens:
+            return 1
         return max(self.least, self.workers, -(-tokens // self.part_tokens))
 
 

@@ -70,14 +70,12 @@ class Codes:
     owned     windows start in the first `owned` tokens; the tokens after them belong to the next chunk
     lut       (256,) uint16, the code of each byte, for raw bytes
     begins    whether no tokens of an earlier chunk precede
-    shard_T   (T,) uint16 of `window_shards`, where parts select their windows
     """
 
     tokens_T: Any
     owned: int
     lut: np.ndarray | None = None
     begins: bool = True
-    shard_T: Any = None
 
     def ends(self, order: int) -> tuple[int, int]:
         """Return (first, past the last) position where a window of up to `order` words ends.

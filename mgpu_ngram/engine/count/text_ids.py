@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.memory.copies import move_to
-from mgpu_ngram.engine.memory.device import device_of, to_device
+from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
 from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
@@ -28,7 +27,6 @@ from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.select_windows import select_windows
-from mgpu_ngram.kernels.count.window_shards import window_shards
 from mgpu_ngram.kernels.dispatch import array_module
 
 
@@ -46,17 +44,11 @@ class TextIds:
 
     def arrays(self) -> dict[str, Any]:
         """Return the arrays by name."""
-        named = {
-            f"{i}.{name}": getattr(s, name) for i, s in enumerate(self.streams) for name in ("tokens_T", "shard_T")
-        }
-        return {name: array for name, array in named.items() if array is not None}
+        return {str(i): stream.tokens_T for i, stream in enumerate(self.streams)}
 
     def with_arrays(self, named: dict[str, Any]) -> TextIds:
         """Return the same tokens in other arrays, such as of another device."""
-        streams = [
-            replace(s, tokens_T=named[f"{i}.tokens_T"], shard_T=named.get(f"{i}.shard_T"))
-            for i, s in enumerate(self.streams)
-        ]
+        streams = [replace(stream, tokens_T=named[str(i)]) for i, stream in enumerate(self.streams)]
         return TextIds(streams, self.chunks, self.seconds)
 
 
@@ -78,7 +70,7 @@ def text_ids(
 
     def coded(device: str) -> list[Codes]:
         placed = replace(options, budget=replace(budget, device=device))
-        return [_with_shards(codes, lexicon, options.order) for codes in global_codes(found, lexicon, placed)]
+        return list(global_codes(found, lexicon, placed))
 
     with memory_guard("numbering words", budget.device):
         ids = TextIds(on_device_or_host(coded, budget.device), (chunk.index,))
@@ -86,13 +78,6 @@ def text_ids(
     watch.lap("count")
     ids.seconds = watch.seconds
     return ids
-
-
-def _with_shards(codes: Codes, lexicon: Lexicon, order: int) -> Codes:
-    if lexicon.num_shards == 1 or order == 1:
-        return codes
-    shard_V = lexicon.shards_on(device_of(codes.tokens_T))
-    return replace(codes, shard_T=window_shards(codes.tokens_T, shard_V, lexicon.split if order > 2 else ()))
 
 
 def bundle_ids(*several: TextIds) -> TextIds:
@@ -104,33 +89,53 @@ def bundle_ids(*several: TextIds) -> TextIds:
     )
 
 
-@dataclass
-class WindowKeys:
-    """The windows of one shard of some chunks: keys (C, R) of `select_windows`."""
+class ShardKeys(NamedTuple):
+    """The windows of some shards of a stream: the result of `select_windows`."""
 
     columns: Any
+    starts_S1: np.ndarray
 
 
-def select_keys(texts: Sequence[TextIds], shard: int, lexicon: Lexicon, order: int, device: str) -> WindowKeys:
-    """Return the windows of a shard, in host memory if the device is full; a worker sends them to another one."""
-    return WindowKeys(on_device_or_host(partial(keys_of_shard, texts, shard, lexicon, order), device))
+@dataclass
+class WindowKeys:
+    """The windows of some shards of some chunks.
+
+    first    the first of the shards
+    streams  the windows of each stream
+    """
+
+    first: int
+    streams: list[ShardKeys]
 
 
-def keys_of_shard(pieces: Sequence[TextIds | WindowKeys], shard: int, lexicon: Lexicon, order: int, device: str) -> Any:
-    """Return (C, R) uint64 on the device: the keys of all windows of a shard."""
+def select_keys(
+    texts: Sequence[TextIds], shards: tuple[int, int], lexicon: Lexicon, order: int, device: str
+) -> WindowKeys:
+    """Return the windows of shards[0] to shards[1] - 1, in host memory if the device is full.
+
+    One pass over the tokens serves several parts, and a worker sends their windows to the worker that makes them.
+    """
     bits, split = check.code_bits(lexicon.symbols), lexicon.split if order > 2 else ()
-    mine = [word for word in split if int(lexicon.shard_V[word]) == shard]
-    found = []
+
+    def selected(device: str) -> WindowKeys:
+        shard_V, streams = lexicon.shards_on(device), list[ShardKeys]()
+        for codes in (codes for text in texts for codes in text.streams):
+            tokens_T = move_to(codes.tokens_T, device)
+            streams.append(ShardKeys(*select_windows(tokens_T, shard_V, codes.ends(order), order, bits, shards, split)))
+        return WindowKeys(shards[0], streams)
+
+    return on_device_or_host(selected, device)
+
+
+def keys_of_shard(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, order: int, device: str) -> Any:
+    """Return (C, R) uint64 on the device: the keys of all windows of a shard. A copy."""
+    C = check.num_columns(order, check.code_bits(lexicon.symbols))
+    found = [to_device(np.empty((C, 0), np.uint64), device)]
     for piece in pieces:
-        if isinstance(piece, WindowKeys):
-            found.append(move_to(piece.columns, device))
-            continue
-        for codes in piece.streams:
-            text = move_to(codes.tokens_T, device), move_to(codes.shard_T, device)
-            found.append(select_windows(*text, codes.ends(order), order, bits, (shard, shard + 1), mine))
-    if not found:
-        return to_device(np.empty((check.num_columns(order, bits), 0), np.uint64), device)
-    return found[0] if len(found) == 1 else array_module(found[0]).concatenate(found, axis=1)
+        for columns, starts_S1 in piece.streams:
+            first, last = starts_S1[shard - piece.first : shard - piece.first + 2].tolist()
+            found.append(move_to(columns[:, first:last], device))
+    return array_module(found[0]).concatenate(found, axis=1)
 
 
 def whole_tables(texts: Sequence[TextIds], lexicon: Lexicon, options: CountOptions, threads: int) -> dict[int, Table]:

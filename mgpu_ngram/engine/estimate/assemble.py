@@ -67,10 +67,6 @@ class Stretch:
         places = {n: [named[f"p.{n}.{p}"] for p in range(len(arrays))] for n, arrays in self.places.items()}
         return Stretch(levels, suffixes, places, self.seconds)
 
-    def map_arrays(self, fn: Callable[[Any], Any]) -> Stretch:
-        """Return the stretch with `fn` applied to its arrays one by one, such as a copy to a device."""
-        return self.with_arrays({name: fn(array) for name, array in self.arrays().items()})
-
 
 @dataclass(frozen=True)
 class Places:
@@ -186,9 +182,9 @@ def add_suffixes(stretch: Stretch, places: Sequence[Places], move: Callable[[Any
     return Stretch(levels, seconds=stretch.seconds)
 
 
-def join_stretches(stretches: Sequence[Stretch]) -> Trie:
-    """Return the trie of all stretches, in order. Consumes their levels."""
-    return join_levels([stretch.levels for stretch in stretches], FANOUT)
+def join_stretches(stretches: Sequence[Stretch], move: Callable[[Any], Any]) -> Trie:
+    """Return the trie of all stretches, in order; `move` as for `join_levels`."""
+    return join_levels([[replace(level) for level in stretch.levels] for stretch in stretches], FANOUT, move)
 
 
 def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> list[Level]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -215,14 +215,17 @@ def negative(array: Any) -> Any:
     return (array.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
 
 
-def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
+def join_levels(
+    stretches: Sequence[Sequence[Level]], fanout: int, move: Callable[[Any], Any] = lambda array: array
+) -> Trie:
     """Return the trie of levels, renumbered. Consumes the levels: each array is freed when it has been copied.
 
     stretches  each one has levels of all orders; in each order, its nodes follow those of the previous stretch.
                Children are numbered within a stretch, suffixes within an order
+    move       copies arrays, one at a time, to the device of the trie
     """
     S, levels = len(stretches), [level for order in zip(*stretches, strict=True) for level in order]
-    xp = array_module(levels[0].word_G)
+    xp = array_module(move(levels[0].word_G[:1]))
     begins = np.cumsum([0, *(len(level.word_G) for level in levels)]).tolist()
     starts = begins[::S]
     G, node = starts[-1], node_dtype(starts[-1])
@@ -231,7 +234,7 @@ def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
         """Return one attribute of all levels, concatenated; adds `added[i]` to the node numbers of level i."""
         whole, at = xp.empty(sum(len(getattr(level, name)) for level in levels), dtype), 0
         for i, level in enumerate(levels):
-            array = getattr(level, name)
+            array = move(getattr(level, name))
             target = whole[at : at + len(array)]
             if added:
                 xp.add(array, np.int64(added[i]), out=target, casting="unsafe")
@@ -245,7 +248,7 @@ def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
     for level in deeper[:-1]:
         level.first_child_M = level.first_child_M[:-1]  # the children of one stretch end where those of the next begin
     found = [(level.filled_F, begin) for level, begin in zip(levels, begins, strict=False)]
-    filled = [(f + begin).astype(node) for f, begin in found if f is not None]
+    filled = [(move(f) + begin).astype(node) for f, begin in found if f is not None]
     filled_F = xp.concatenate([xp.empty(0, node), *filled])
     word_G = joined("word_G", levels, np.uint32)
     samples, sample_starts = sample_every_fanout(word_G, fanout)

@@ -235,7 +235,7 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
     watch = Stopwatch(device)
 
     def joined(device: str) -> Any:
-        return join_stretches([stretch.map_arrays(partial(move_to, device=device)) for stretch in stretches])
+        return join_stretches(stretches, partial(move_to, device=device))
 
     trie = on_device_or_host(joined, device)
     words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))

@@ -39,12 +39,13 @@ from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
-from mgpu_ngram.jobs.estimate.text_parts import PartCheckpoint, TextParts
+from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, group_size
 from mgpu_ngram.jobs.progress import Progress
 
-PART_TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part that is estimated, per token of the text in its shards
-TOKEN_BYTES = 6  # bytes of a token between the passes: its code and its part
-LONE_PART_FACTORS = {"gpu": 3.0, "cpu": 1.0}  # factor of tokens for the only part of a worker: nothing waits beside it
+PART_TOKEN_BYTES = {"gpu": 200, "cpu": 160}  # memory of a part that is estimated, per token of the text in its shards
+LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a worker: nothing waits beside it
+WINDOW_BYTES = 16  # of a window that waits for its part
+TOKEN_BYTES = 4  # bytes of a token between the passes: its code
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -138,7 +139,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
         "chunks_per_worker": -(-len(chunks) // context.workers),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
         "shards": parts,
-        "passes": 1 if parts == 1 else 2 * parts,
+        "passes": 1 if parts == 1 else 2 * -(-parts // group_size(parts, context.workers)),
         "token_bytes": token_bytes,
         "device_bytes": on_devices,
         "host_bytes": token_bytes - on_devices - places.spill_bytes,
@@ -301,16 +302,24 @@ def _least_parts(where: Executor | PlanContext) -> int:
 
 def _part_limits(where: Executor | PlanContext, budget: Budget) -> PartLimits:
     """Return how large parts may be in the memory of each process."""
-    part_tokens = _part_tokens(budget)
-    return PartLimits(
-        _least_parts(where), where.workers, part_tokens, int(LONE_PART_FACTORS[budget.device] * part_tokens)
-    )
+    return PartLimits(_least_parts(where), where.workers, _part_tokens(budget), _lone_part_tokens(budget))
 
 
 def _part_tokens(budget: Budget) -> int:
-    """Return the tokens of text per part for which memory suffices while the part is made and estimated."""
+    """Return the tokens of text per part for which memory suffices while the part is made and estimated, beside the
+    windows of its group.
+    """
+    return _tokens_within(budget, PART_TOKEN_BYTES[budget.device] + GROUP * WINDOW_BYTES)
+
+
+def _lone_part_tokens(budget: Budget) -> int:
+    """Return the same for the only part of a worker."""
+    return _tokens_within(budget, LONE_PART_TOKEN_BYTES[budget.device])
+
+
+def _tokens_within(budget: Budget, token_bytes: int) -> int:
     memory_bytes = budget.task_bytes() if budget.device == "gpu" else budget.host_bytes // budget.tasks
-    return max(1 << 16, memory_bytes // PART_TOKEN_BYTES[budget.device])
+    return max(1 << 16, memory_bytes // token_bytes)
 
 
 def saved(

@@ -124,13 +124,13 @@ def make_part(
         part = _whole_part_of_text([piece for piece in pieces if isinstance(piece, TextIds)], lexicon, how, bad_V)
         _add_last(part, last, (), how.symbols)
         return spill(part, resources.budget, resources.folder)
-    part = _part_of_text(pieces, lexicon, how, bad_V)
+    part = _part_of_text([piece for piece in pieces if isinstance(piece, WindowKeys)], lexicon, how, bad_V)
     _add_last(part, last, split, how.symbols)
     return spill(summary(part, split, how.symbols), resources.budget, resources.folder)
 
 
 def estimate_text_part(
-    pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, rules: dict[int, Any],
+    pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, rules: dict[int, Any],
     unigrams: Unigrams, left_L: Any, split_L: Any,
 ) -> Estimated:  # fmt: skip
     """Make a part of a text again, and estimate it: see `estimate_of`.
@@ -149,7 +149,7 @@ def _split(lexicon: Lexicon, how: TextPart) -> tuple[int, ...]:
     return lexicon.split if how.options.order > 2 else ()
 
 
-def _part_of_text(pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any) -> Part:
+def _part_of_text(pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any) -> Part:
     """Return a part in suffix order, on the device, or in host memory if the device is full."""
     device, split = how.resources.budget.device, _split(lexicon, how)
     elsewhere = [word for word in split if int(lexicon.shard_V[word]) != how.shard]

@@ -1,13 +1,15 @@
-"""Make the parts of a model from its text: every worker holds tokens, and a part selects its windows from all.
+"""Make the parts of a model from its text: every worker holds tokens, and selects the windows of parts from its own.
 
-A part is made twice: once for its counts, on which discounts depend, and once for its values. That costs less than to
-keep its n-grams, which take 20 times the memory of its text.
+One pass over the tokens selects the windows of several parts, a group, which one worker makes. A part is made twice:
+once for its counts, on which discounts depend, and once for its values. That costs less than to keep its n-grams, which
+take 20 times the memory of its text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, starmap, zip_longest
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
@@ -19,6 +21,13 @@ from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
 from mgpu_ngram.jobs.estimate.tasks import TextPart, estimate_of, estimate_text_part, make_part
 from mgpu_ngram.jobs.saver import Saver
+
+GROUP = 6  # most parts of a group: their windows take half the memory of the part that is made beside them
+
+
+def group_size(parts: int, workers: int) -> int:
+    """Return the number of parts of a group; every worker has a group."""
+    return max(1, min(GROUP, parts // workers))
 
 
 @dataclass
@@ -62,10 +71,10 @@ class TextParts:
         """
         estimation, progress = self.estimation, self.resources.progress
 
-        def call(shard: int) -> Handle:
+        def call(shard: int, pieces: list[Handle], affinity: int) -> Handle:
             return self.resources.executor.call(
-                make_part, self._pieces(shard), self.lexicon, self._how(shard), estimation.bad, estimation.last,
-                label=f"counting part {shard}", affinity=shard,
+                make_part, pieces, self.lexicon, self._how(shard), estimation.bad, estimation.last,
+                label=f"counting part {shard}", affinity=affinity,
             )  # fmt: skip
 
         return self._made("adjusted", load_part, call, lambda _: progress.advance(1), meanwhile)
@@ -81,13 +90,13 @@ class TextParts:
         if self.shards > 1:
             parts.clear()
 
-        def call(shard: int) -> Handle:
+        def call(shard: int, pieces: list[Handle], affinity: int) -> Handle:
             label = f"estimating part {shard}"
             if self.shards == 1:
                 how = (), split_left, split_probs, estimation.options.suffixed_order, self._how(shard).resources
                 return executor.call(estimate_of, parts.pop(), rules, unigrams, *how, label=label)
-            own = self._pieces(shard), self.lexicon, self._how(shard), estimation.bad
-            return executor.call(estimate_text_part, *own, *arguments, label=label, affinity=shard)
+            own = pieces, self.lexicon, self._how(shard), estimation.bad
+            return executor.call(estimate_text_part, *own, *arguments, label=label, affinity=affinity)
 
         handles = self._made("estimated", load_estimated, call, done)
         self.texts.clear()  # frees the tokens
@@ -98,24 +107,41 @@ class TextParts:
         resources = part_resources(self.resources, self.shards)
         return TextPart(shard, estimation.symbols, estimation.options, self.counting, resources)
 
-    def _pieces(self, shard: int) -> list[Handle]:
-        """Return handles of what a part is made of: tokens in memory that workers share, else the windows that each
-        worker selects from its own tokens.
+    def _groups(self, shards: list[int]) -> Iterator[tuple[int, int, list[Handle]]]:
+        """Yield (part, group, handles of what it is made of) for some parts, by turns those of a group for each worker.
+
+        The only part of a model is made of the tokens. Several parts are made of windows, which each worker selects
+        from its own tokens, for all parts of a group at once.
         """
+        if self.shards == 1:
+            yield from ((shard, shard, list(self.texts)) for shard in shards)
+            return
         executor, order = self.resources.executor, self.estimation.options.order
-        if executor.transport == "memory" or self.shards == 1:
-            return list(self.texts)
         # Priority: otherwise a worker that makes a part would block other parts that need its tokens.
-        return [
-            executor.call(
-                select_keys, [text], shard, self.lexicon, order, executor.device, colocate_with=text, priority=True
-            )
-            for text in self.texts
-        ]
+        is_shared, workers = executor.transport == "memory", executor.workers
+        size = group_size(self.shards, workers)
+        groups = [list(group) for _, group in groupby(shards, lambda shard: shard // size)]
+        for first in range(0, len(groups), workers):
+            pieces = dict[int, list[Handle]]()
+            for some in zip_longest(*groups[first : first + workers]):
+                for shard in some:
+                    if shard is None:
+                        continue
+                    group = shard // size
+                    if group not in pieces:
+                        span = group * size, min((group + 1) * size, self.shards)
+                        pieces[group] = [
+                            executor.call(
+                                select_keys, [text], span, self.lexicon, order, executor.device,
+                                colocate_with=text, priority=not is_shared,
+                            )
+                            for text in self.texts
+                        ]  # fmt: skip
+                    yield shard, group, pieces[group]
 
     def _made(
-        self, step: str, load: Callable[[str], Any], call: Callable[[int], Handle], done: Callable[[Handle], None],
-        meanwhile: Callable[[], None] | None = None,
+        self, step: str, load: Callable[[str], Any], call: Callable[[int, list[Handle], int], Handle],
+        done: Callable[[Handle], None], meanwhile: Callable[[], None] | None = None,
     ) -> list[Handle]:  # fmt: skip
         """Return handles of all parts: from the checkpoint, or called, two per worker at a time, and saved there."""
         executor, saved, kind = self.resources.executor, self.saved, f"{step}_{self.saved.settings}"
@@ -128,8 +154,8 @@ class TextParts:
         running = dict[Handle, int]()
         saver = Saver(executor, saved.seconds, save_parts, kind, self.resources.folder)
 
-        def called(shard: int) -> Handle:
-            handle = call(shard)
+        def called(shard: int, group: int, pieces: list[Handle]) -> Handle:
+            handle = call(shard, pieces, group)
             running[handle] = shard
             return handle
 
@@ -145,5 +171,5 @@ class TextParts:
             return saver.add(handle, shard) if self.shards > 1 else []
 
         left = [shard for shard in range(self.shards) if shard not in made]
-        windowed(executor, map(called, left), 2 * executor.workers, finished, meanwhile)
+        windowed(executor, starmap(called, self._groups(left)), 2 * executor.workers, finished, meanwhile)
         return [made[shard] for shard in range(self.shards)]

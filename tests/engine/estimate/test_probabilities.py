@@ -173,7 +173,8 @@ def estimated(
         found = owners.owners_of(contexts, [owners.rows_of(part) for part in made], V, split)
         apart = [assemble.assemble_stretch(unigrams, t, bits, w, found) for t, w in zip(taken, words_of, strict=True)]
         places = [assemble.places_of(stretch) for stretch in apart]
-        trie = assemble.join_stretches([assemble.add_suffixes(s, places, lambda array: array) for s in apart])
+        linked = [assemble.add_suffixes(stretch, places, lambda array: array) for stretch in apart]
+        trie = assemble.join_stretches(linked, lambda array: array)
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
 
 

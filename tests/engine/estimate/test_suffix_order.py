@@ -19,13 +19,12 @@ TRIGRAMS = [(A, E, B), (A, B, S), (B, A, S), (B, A, A)]
 
 def part(to_device, order=3, **more):
     tokens = to_device(np.array(TEXT, np.uint32))
-    columns = select_windows(tokens, to_device(np.zeros(len(TEXT), np.uint16)), (0, len(TEXT)), order, BITS, (0, 1))
+    columns, _ = select_windows(tokens, to_device(np.zeros(SYMBOLS, np.uint16)), (0, len(TEXT)), order, BITS, (0, 1))
     options = EstimateOptions(order, (0,) * order)
     return part_of_tables(tables_of_windows(columns, order, BITS), SYMBOLS, options, **more)
 
 
 def test_adjusted_counts(to_device, unpack_keys):
-    """Windows at positions without n-grams have shard 0 here, too, but hold no words."""
     made = part(to_device)
     bigrams, trigrams = made.orders[2], made.orders[3]
     assert unpack_keys(to_host(bigrams.keys), 2, BITS) == [(S, A), (S, B), (A, E), (A, B), (B, A)]

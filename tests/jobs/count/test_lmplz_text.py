@@ -23,7 +23,7 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count import token_streams
 from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
-from mgpu_ngram.engine.count.text_ids import keys_of_shard, whole_tables
+from mgpu_ngram.engine.count.text_ids import keys_of_shard, select_keys, whole_tables
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import count_budget, num_streams
@@ -107,7 +107,9 @@ def windows_of_text(texts, lexicon, counting, order, unpack_keys):
             yield from zip(itertools.repeat(0), unpack_keys(to_numpy(table.keys), n, bits), table.counts.tolist())
     elif order > 1:
         for s in range(lexicon.num_shards):
-            keys = to_numpy(keys_of_shard(texts, s, lexicon, order, counting.budget.device))
+            span = s // 2 * 2, min(s // 2 * 2 + 2, lexicon.num_shards)
+            pieces = [select_keys([text], span, lexicon, order, counting.budget.device) for text in texts]
+            keys = to_numpy(keys_of_shard(pieces, s, lexicon, order, counting.budget.device))
             for last, word, *before in unpack_keys(keys, order, bits):
                 if lexicon.shard_V[last - 1] == s:
                     yield s, (last, word), 1

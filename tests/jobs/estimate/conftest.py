@@ -8,4 +8,9 @@ from mgpu_ngram.jobs.estimate import run as estimate
 @pytest.fixture
 def part_tokens(monkeypatch):
     """Return part_tokens(tokens): estimates then divide their n-grams into parts of so many tokens, whatever memory."""
-    return lambda tokens: monkeypatch.setattr(estimate, "_part_tokens", lambda budget: tokens)
+
+    def limit(tokens):
+        for name in "_part_tokens", "_lone_part_tokens":
+            monkeypatch.setattr(estimate, name, lambda budget: tokens)
+
+    return limit

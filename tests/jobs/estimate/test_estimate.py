@@ -429,23 +429,23 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
 
 
 @pytest.mark.parametrize(
-    ("device", "workers", "transport", "million_tokens", "parts"),
+    ("device", "workers", "transport", "million_tokens", "parts", "passes"),
     [
-        ("gpu", 4, "ipc", 900, 1),  # 0.4 * 0.9 * 100 GB / 115 bytes * 3: up to 939 M tokens on one GPU
-        ("gpu", 4, "ipc", 1000, 4),
-        ("gpu", 2, "ipc", 2000, 7),  # parts of 313 M tokens
-        ("cpu", 2, "memory", 100, 1),
-        ("cpu", 2, "tcp", 100, 2),
+        ("gpu", 4, "ipc", 900, 1, 1),  # 0.4 * 0.9 * 100 GB / 38 bytes: up to 947 M tokens on one GPU
+        ("gpu", 4, "ipc", 1000, 9, 10),  # groups of 2 parts of up to 121 M tokens; each is made twice
+        ("gpu", 2, "ipc", 2000, 17, 6),
+        ("cpu", 2, "memory", 100, 1, 1),
+        ("cpu", 2, "tcp", 100, 2, 4),
     ],
 )
-def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, parts, tmp_path):
+def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, parts, passes, tmp_path):
     with open(tmp_path / "text", "wb") as file:
         file.truncate(int(million_tokens * 1e6 * count_plan.BYTES_PER_TOKEN["word"]))
     memory = MemoryConfig(host_bytes=200 * 10**9)
     context = PlanContext(workers, device, 100 * 10**9, transport, memory, tmp_path)
     plan = estimate.plan(EstimateConfig([str(tmp_path / "text")]), context)
-    assert plan["shards"] == parts and plan["passes"] == (1 if parts == 1 else 2 * parts)
-    assert plan["token_bytes"] == 6 * plan["tokens_about"] == pytest.approx(6e6 * million_tokens)
+    assert (plan["shards"], plan["passes"]) == (parts, passes)
+    assert plan["token_bytes"] == 4 * plan["tokens_about"] == pytest.approx(4e6 * million_tokens)
     assert plan["device_bytes"] + plan["host_bytes"] + plan["spill_bytes"] == plan["token_bytes"]
     kept = 0.6 * workers * 100e9 if device == "gpu" else 0.2 * 200e9  # shares of memory for intermediate results
     assert plan["spill_bytes" if device == "cpu" else "host_bytes"] == max(0, int(plan["token_bytes"] - kept))
@@ -770,7 +770,8 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
     """The run resumes with more memory."""
     config, data = on_cluster
     with monkeypatch.context() as patch:
-        patch.setattr(estimate, "_part_tokens", lambda budget: 10_000)
+        for name in "_part_tokens", "_lone_part_tokens":
+            patch.setattr(estimate, name, lambda budget: 10_000)
         unfinished(config, here, tmp_path, phase)
     result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 0 and (result.resumed_parts > 1) == (phase == "assemble")
@@ -781,7 +782,8 @@ def test_parts_of_other_settings_are_made_again(on_cluster, here, tmp_path, monk
     """Saved parts depend on thresholds, saved words do not."""
     config, _ = on_cluster
     with monkeypatch.context() as patch:
-        patch.setattr(estimate, "_part_tokens", lambda budget: 10_000)
+        for name in "_part_tokens", "_lone_part_tokens":
+            patch.setattr(estimate, name, lambda budget: 10_000)
         unfinished(config, here, tmp_path, "assemble")
     pruned = replace(config, prune=[0, 1])
     result = run(pruned, RunContext(here, tmp_path / "model", single_file=True, resume=True))

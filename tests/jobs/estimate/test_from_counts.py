@@ -127,7 +127,7 @@ def entries(path):
     return found
 
 
-def test_the_number_of_parts_follows_memory(device, counted, model_of, monkeypatch):
+def test_the_number_of_parts_follows_memory(counted, model_of, part_tokens, monkeypatch):
     """Parts of several shards each, and of one shard."""
     text = random_text()
     folder = counted(text, shard_tokens=300)
@@ -141,9 +141,8 @@ def test_the_number_of_parts_follows_memory(device, counted, model_of, monkeypat
         return real(paths, *rest)
 
     monkeypatch.setattr(estimate_counts, "read_part", note)
-    monkeypatch.setattr(estimate, "LONE_PART_FACTORS", {device: 1.0})
-    for part_tokens, parts in (10**9, 1), (1500, 3), (1, 14):
-        monkeypatch.setattr(estimate, "_part_tokens", lambda _, tokens=part_tokens: tokens)
+    for tokens, parts in (10**9, 1), (1500, 3), (1, 14):
+        part_tokens(tokens)
         assert model_of(folder, 1, discount_fallback=[]) == expected
         assert len(read) == parts and max(map(len, read)) - min(map(len, read)) <= 1
         assert sorted(name for part in read for name in part) == names

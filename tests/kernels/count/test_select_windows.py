@@ -1,57 +1,64 @@
 """The windows of some shards are those that plain Python selects, last context word first."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.count.select_windows import ITEMS, THREADS, select_windows
-from mgpu_ngram.kernels.count.window_shards import window_shards
+from mgpu_ngram.kernels.count.select_windows import ITEMS, MAX_SELECTED, THREADS, select_windows
 from mgpu_ngram.kernels.dispatch import to_host
 
 TILE = THREADS * ITEMS
 
 
-def plain_windows(tokens, shard_T, ends, order, shards, bigrams_of=()):
-    """Return the codes of each window: of t - 1, t, t - 2, ..., up to the first 0."""
-    found = []
+def plain_windows(tokens, shard_V, ends, order, shards, split=()):
+    """Return, for each shard, the sorted codes of its windows: of t - 1, t, t - 2, ..., up to the first 0."""
+    found = {shard: [] for shard in range(*shards)}
     for t in range(max(1, ends[0]), min(ends[1], len(tokens))):
-        if shards[0] <= shard_T[t] < shards[1]:
-            most = order
-        elif tokens[t] and tokens[t - 1] - 1 in bigrams_of:
-            most = 2
-        else:
-            continue
         window = [tokens[t - 1], tokens[t]]
-        for at in range(t - 2, max(-1, t - most), -1):
+        if 0 in window:
+            continue
+        for at in range(t - 2, max(-1, t - order), -1):
             if not tokens[at]:
                 break
             window.append(tokens[at])
-        found.append(tuple(window))
-    return found
+        of_bigram = of_all = shard_V[window[0] - 1]
+        if window[0] - 1 in split:
+            before = tokens[t - 2] if t > 1 else 0
+            of_all = shard_V[before - 1] if before else None
+        found.get(of_all, []).append(tuple(window))
+        if of_bigram != of_all:
+            found.get(of_bigram, []).append(tuple(window[:2]))
+    return [sorted(windows) for windows in found.values()]
+
+
+def selected(to_device, unpack_keys, tokens, shard_V, ends, order, bits, shards, split=()):
+    """Return the sorted windows of each shard, as codes."""
+    arrays = to_device(np.array(tokens, np.uint32)), to_device(np.array(shard_V, np.uint16))
+    columns, starts_S1 = select_windows(*arrays, ends, order, bits, shards, split)
+    columns = to_host(columns)
+    assert len(columns) == -(-order * bits // 64) and starts_S1.dtype == np.int64
+    assert len(starts_S1) == shards[1] - shards[0] + 1 and starts_S1[0] == 0 and starts_S1[-1] == columns.shape[1]
+    return [sorted(unpack_keys(columns[:, a:b], order, bits)) for a, b in pairwise(starts_S1.tolist())]
 
 
 def test_by_hand(to_device, unpack_keys):
     """a b c . b d, where . ends a sentence: windows after a and b are in shard 0, windows after c and d in shard 1."""
-    tokens = to_device(np.array([1, 2, 3, 0, 2, 4], np.uint32))
-    shard_T = window_shards(tokens, to_device(np.array([0, 0, 1, 1], np.uint16)))
-    columns = to_host(select_windows(tokens, shard_T, (0, 6), 3, 3, (0, 1)))
-    assert unpack_keys(columns, 3, 3) == [(1, 2), (2, 3, 1), (2, 4)]
-    columns = to_host(select_windows(tokens, shard_T, (2, 5), 3, 3, (0, 2)))
-    assert unpack_keys(columns, 3, 3) == [(2, 3, 1)]
+    text = [1, 2, 3, 0, 2, 4], [0, 0, 1, 1]
+    assert selected(to_device, unpack_keys, *text, (0, 6), 3, 3, (0, 1)) == [[(1, 2), (2, 3, 1), (2, 4)]]
+    assert selected(to_device, unpack_keys, *text, (2, 5), 3, 3, (0, 2)) == [[(2, 3, 1)], []]
 
 
-def test_bigrams_of_a_split_word(to_device, unpack_keys):
+def test_a_split_word(to_device, unpack_keys):
     """Word 1 (code 2) is split: its bigrams are in shard 0, and its trigrams in the shard of the word before it."""
-    tokens = to_device(np.array([1, 2, 3, 0, 3, 2, 1], np.uint32))
-    shard_T = window_shards(tokens, to_device(np.array([1, 0, 0], np.uint16)), (1,))
-    found = [
-        unpack_keys(to_host(select_windows(tokens, shard_T, (0, 7), 3, 2, (s, s + 1), mine)), 3, 2)
-        for s, mine in ((0, (1,)), (1, ()))
-    ]
-    assert found == [[(2, 3), (3, 2), (2, 1, 3)], [(1, 2), (2, 3, 1)]]
+    text = [1, 2, 3, 0, 3, 2, 1, 0, 2, 2], [1, 0, 0]
+    of_0, of_1 = [(2, 1, 3), (2, 2), (2, 3), (3, 2)], [(1, 2), (2, 3, 1)]
+    assert selected(to_device, unpack_keys, *text, (0, 10), 3, 2, (0, 2), (1,)) == [of_0, of_1]
+    assert selected(to_device, unpack_keys, *text, (0, 10), 3, 2, (0, 1), (1,)) == [of_0]
+    assert selected(to_device, unpack_keys, *text, (0, 10), 3, 2, (1, 2), (1,)) == [of_1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,18 +71,23 @@ def test_bigrams_of_a_split_word(to_device, unpack_keys):
 def test_against_plain_python(to_device, unpack_keys, seed, order, bits, size):
     """Keys of one column and of several, tiles that are full and a last one that is not."""
     rng = np.random.default_rng(seed)
-    tokens = rng.integers(0, 7, size).astype(np.uint32)
+    tokens, shard_V = rng.integers(0, 7, size).tolist(), rng.integers(0, 4, 6).tolist()
     split = tuple(sorted(set(rng.integers(0, 6, rng.integers(0, 3)).tolist())))
-    shard_T = window_shards(tokens, rng.integers(0, 4, 6).astype(np.uint16), split)
-    ends = tuple(sorted(rng.integers(0, size + 2, 2).tolist()))
-    shards, mine = tuple(sorted(rng.integers(0, 5, 2).tolist())), split[: rng.integers(0, 3)]
-    columns = select_windows(to_device(tokens), to_device(shard_T), ends, order, bits, shards, mine)
-    expected = plain_windows(tokens.tolist(), shard_T.tolist(), ends, order, shards, mine)
-    assert columns.shape == (-(-order * bits // 64), len(expected))
-    assert unpack_keys(to_host(columns), order, bits) == expected
+    ends, shards = (tuple(sorted(rng.integers(0, most, 2).tolist())) for most in (size + 2, 5))
+    expected = plain_windows(tokens, shard_V, ends, order, shards, split)
+    assert selected(to_device, unpack_keys, tokens, shard_V, ends, order, bits, shards, split) == expected
 
 
-def test_order_1_is_refused(to_device):
-    nothing = to_device(np.zeros(1, np.uint32)), to_device(np.zeros(1, np.uint16))
+def test_many_shards(to_device, unpack_keys):
+    """As many as one call selects."""
+    tokens, shard_V = np.random.default_rng(0).integers(0, 301, 3 * TILE).tolist(), list(range(300))
+    shards = 40, 40 + MAX_SELECTED
+    expected = plain_windows(tokens, shard_V, (0, len(tokens)), 3, shards)
+    assert selected(to_device, unpack_keys, tokens, shard_V, (0, len(tokens)), 3, 9, shards) == expected
+
+
+def test_what_is_refused(to_device, unpack_keys):
     with pytest.raises(ValueError, match=re.escape("order 1 has no context word")):
-        select_windows(*nothing, (0, 1), 1, 8, (0, 1))
+        selected(to_device, unpack_keys, [0], [0], (0, 1), 1, 8, (0, 1))
+    with pytest.raises(ValueError, match=re.escape("257 shards are outside 0..256; select them in several calls")):
+        selected(to_device, unpack_keys, [0], [0], (0, 1), 2, 8, (0, 257))
