@@ -2,8 +2,9 @@
 
 In each order of a trie, nodes are sorted by their words, first word first, so that the children of a node are
 neighbours. They are all in one part, and neighbours there, too, because a part has all continuations of a context. So
-the sizes of these blocks give each n-gram its place, and parts are not merged. A part knows the suffix of each of its
-n-grams as one of its own rows, or as a place among split bigrams. So suffixes are not searched.
+the sizes of these blocks give each n-gram its place: parts are not merged, and need no keys of n-grams. Only contexts
+are searched among nodes. A part knows the suffix of each of its n-grams as one of its own rows, or as a place among
+split bigrams. So suffixes are not searched.
 
 A stretch is the set of n-grams, of all orders, whose first word is in one range of words; it is a contiguous range of
 each order. Stretches are assembled one by one, on any worker, and joined. Only suffixes cross stretches, because they
@@ -22,13 +23,13 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import UNK_ID
 from mgpu_ngram.core.models.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.ngrams.trie import Trie, node_dtype
-from mgpu_ngram.engine.estimate.owners import Owners, context_words, owners_of, rows_of
-from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights
+from mgpu_ngram.engine.estimate.part import Contexts, Estimated, Unigrams
+from mgpu_ngram.engine.estimate.part_rows import PartRows, rows_of, rows_of_parts
 from mgpu_ngram.engine.trie.build import FANOUT, Level, join_levels, negative
+from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
-from mgpu_ngram.kernels.estimate.link_histories import Links, link_histories
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
 
 SAMPLED_NGRAMS = 1 << 14  # one of so many n-grams is sampled to decide where to cut
@@ -39,7 +40,7 @@ class Stretch:
     """The nodes of n-grams whose first word is in one range.
 
     levels    orders 1 to N; children are numbered within the stretch, suffixes within the order
-    suffixes  {n: (G,) `Owners.suffix_rows`}, until levels have their suffixes
+    suffixes  {n: (G,) `PartRows.suffix_rows`}, until levels have their suffixes
     places    {n: [the nodes of each part's rows]}, numbered within the stretch, of orders that are suffixes. The last
               array of order 2 has (V,) nodes for each split word of the stretch: of the bigrams that begin with it, by
               their last word; 0 where there is no such bigram
@@ -84,14 +85,14 @@ def assemble(
     bits      bits of a word in keys
     collapse  give each n-gram one value instead of a probability and a backoff (Heafield, Koehn and Lavie, 2012,
               "Language model rest costs and space-efficient storage", q); the values of a text add up to its score
-    split     split words, see `Owners`
+    split     split words, see `PartRows`
     """
     if parts and parts[0].nodes:
         levels = _levels_of_nodes(unigrams, parts[0], collapse)
     else:
         V = len(unigrams.kept_V)
-        owners = owners_of([context_words(part, bits) for part in parts], [rows_of(p) for p in parts], V, split)
-        stretch = _without_suffixes(unigrams, parts, bits, (0, V), owners)
+        rows = rows_of_parts([rows_of(part) for part in parts], V, split)
+        stretch = _without_suffixes(unigrams, parts, bits, (0, V), rows)
         levels = add_suffixes(stretch, [places_of(stretch)], lambda array: array).levels
         del stretch  # or its arrays would stay in memory
     if collapse:
@@ -103,9 +104,13 @@ def assemble(
 
 def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
     """Return (S,) uint64: the first word of every SAMPLED_NGRAMS-th n-gram of a part."""
-    shift, begin = np.uint64(64 - bits), SAMPLED_NGRAMS // 2
-    firsts = [(w.columns[0, begin::SAMPLED_NGRAMS] >> shift) - np.uint64(1) for w in part.probabilities.values()]
-    return np.concatenate([np.empty(0, np.uint64), *map(to_host, firsts)])
+    shift, found = np.uint64(64 - bits), [np.empty(0, np.uint64)]
+    for contexts in part.contexts.values():
+        xp = array_module(contexts.columns)
+        rows = xp.arange(SAMPLED_NGRAMS // 2, int(contexts.first_C1[-1]), SAMPLED_NGRAMS)
+        context = xp.searchsorted(contexts.first_C1, rows.astype(contexts.first_C1.dtype), "right") - 1
+        found.append(to_host((contexts.columns[0, context] >> shift) - np.uint64(1)))
+    return np.concatenate(found)
 
 
 def cut_words(samples: Sequence[np.ndarray], symbols: int, stretches: int) -> list[tuple[int, int]]:
@@ -123,31 +128,28 @@ def take_stretch(part: Estimated, bits: int, words: tuple[int, int]) -> Estimate
     shift = 64 - bits
     # Codes are ids + 1: search the last key that begins with a word below each of the two.
     bounds = np.array([(word << shift) + (1 << shift) - 1 for word in words], np.uint64)
-
-    def range_of(weights: Weights) -> slice:
-        xp = array_module(weights.columns)
-        return slice(*to_host(xp.searchsorted(weights.columns[0], xp.asarray(bounds), "right")).tolist())
-
-    taken = Estimated({}, {})
-    for n, weights in part.backoffs.items():
-        rows = range_of(weights)
-        taken.backoffs[n] = Weights(weights.columns[:, rows], weights.values[rows])
-    for n, weights in part.probabilities.items():
-        rows = range_of(weights)
-        taken.probabilities[n] = Weights(weights.columns[:, rows], weights.values[rows])
+    taken = Estimated({}, {}, {})
+    for n, log10_R in part.probabilities.items():
+        contexts = part.contexts[n - 1]
+        xp = array_module(contexts.columns)
+        begin, end = to_host(xp.searchsorted(contexts.columns[0], xp.asarray(bounds), "right")).tolist()
+        first_C1 = contexts.first_C1[begin : end + 1]
+        rows = slice(*to_host(first_C1[xp.asarray([0, -1])]).tolist())
+        taken.contexts[n - 1] = Contexts(contexts.columns[:, begin:end], contexts.values[begin:end], first_C1)
+        taken.probabilities[n], taken.words[n] = log10_R[rows], part.words[n][rows]
         if n in part.suffixes:
             taken.suffixes[n] = part.suffixes[n][rows]
     return taken
 
 
 def assemble_stretch(
-    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], owners: Owners
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], rows: PartRows
 ) -> Stretch:
     """Return the nodes of all parts' n-grams that begin with words[0] to words[1] - 1, without suffixes.
 
     parts  `take_stretch` of all parts; consumed
     """
-    stretch = _without_suffixes(unigrams, parts, bits, words, owners)
+    stretch = _without_suffixes(unigrams, parts, bits, words, rows)
     _negate(stretch.levels)
     return stretch
 
@@ -198,7 +200,7 @@ def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> li
     new_M1: Any = None  # rows of the order below, without pruned ones; None: none is pruned, as kept_M
     for n in range(2, N + 1):
         word_R, first_M1, suffix_R, marked_R = whole.nodes.pop(n)
-        prob_R, backoff_M = whole.probabilities.pop(n).values, whole.backoffs.pop(n - 1).values
+        prob_R, backoff_M = whole.probabilities.pop(n), whole.contexts.pop(n - 1).values
         levels[-1].backoff_G = backoff_M if kept_M is None else backoff_M[kept_M]
         if n == 2 or (n == N and not collapse):
             suffix_R = None
@@ -221,91 +223,107 @@ def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> li
 class _Block(NamedTuple):
     """The n-grams of one order of a part.
 
-    rows_H   rising nodes of the order below that may be their histories
-    links    of the n-grams to these nodes
-    weights  of the n-grams
+    node_C    rising nodes of the order below: the contexts that have n-grams
+    first_C   the first n-gram of each
+    words_R   last words of the n-grams, and
+    log10_R   their probabilities
     """
 
-    rows_H: Any
-    links: Links
-    weights: Weights
+    node_C: Any
+    first_C: Any
+    words_R: Any
+    log10_R: Any
 
 
 def _without_suffixes(
-    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], owners: Owners
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], rows: PartRows
 ) -> Stretch:
     """Return the nodes of n-grams that begin with some words, without suffixes. Consumes the parts."""
     xp = array_module(unigrams.prob_V)
     new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
     words_G = words[0] + xp.flatnonzero(unigrams.kept_V[slice(*words)])
-    nodes = _Nodes((words_G + 1).astype(np.uint64)[None] << np.uint64(64 - bits), words_G)
+    keys = (words_G + 1).astype(np.uint64)[None] << np.uint64(64 - bits)
     stretch = Stretch([Level(new_V[words_G], _log10_of_words(unigrams, words_G), None)])
     for n in sorted(parts[0].probabilities) if parts else ():
-        rows_of_parts = _rows_of_parts(owners.part_of(nodes.keys, nodes.words_G, n, bits), len(parts))
-        M, G = len(nodes.words_G), sum(len(part.probabilities[n].values) for part in parts)
-        first_M1, backoff_M = xp.zeros(M + 1, node_dtype(G)), xp.empty(M, np.float32)
+        M, G = keys.shape[1], sum(len(part.probabilities[n]) for part in parts)
+        first_M1, backoff_M = xp.zeros(M + 1, node_dtype(G)), xp.zeros(M, np.float32)
         blocks = list[_Block]()
-        for part, rows_H in zip(parts, rows_of_parts, strict=True):
-            histories, weights = nodes.keys.take(rows_H, axis=1), part.probabilities.pop(n)
-            links = link_histories(histories, weights.columns, n, bits)
-            first_M1[1:][rows_H] = xp.diff(links.first_M1)  # numbers of children, until they are added up
-            backoff_M[rows_H] = _backoffs(histories, n - 1, bits, links.first_M1, part.backoffs.pop(n - 1))
-            blocks.append(_Block(rows_H, links, weights))
+        for part in parts:
+            contexts = part.contexts.pop(n - 1)
+            node_C = find_ngrams(keys, n - 1, bits, contexts.columns, 0)
+            here = xp.flatnonzero(node_C >= 0)  # others are pruned
+            node_C = node_C[here]
+            backoff_M[node_C] = contexts.values[here]
+            first_C, sizes_C = contexts.first_C1[here] - contexts.first_C1[:1], xp.diff(contexts.first_C1)[here]
+            first_M1[1:][node_C] = sizes_C  # numbers of children, until they are added up
+            some = xp.flatnonzero(sizes_C)
+            blocks.append(_Block(node_C[some], first_C[some], part.words.pop(n), part.probabilities.pop(n)))
         xp.cumsum(first_M1[1:], out=first_M1[1:])
         stretch.levels[-1].backoff_G = backoff_M
         suffixes = [part.suffixes.pop(n) for part in parts if n in part.suffixes]
         are_suffixes = len(parts[0].suffixes) > 0  # of the order above, which are left
-        del nodes, rows_of_parts, rows_H, histories, weights, links, backoff_M  # frees memory
-        with_keys, with_places = len(parts[0].probabilities) > 0, len(suffixes) > 0 or are_suffixes
-        nodes, prob_G, places = _placed(blocks, first_M1, with_keys, with_places)
+        del contexts, node_C, here, first_C, sizes_C, some, backoff_M  # frees memory
+        words_G, prob_G, places = _placed(blocks, first_M1, with_places=len(suffixes) > 0 or are_suffixes)
         if suffixes:
-            stretch.suffixes[n] = owners.suffix_rows(suffixes, places, n)
+            stretch.suffixes[n] = rows.suffix_rows(suffixes, places, n)
         if are_suffixes:
             stretch.places[n] = places
             if n == 2:
-                places.append(_split_places(owners.split, words, first_M1, nodes.words_G, unigrams.kept_V))
-        stretch.levels.append(Level(new_V[nodes.words_G], prob_G, None, first_child_M=first_M1))
+                places.append(_split_places(rows.split, words, first_M1, words_G, unigrams.kept_V))
+        stretch.levels.append(Level(new_V[words_G], prob_G, None, first_child_M=first_M1))
+        if parts[0].probabilities:
+            keys = _longer(keys, first_M1, words_G, n, bits)
         del prob_G, places, suffixes
     return stretch
 
 
-class _Nodes(NamedTuple):
-    """The keys (C, G) of the nodes of an order, and the ids (G,) of their last words."""
-
-    keys: Any
-    words_G: Any
-
-
-def _rows_of_parts(part_M: Any, parts: int) -> list[Any]:
-    """Return the rising rows of each part among rows (M,) that name their parts."""
-    xp = array_module(part_M)
-    order_M = xp.argsort(part_M, kind="stable")
-    ends_P = to_host(xp.searchsorted(part_M[order_M], xp.arange(parts, dtype=part_M.dtype), "right")).tolist()
-    return [order_M[first:last] for first, last in pairwise([0, *ends_P])]
-
-
-def _placed(blocks: list[_Block], first_M1: Any, with_keys: bool, with_places: bool) -> tuple[_Nodes, Any, list[Any]]:
-    """Return (all nodes of an order, their probabilities, the nodes of each part's n-grams). Empties the list of the
-    parts' blocks.
+def _placed(blocks: list[_Block], first_M1: Any, with_places: bool) -> tuple[Any, Any, list[Any]]:
+    """Return (the ids of the last words of all nodes of an order, their probabilities, the nodes of each part's
+    n-grams). Empties the list of the parts' blocks.
 
     first_M1     (M + 1,) the first child of each node of the order below
-    with_keys    False: there is no order above, so keys stay empty
     with_places  False: no suffixes depend on places, so these stay empty
     """
-    xp, G = array_module(first_M1), sum(len(block.weights.values) for block in blocks)
-    keys = xp.empty((len(blocks[0].weights.columns) * with_keys, G), np.uint64)
+    xp, G = array_module(first_M1), sum(len(block.words_R) for block in blocks)
     words_G, prob_G, places = xp.empty(G, np.uint32), xp.empty(G, np.float32), list[Any]()
     while blocks:
-        rows_H, links, weights = blocks.pop(0)
+        node_C, first_C, words_R, log10_R = blocks.pop(0)
         # The children of a node, which are neighbours in the part, follow each other from its first child on.
-        place_R = (first_M1[rows_H] - links.first_M1[:-1].astype(first_M1.dtype))[links.history_R]
+        place_R = (first_M1[node_C] - first_C.astype(first_M1.dtype))[_blocks_of_rows(first_C, len(words_R))]
         place_R += xp.arange(len(place_R), dtype=place_R.dtype)
-        words_G[place_R], prob_G[place_R] = links.word_R, weights.values
-        for column, of_part in zip(keys, weights.columns, strict=with_keys):
-            column[place_R] = of_part
+        words_G[place_R], prob_G[place_R] = words_R, log10_R
         if with_places:
             places.append(place_R)
-    return _Nodes(keys, words_G), prob_G, places
+    return words_G, prob_G, places
+
+
+def _blocks_of_rows(first_B: Any, rows: int) -> Any:
+    """Return (R,) uint32, the block of each row, from the first row of each block; none is empty."""
+    begins_R = array_module(first_B).zeros(rows, np.uint32)
+    begins_R[first_B[1:]] = 1
+    return begins_R.cumsum(dtype=np.uint32)
+
+
+def _longer(keys: Any, first_M1: Any, words_G: Any, n: int, bits: int) -> Any:
+    """Return the keys (C, G) of the nodes of order n.
+
+    keys      of the nodes of the order below, and
+    first_M1  their first children
+    words_G   last words
+    """
+    xp = array_module(keys)
+    with_children = xp.flatnonzero(xp.diff(first_M1))
+    history_G = with_children[_blocks_of_rows(first_M1[:-1][with_children], len(words_G))]
+    longer = xp.zeros((check.num_columns(n, bits), len(words_G)), np.uint64)
+    for column, of_history in zip(longer, keys, strict=False):
+        column[:] = of_history[history_G]
+    del history_G
+    column, spare = check.code_place(n - 1, bits)
+    code_G = words_G.astype(np.uint64) + np.uint64(1)
+    longer[column] |= code_G << np.uint64(spare) if spare >= 0 else code_G >> np.uint64(-spare)
+    if spare < 0:
+        longer[column + 1] |= code_G << np.uint64(64 + spare)
+    return longer
 
 
 def _split_places(split: Sequence[int], words: tuple[int, int], first_M1: Any, words_G: Any, kept_V: Any) -> Any:
@@ -324,25 +342,6 @@ def _split_places(split: Sequence[int], words: tuple[int, int], first_M1: Any, w
             first, last = to_host(first_M1[node : node + 2]).tolist()
             place_V[words_G[first:last]] = xp.arange(first, last, dtype=place_V.dtype)
     return places.reshape(-1)
-
-
-def _backoffs(below: Any, order: int, bits: int, first_M1: Any, weights: Weights) -> Any:
-    """Return (M,) float32: the backoffs of n-grams, 0 for n-grams that are no contexts.
-
-    below     keys of the n-grams
-    first_M1  their first children: of n-grams that begin with them
-    weights   backoffs of contexts, of which some may not be in `below`
-    """
-    xp = array_module(below)
-    backoff_M = xp.zeros(below.shape[1], np.float32)
-    nodes = xp.flatnonzero(first_M1[1:] > first_M1[:-1])
-    if len(nodes) == len(weights.values):  # without pruning, the contexts are the n-grams with children
-        backoff_M[nodes] = weights.values
-        return backoff_M
-    node_C = find_ngrams(below, order, bits, weights.columns, 0)
-    is_kept_C = node_C >= 0
-    backoff_M[node_C[is_kept_C]] = weights.values[is_kept_C]
-    return backoff_M
 
 
 def _log10_of_words(unigrams: Unigrams, kept: Any) -> Any:

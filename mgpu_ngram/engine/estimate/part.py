@@ -14,6 +14,8 @@ which are rows of the order below, so that neither suffixes nor contexts are sea
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from mgpu_ngram.core.counts.shards import words_at
 from mgpu_ngram.core.ngrams.smoothing import Smoothing
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.estimate.link_histories import Links
+
+UNKNOWN = sys.maxsize  # `Unigrams.unfinished` of counts
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class Part:
     split_left_L      (H * V,) int64: the same for split bigrams, from the trigrams of this part
     counts_of_counts  {order: number of its n-grams with adjusted count 1, 2, 3, 4}
     sizes             {order: (number of kept n-grams, number of all n-grams)}
+    followed          raw count of all its bigrams, in one of several parts
     last              `last_ngrams` from the last word of the text on, by split word that the bigram begins with; by -1
                       from order 2 on
     """
@@ -111,13 +116,15 @@ class Part:
     split_left_L: Any
     counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    followed: int = 0
     last: dict[int, list[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def drop_raw_counts(self) -> None:
-        """Free the raw counts of the orders below the highest: only `engine.estimate.adjusted_counts` reads them."""
-        for order in self.orders.values():
-            order.raw_R = order.count_R
+    def drop_raw_counts(self, needed: Sequence[int] = ()) -> None:
+        """Free the raw counts of the orders below the highest, except those of some orders that are still needed."""
+        for n, order in self.orders.items():
+            if n not in needed:
+                order.raw_R = order.count_R
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name, each once."""
@@ -158,26 +165,32 @@ class Part:
 class Unigrams:
     """The whole of order 1; arrays over the vocabulary.
 
-    prob_V   (V,) float32, P(word)
-    kept_V   (V,) bool, False for pruned words
-    finite   whether the log10 of 0 is -99 (-100 for <unk>), as in SRILM; else -inf, as in lmplz
+    prob_V      (V,) float32, P(word)
+    kept_V      (V,) bool, False for pruned words
+    finite      whether the log10 of 0 is -99 (-100 for <unk>), as in SRILM; else -inf, as in lmplz
+    unfinished  occurrences of words other than </s> that no word follows: an n-gram is not more often in the text than
+                all n-grams that continue it and these together
     """
 
     prob_V: Any
     kept_V: Any
     finite: bool = False
+    unfinished: int = UNKNOWN
 
 
 @dataclass
-class Weights:
-    """Values of the kept n-grams of one order, of one part or of all parts.
+class Contexts:
+    """The contexts of the n-grams of one order, C of them, of one part or of the whole model.
 
-    columns  (C, G) uint64, rising keys; None in the whole model, which has values for all rows of `Order`
-    values   (G,) float32, log10 probabilities, or backoffs
+    columns   (B, C) uint64, rising keys; None in the whole model, whose contexts are the rows of the order below
+    values    (C,) float32, log10 backoffs
+    first_C1  (C + 1,) uint32, int64 from 2**32 on: the kept n-grams that continue context c are first_C1[c] to
+              first_C1[c + 1] - 1; None in the whole model
     """
 
     columns: Any
     values: Any
+    first_C1: Any = None
 
 
 class OrderNodes(NamedTuple):
@@ -196,38 +209,44 @@ class OrderNodes(NamedTuple):
 class Estimated:
     """The estimated values of a part.
 
-    probabilities  {order: values of its kept n-grams}, orders 2 to N
-    backoffs       {order: values of its contexts}, which are n-grams of orders 1 to N - 1; these may be in another
-                   part, or pruned
+    probabilities  {order: (R,) float32, log10 probabilities}, orders 2 to N; in one of several parts, of kept n-grams
+    words          {order: (R,) uint32, ids of their last words}, in one of several parts
+    contexts       {order: its n-grams that are contexts}, orders 1 to N - 1. Kept n-grams, which other parts may have,
+                   and some pruned ones
     nodes          {order: nodes}, orders 2 to N, only for a part that is the whole model
     suffixes       {order: rows of the order below that are the suffixes of its kept n-grams}, in one of several parts,
                    for orders from 3 on whose nodes store their suffixes. Only kept n-grams are rows. Order 3: rows past
                    the end are places of split bigrams
     """
 
-    probabilities: dict[int, Weights]
-    backoffs: dict[int, Weights]
+    probabilities: dict[int, Any]
+    words: dict[int, Any]
+    contexts: dict[int, Contexts]
     seconds: dict[str, float] = field(default_factory=dict)
     nodes: dict[int, OrderNodes] = field(default_factory=dict)
     suffixes: dict[int, Any] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name."""
-        both = {"p": self.probabilities, "b": self.backoffs}
-        named = {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
+        vectors = {"p": self.probabilities, "w": self.words, "s": self.suffixes}
+        named = {f"{kind}{n}": array for kind, arrays in vectors.items() for n, array in arrays.items()}
+        named |= {f"c{n}.{name}": a for n, contexts in self.contexts.items() for name, a in vars(contexts).items()}
         named |= {f"n{n}.{name}": a for n, nodes in self.nodes.items() for name, a in nodes._asdict().items()}
-        named |= {f"s{n}": suffix_R for n, suffix_R in self.suffixes.items()}
         return {name: array for name, array in named.items() if array is not None}
 
     def with_arrays(self, named: dict[str, Any]) -> Estimated:
         """Return the same with other arrays."""
-
-        def named_weights(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
-            return {n: Weights(named.get(f"{kind}{n}.columns"), named[f"{kind}{n}.values"]) for n in weights}
-
-        both = named_weights("p", self.probabilities), named_weights("b", self.backoffs)
-        nodes = {n: OrderNodes(*(named.get(f"n{n}.{name}") for name in OrderNodes._fields)) for n in self.nodes}
-        return Estimated(*both, self.seconds, nodes, {n: named[f"s{n}"] for n in self.suffixes})
+        return Estimated(
+            probabilities={n: named[f"p{n}"] for n in self.probabilities},
+            words={n: named[f"w{n}"] for n in self.words},
+            contexts={
+                n: Contexts(*(named.get(f"c{n}.{name}") for name in ("columns", "values", "first_C1")))
+                for n in self.contexts
+            },
+            seconds=self.seconds,
+            nodes={n: OrderNodes(*(named.get(f"n{n}.{name}") for name in OrderNodes._fields)) for n in self.nodes},
+            suffixes={n: named[f"s{n}"] for n in self.suffixes},
+        )
 
 
 def word_ids(keys: Any, order: int, bits: int, position: int) -> Any:

@@ -11,8 +11,18 @@ import numpy as np
 from mgpu_ngram.core.counts.vocabulary import START_ID, UNK_ID
 from mgpu_ngram.core.models.arpa import ZERO_LOG10
 from mgpu_ngram.core.ngrams.discounts import Discounts
+from mgpu_ngram.core.ngrams.trie import node_dtype
 from mgpu_ngram.engine.estimate.adjusted_counts import split_places
-from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Order, OrderNodes, Part, Unigrams, Weights
+from mgpu_ngram.engine.estimate.part import (
+    Contexts,
+    Estimated,
+    EstimateOptions,
+    Order,
+    OrderNodes,
+    Part,
+    Unigrams,
+    word_ids,
+)
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
@@ -24,6 +34,7 @@ from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 from mgpu_ngram.kernels.estimate.weigh_contexts import weigh_contexts
 
 CONTEXTS_AT_ONCE = 1 << 24  # contexts whose counts are summed together
+_Estimate = Callable[[Any], tuple[Any, Any, Any, Any]]  # see `_estimator`
 MIN_BACKOFF = np.finfo(np.float32).tiny  # least backoff of a context: no reader accepts a log10 backoff of -inf
 
 
@@ -48,47 +59,85 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
 
 
 def estimate_part(
-    part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None, threads: int = 1,
-    suffixed_order: int = 0,
+    part: Part, rules: Mapping[int, Discounts | Rule], unigrams: Unigrams, options: EstimateOptions,
+    split_L: Any = None, threads: int = 1,
 ) -> Estimated:  # fmt: skip
     """Return probabilities and backoffs of a part.
 
-    rules           order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
-    prob_V          (V,) float32, probabilities of single words
-    split_L         (H * V,) float32, probabilities of split bigrams
-    threads         as for `side_by_side`, one order each
-    suffixed_order  `EstimateOptions.suffixed_order`; a part that is the whole model does not use it
+    part     with the raw counts of `raw_orders`
+    rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
+    split_L  (H * V,) float32, probabilities of split bigrams
+    threads  as for `side_by_side`, one order each
     """
-    backoffs, nodes = dict[int, Weights](), dict[int, OrderNodes]()
+    words, contexts, nodes = dict[int, Any](), dict[int, Contexts](), dict[int, OrderNodes]()
+    pruned = raw_orders(options, unigrams)
 
-    def prepared(n: int) -> tuple[int, Callable[[Any], tuple[Any, Weights]]]:
+    def prepared(n: int) -> tuple[int, _Estimate]:
         return n, _estimator(part.orders[n], rules[n])
 
     def interpolated() -> Iterator[tuple[Order, Any]]:
-        lower_L = _of_words(prob_V, rules[1])
+        lower_L = _of_words(unigrams.prob_V, rules[1])
         for n, estimate in side_by_side(prepared, sorted(part.orders), threads):
             if n == 3 and split_L is not None:
                 lower_L = array_module(lower_L).concatenate([lower_L, split_L])
-            lower_L, backoffs[n - 1] = estimate(lower_L)
+            order = part.orders[n]
+            lower_L, columns, values_C, sizes_C = estimate(lower_L)
             del estimate  # frees memory: it holds arrays of contexts
-            yield part.orders[n], lower_L
+            contexts[n - 1] = Contexts(columns, values_C)
+            if not order.links:
+                least = options.thresholds[n - 2] + 1 - unigrams.unfinished if n in pruned else 0
+                contexts[n - 1] = _kept_contexts(order, contexts[n - 1], sizes_C, least)
+            yield order, lower_L
 
-    def weights(made: tuple[Order, Any]) -> tuple[int, Weights]:
-        order, prob_R = made
-        columns, values = order.keys, prob_R if isinstance(rules[order.n], Rule) else log10_values(prob_R)
-        if order.marked_R is not None and not order.links:
-            kept = array_module(values).flatnonzero(~order.marked_R)
-            columns, values = columns.take(kept, axis=1), values[kept]
-        return order.n, Weights(columns, values)
+    def values(made: tuple[Order, Any]) -> tuple[int, Any]:
+        (order, prob_R), n = made, made[0].n
+        log10_R = prob_R if isinstance(rules[n], Rule) else log10_values(prob_R)
+        if not order.links:
+            keys = order.keys
+            if order.marked_R is not None:
+                kept = array_module(log10_R).flatnonzero(~order.marked_R)
+                keys, log10_R = keys.take(kept, axis=1), log10_R[kept]
+            words[n] = word_ids(keys, n, order.bits, n - 1).astype(np.uint32)
+        return n, log10_R
 
     for n, order in part.orders.items():
         if order.links:
             suffix_R = None if n == 2 else order.suffix_R
             nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
-    probabilities = dict(side_by_side(weights, interpolated(), threads))
-    suffixed = range(3, suffixed_order + 1) if not nodes else ()
+    probabilities = dict(side_by_side(values, interpolated(), threads))
+    suffixed = range(3, options.suffixed_order + 1) if not nodes else ()
     suffixes = {n: _kept_suffixes(part.orders[n], part.orders[n - 1]) for n in suffixed}
-    return Estimated(probabilities, backoffs, nodes=nodes, suffixes=suffixes)
+    return Estimated(probabilities, words, contexts, nodes=nodes, suffixes=suffixes)
+
+
+def raw_orders(options: EstimateOptions, unigrams: Unigrams) -> list[int]:
+    """Return the orders whose raw counts tell which of their contexts are pruned, in one of several parts."""
+    return [n for n in range(3, options.order + 1) if options.thresholds[n - 2] > unigrams.unfinished]
+
+
+def _kept_contexts(order: Order, contexts: Contexts, sizes_C: Any, least: int) -> Contexts:
+    """Return contexts with their kept n-grams, without contexts that are pruned.
+
+    sizes_C  (C,) int64, numbers of n-grams
+    least    least raw count of the n-grams that continue a context which is not pruned
+    """
+    xp, ends_C = array_module(sizes_C), sizes_C.cumsum()
+    columns, values_C, kept_C = contexts.columns, contexts.values, sizes_C
+    if order.marked_R is not None:
+        kept_C = _sums(~order.marked_R, ends_C)
+    if least > 0:
+        stays = xp.flatnonzero((_sums(order.raw_R, ends_C) >= least) | (kept_C > 0))
+        columns, values_C, kept_C = columns.take(stays, axis=1), values_C[stays], kept_C[stays]
+    first_C1 = xp.zeros(len(kept_C) + 1, node_dtype(len(order)))
+    xp.cumsum(kept_C, out=first_C1[1:])
+    return Contexts(columns, values_C, first_C1)
+
+
+def _sums(values_R: Any, ends_C: Any) -> Any:
+    """Return (C,) int64, the sums of the values of each context; `ends_C` are the rows past its last one."""
+    xp = array_module(values_R)
+    sum_R = values_R.cumsum(dtype=np.int64)
+    return xp.diff(sum_R[ends_C - 1], prepend=xp.zeros(1, np.int64))
 
 
 def _kept_suffixes(order: Order, below: Order) -> Any:
@@ -114,15 +163,16 @@ def _of_words(prob_V: Any, rule: Discounts | Rule) -> Any:
     return prob_V
 
 
-def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[Any, Weights]]:
+def _estimator(order: Order, rule: Discounts | Rule) -> _Estimate:
     """Return a function of the probabilities of the lower order, to be called once, that returns (probabilities of the
-    n-grams of one order, backoffs of their contexts).
+    n-grams of one order; of their contexts, the keys, log10 backoffs and numbers of n-grams). A whole model has no keys
+    and numbers of contexts.
 
     Probabilities, also those of the lower order, are log10 values if `rule` is a Rule.
     """
     xp = array_module(order.count_R)
     if order.links:
-        contexts, C = None, len(order.links.first_M1) - 1
+        contexts, sizes_C, C = None, None, len(order.links.first_M1) - 1
     else:
         [(contexts, sizes_C)] = count_prefixes(order.keys, order.bits, order.n - 1, order.n - 1)
         C = len(sizes_C)
@@ -133,18 +183,18 @@ def _estimator(order: Order, rule: Discounts | Rule) -> Callable[[Any], tuple[An
         else:
             xp.cumsum(sizes_C, out=first_C1[1:])
 
-        def smooth(lower_L: Any) -> tuple[Any, Weights]:
+        def smooth(lower_L: Any) -> tuple[Any, Any, Any, Any]:
             arrays = order.count_R, order.marked_R, order.suffix_R, lower_L, first_C1
             prob_R, backoff_C = smooth_contexts(*arrays, rule)
-            return prob_R, Weights(contexts, backoff_C)
+            return prob_R, contexts, backoff_C, sizes_C
 
         return smooth
     context_R = order.links.history_R if order.links else _contexts(sizes_C, len(order))
     total_C, gamma_C = _weighed(order, context_R, C, rule)
 
-    def estimate(lower_L: Any) -> tuple[Any, Weights]:
+    def estimate(lower_L: Any) -> tuple[Any, Any, Any, Any]:
         prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
-        return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, MIN_BACKOFF, out=gamma_C)))
+        return prob_R, contexts, log10_values(xp.maximum(gamma_C, MIN_BACKOFF, out=gamma_C)), sizes_C
 
     return estimate
 

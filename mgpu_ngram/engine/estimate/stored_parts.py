@@ -9,7 +9,7 @@ from typing import Any
 from mgpu_ngram.core.storage.checkpoint_entries import save_entry
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.estimate.adjusted_counts import LastNgram
-from mgpu_ngram.engine.estimate.part import Estimated, Order, Part, Weights
+from mgpu_ngram.engine.estimate.part import Contexts, Estimated, Order, Part
 from mgpu_ngram.engine.memory.spill import result_to_device
 
 
@@ -36,6 +36,7 @@ def _metadata(part: Part | Estimated) -> dict[str, Any]:
         "bits": bits[0] if bits else None,
         "counts_of_counts": part.counts_of_counts,
         "sizes": part.sizes,
+        "followed": part.followed,
         "last": part.last,
     }
 
@@ -50,6 +51,7 @@ def load_part(path: str) -> Part:
     part.counts_of_counts, sizes, last = (
         {int(key): value for key, value in metadata[name].items()} for name in ("counts_of_counts", "sizes", "last")
     )
+    part.followed = metadata["followed"]
     part.sizes = {n: (kept, total) for n, (kept, total) in sizes.items()}
     part.last = {first: [LastNgram(*ngram) for ngram in ngrams] for first, ngrams in last.items()}
     return part
@@ -59,6 +61,6 @@ def load_estimated(path: str) -> Estimated:
     """Return an estimated part, as views of its file."""
     arrays, metadata = load_arrays(path, verify=False)
     orders = metadata["orders"]
-    nothing, suffixes = Weights(None, None), dict.fromkeys(metadata["suffixed"])
-    values = {n: nothing for n in orders}, {n - 1: nothing for n in orders}
-    return Estimated(*values, suffixes=suffixes).with_arrays(arrays)
+    contexts = {n - 1: Contexts(None, None) for n in orders}
+    named = dict.fromkeys(orders), dict.fromkeys(orders), contexts
+    return Estimated(*named, suffixes=dict.fromkeys(metadata["suffixed"])).with_arrays(arrays)

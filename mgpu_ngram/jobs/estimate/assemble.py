@@ -26,8 +26,8 @@ from mgpu_ngram.engine.estimate.assemble import (
     sample_first_words,
     take_stretch,
 )
-from mgpu_ngram.engine.estimate.owners import Owners, context_words, owners_of, rows_of
 from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Unigrams
+from mgpu_ngram.engine.estimate.part_rows import PartRows, rows_of, rows_of_parts
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
@@ -129,12 +129,10 @@ class Assembly:
         is_windowed, has_suffixes = len(words_of) > window, self.options.suffixed_order > 2
         self.resources.progress.start("assemble", len(words_of) * (1 + (is_windowed and has_suffixes)) + 1, "steps")
         stretches: list[Handle] = []
-        contexts = [executor.call(context_words, part, self._bits, colocate_with=part) for part in parts]
-        owners = executor.call(_owners_of, contexts, rows, self.symbols, self.split)
-        del contexts
+        of_parts = rows_of_parts(rows, self.symbols, self.split)
 
         def call(i: int) -> Handle:
-            stretches.append(self._stretch(parts, i, words_of[i], owners))
+            stretches.append(self._stretch(parts, i, words_of[i], of_parts))
             return stretches[-1]
 
         calls = map(call, range(len(words_of)))
@@ -155,13 +153,13 @@ class Assembly:
             executor.wait(stretches, self._advance)
         return model
 
-    def _stretch(self, parts: list[Handle], i: int, words: tuple[int, int], owners: Handle) -> Handle:
+    def _stretch(self, parts: list[Handle], i: int, words: tuple[int, int], rows: PartRows) -> Handle:
         """Call the task that assembles stretch i."""
         call, bits = self.resources.executor.call, self._bits
         budget, folder = self.resources.budget, self.resources.folder
         taken = [call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts]
         return call(
-            make_stretch, taken, self.unigrams, bits, words, owners, budget, folder,
+            make_stretch, taken, self.unigrams, bits, words, rows, budget, folder,
             label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
         )  # fmt: skip
 
@@ -194,22 +192,16 @@ def _report_of(part: Estimated, bits: int) -> _Report:
     return _Report(sample_first_words(part, bits), rows_of(part), nbytes, part.seconds)
 
 
-def _owners_of(words: list[Any], rows: list[dict[int, int]], symbols: int, split: Sequence[int]) -> Owners:
-    """Return `owners_of` parts, in host memory."""
-    return owners_of([to_host(words_C) for words_C in words], rows, symbols, split)
-
-
 def make_stretch(
-    parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], owners: Owners, budget: Budget,
+    parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], rows: PartRows, budget: Budget,
     folder: str,
 ) -> Stretch:  # fmt: skip
     """Assemble a stretch of all parts on the device, or in host memory if the device has no room; spill it."""
     watch = Stopwatch(budget.device)
 
     def made(device: str) -> Stretch:
-        placed = replace(owners, part_V=move_to(owners.part_V, device))
         moved = [result_to_device(part, device) for part in parts]
-        return assemble_stretch(_moved(unigrams, device), moved, bits, words, placed)
+        return assemble_stretch(_moved(unigrams, device), moved, bits, words, rows)
 
     stretch = on_device_or_host(made, budget.device)
     watch.lap("assemble")

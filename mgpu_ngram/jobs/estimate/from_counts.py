@@ -152,7 +152,7 @@ def _estimate(
     executor, (rules, unigrams, *_) = estimation.executor, arguments
     shared, made = part_resources(estimation.resources, len(parts)), list[Handle]()
     while parts:
-        task = estimate_of, parts.pop(0), rules, unigrams, (), None, None, estimation.options.suffixed_order, shared
+        task = estimate_of, parts.pop(0), rules, unigrams, (), None, None, estimation.options, shared
         made.append(executor.call(*task, label=f"estimating part {len(made)}"))
     executor.wait(iter(list(made)), done)
     return made

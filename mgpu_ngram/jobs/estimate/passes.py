@@ -16,11 +16,13 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.utf8 import without_mark
 from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, LastNgram
-from mgpu_ngram.engine.estimate.part import EstimateOptions
+from mgpu_ngram.engine.estimate.part import UNKNOWN, EstimateOptions
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.tasks import (
+    PartReport,
     PartResources,
+    ReportOfWords,
     add_vectors,
     adjust_words,
     counts_of_last,
@@ -73,6 +75,7 @@ class Estimation:
     limit       the words of a limited vocabulary; None: the vocabulary is not limited
     vocabulary  the handle of the `Vocabulary`, which has `symbols` words
     split       words whose trigrams and longer n-grams are assigned to parts by the word before them
+    is_text     whether parts have all n-grams of a text; counts may lack some
 
     Tasks that adjust the counts of parts take `bad`, the words outside a limited vocabulary, and `last`, the last word
     of the text if lmplz's slip depends on it.
@@ -87,12 +90,14 @@ class Estimation:
         vocabulary: Handle,
         symbols: int,
         split: Sequence[int] = (),
+        is_text: bool = False,
     ):
         self.config, self.options, self.resources = config, options, resources
         self.executor, self.budget, self.folder = resources.executor, resources.budget, resources.folder
         self.vocabulary, self.symbols = vocabulary, symbols
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
+        self.is_text = is_text
         self.tokens = 0  # of the text, set by `finish`
         self.resumed_chunks = self.resumed_parts = 0  # of `EstimateResult`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
@@ -117,8 +122,10 @@ class Estimation:
         if self.split and not smoothing:
             split_lefts = [executor.call(split_left_of, part) for part in parts]
             [split_left] = reduce_tasks(executor, add_vectors, split_lefts, SUM_ARITY)
-        statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
-        unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)
+        statistics, rules, unfinished = (
+            self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
+        )
+        unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options, unfinished)
         split_L = None
         if self.split:
             how = self.split, split_left, rules[2], unigrams, device
@@ -131,30 +138,36 @@ class Estimation:
         self.seconds += seconds
         return model, statistics
 
-    def _rules(self, parts: Sequence[Handle], words: Handle) -> tuple[Statistics, dict[int, Any]]:
-        """Return (the statistics, the rule of each order) of a smoothing of plain counts."""
+    def _rules(self, parts: Sequence[Handle], words: Handle) -> tuple[Statistics, dict[int, Any], int]:
+        """Return (the statistics, the rule of each order, `Unigrams.unfinished`) of a smoothing of plain counts."""
         smoothing, orders = self.options.smoothing, range(1, self.options.order + 1)
         assert smoothing is not None
         asked = [self.executor.call(report_of_words, words), *(self.executor.call(report_of, p) for p in parts)]
-        (of_words, _, self.tokens), *reports = self.executor.gather(asked)
-        self.seconds += [seconds for *_, seconds in reports]
+        of_words, *reports = self.executor.gather(asked)
+        unfinished = self._noted(of_words, reports)
         events = self.symbols - 1 - smoothing.closed
-        counts, sizes = {1: of_words}, {1: (events + 1, events + 1)}
+        counts, sizes = {1: of_words.counts_of_counts}, {1: (events + 1, events + 1)}
         rules, used = dict[int, Any](), dict[int, Sequence[float]]()
         for n in orders:
             if n > 1:
-                counts[n] = np.sum([c[n] for c, *_ in reports], axis=0).tolist()
-                sizes[n] = tuple(np.sum([s[n] for _, s, _ in reports], axis=0).tolist())
+                counts[n] = np.sum([report.counts_of_counts[n] for report in reports], axis=0).tolist()
+                sizes[n] = tuple(np.sum([report.sizes[n] for report in reports], axis=0).tolist())
             rules[n], used[n], warnings = smoothing.rule(n, counts[n], events, self.options.thresholds[n - 1])
             for warning in warnings:
                 warn(warning)
         kept, total = ({n: size[i] for n, size in sizes.items()} for i in (0, 1))
-        return Statistics(kept, total, counts, used, []), rules
+        return Statistics(kept, total, counts, used, []), rules, unfinished
+
+    def _noted(self, of_words: ReportOfWords, reports: Sequence[PartReport]) -> int:
+        """Keep tokens and seconds of reports. Return `Unigrams.unfinished`."""
+        self.tokens = of_words.tokens
+        self.seconds += [report.seconds for report in reports]
+        return of_words.begun - sum(report.followed for report in reports) if self.is_text else UNKNOWN
 
     def _statistics(
         self, parts: Sequence[Handle], words: Handle, split_left: Handle | None
-    ) -> tuple[Statistics, dict[int, Any]]:
-        """Return (the statistics, the discounts of each order) of a Kneser-Ney model."""
+    ) -> tuple[Statistics, dict[int, Any], int]:
+        """Return (the statistics, the discounts of each order, `Unigrams.unfinished`) of a Kneser-Ney model."""
         call, orders = self.executor.call, range(2, self.options.order + 1)
         # Call all tasks before waiting: one wait takes as long as a short task.
         asked = [call(report_of_words, words), *(call(report_of, part) for part in parts)]
@@ -163,10 +176,11 @@ class Estimation:
         if self.last is not None:
             asked.append(call(counts_of_last, self.vocabulary, words, self.last))
             asked += [call(last_of, part) for part in parts]
-        (of_words, size, self.tokens), *answers = self.executor.gather(asked)
+        of_words, *answers = self.executor.gather(asked)
         reports, answers = answers[: len(parts)], answers[len(parts) :]
-        self.seconds += [seconds for *_, seconds in reports]
-        counts = {1: np.array(of_words)} | {n: np.sum([c[n] for c, *_ in reports], axis=0) for n in orders}
+        unfinished = self._noted(of_words, reports)
+        counts = {n: np.sum([report.counts_of_counts[n] for report in reports], axis=0) for n in orders}
+        counts = {1: np.array(of_words.counts_of_counts)} | counts
         if self.split:
             counts[2] = counts[2] + answers.pop(0)
         if self.last is not None:
@@ -177,7 +191,8 @@ class Estimation:
         given = self.config.discount_fallback
         fallback = None if given is None else check_fallback(given)
         found = {n: discounts_of(n, c.tolist(), fallback) for n, c in counts.items()}
-        sizes = {1: size} | {n: tuple(np.sum([s[n] for _, s, _ in reports], axis=0).tolist()) for n in orders}
+        sizes = {n: tuple(np.sum([report.sizes[n] for report in reports], axis=0).tolist()) for n in orders}
+        sizes = {1: of_words.size} | sizes
         discounts = {n: discounts for n, (discounts, _) in found.items()}
         statistics = Statistics(
             {n: kept for n, (kept, _) in sizes.items()},
@@ -186,7 +201,7 @@ class Estimation:
             dict[int, Sequence[float]](discounts),
             [n for n, (_, is_fallback) in found.items() if is_fallback],
         )
-        return statistics, discounts
+        return statistics, discounts, unfinished
 
     def _slipped(
         self, word: tuple[int, int, int], *of_parts: dict[int, list[LastNgram]], split_left: Handle | None

@@ -46,6 +46,7 @@ PART_TOKEN_BYTES = {"gpu": 200, "cpu": 160}  # memory of a part that is estimate
 LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a worker: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
 TOKEN_BYTES = 4  # bytes of a token between the passes: its code
+KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -122,7 +123,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     counting = config.counting()
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     tokens, symbols = guess(counting, corpus)
-    budget = planned_budget(context, TOKEN_BYTES * tokens)
+    budget = planned_budget(context, KEPT_TOKEN_BYTES * tokens)
     chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
     parts = _part_limits(context, budget).num_parts(tokens)
     token_bytes = TOKEN_BYTES * tokens
@@ -209,8 +210,8 @@ def estimated(
     executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
     limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
-    token_bytes = TOKEN_BYTES * guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
-    budget = count_budget(memory, executor, token_bytes)
+    kept_bytes = KEPT_TOKEN_BYTES * guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
+    budget = count_budget(memory, executor, kept_bytes)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     part_limits = _part_limits(executor, budget)
@@ -274,7 +275,7 @@ def _parts_of_text(
         raise InputError("the text is empty; give text with one sentence per line")
     options = config.options(config.highest)
     resources = Resources(executor, budget, folder, progress)
-    estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split)
+    estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split, True)
     texts = job.texts(counted)
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), checkpoint_seconds, job.verify)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
-from mgpu_ngram.core.counts.vocabulary import SPECIALS, UNK_ID, Vocabulary
+from mgpu_ngram.core.counts.vocabulary import END_ID, SPECIALS, UNK_ID, Vocabulary
 from mgpu_ngram.core.ngrams.discounts import Discounts
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.count_chunk import CountOptions, empty_table
@@ -37,7 +37,7 @@ from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_unigrams,
     smooth_unigrams,
 )
-from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, split_probs
+from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, raw_orders, split_probs
 from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables, tables_of_windows
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
@@ -61,6 +61,7 @@ class _Words:
 
     size    (kept words, all words)
     tokens  of the text, without sentence markers
+    begun   occurrences of words other than </s>
     """
 
     count_V: Any
@@ -68,6 +69,7 @@ class _Words:
     counts_of_counts: list[int]
     size: tuple[int, int]
     tokens: int
+    begun: int
 
 
 class PartResources(NamedTuple):
@@ -140,7 +142,7 @@ def estimate_text_part(
     parts = [_part_of_text(pieces, lexicon, how, bad_V)]
     seconds = parts[0].seconds
     shared = rules, unigrams, _split(lexicon, how), left_L, split_L
-    estimated = estimate_of(parts.pop(), *shared, how.options.suffixed_order, how.resources)
+    estimated = estimate_of(parts.pop(), *shared, how.options, how.resources)
     estimated.seconds = add_seconds(seconds, estimated.seconds)
     return estimated
 
@@ -276,8 +278,17 @@ def _whole_part(tables: dict[int, Table], symbols: int, options: EstimateOptions
     return on_device_or_host(adjust, device_of(linked.left_V))
 
 
-def report_of(part: Part) -> tuple[dict[int, list[int]], dict[int, tuple[int, int]], dict[str, float]]:
-    return part.counts_of_counts, part.sizes, part.seconds
+class PartReport(NamedTuple):
+    """What a `Part` says to the driver."""
+
+    counts_of_counts: dict[int, list[int]]
+    sizes: dict[int, tuple[int, int]]
+    followed: int
+    seconds: dict[str, float]
+
+
+def report_of(part: Part) -> PartReport:
+    return PartReport(part.counts_of_counts, part.sizes, part.followed, part.seconds)
 
 
 def left_of(part: Part) -> Any:
@@ -314,18 +325,31 @@ def adjust_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOpti
         count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
     counted = count_counts(count_V, smoothing.counted(1) if smoothing else MAX_COUNTED)
     tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum() + vocabulary.counts_V[UNK_ID])
-    return _Words(count_V, kept_V, counted, (count_true(kept_V), len(kept_V)), tokens)
+    begun = int(vocabulary.counts_V.sum() - vocabulary.counts_V[END_ID])
+    return _Words(count_V, kept_V, counted, (count_true(kept_V), len(kept_V)), tokens, begun)
 
 
-def report_of_words(words: _Words) -> tuple[list[int], tuple[int, int], int]:
-    return words.counts_of_counts, words.size, words.tokens
+class ReportOfWords(NamedTuple):
+    """What `_Words` says to the driver."""
+
+    counts_of_counts: list[int]
+    size: tuple[int, int]
+    tokens: int
+    begun: int
 
 
-def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: EstimateOptions) -> Unigrams:
+def report_of_words(words: _Words) -> ReportOfWords:
+    return ReportOfWords(words.counts_of_counts, words.size, words.tokens, words.begun)
+
+
+def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: EstimateOptions, unfinished: int) -> Unigrams:
+    """Return the unigrams; `unfinished` as in `Unigrams`."""
     if isinstance(rule, Rule):
         closed = options.smoothing is not None and options.smoothing.closed
-        return smooth_unigrams(words.count_V, rule, options.thresholds[0], closed)
-    return estimate_unigrams(words.count_V, words.kept_V, rule, options)
+        found = smooth_unigrams(words.count_V, rule, options.thresholds[0], closed)
+    else:
+        found = estimate_unigrams(words.count_V, words.kept_V, rule, options)
+    return replace(found, unfinished=unfinished)
 
 
 def last_word(vocabulary: Vocabulary) -> LastWord:
@@ -366,14 +390,11 @@ def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
 
 def estimate_of(
     part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
-    suffixed_order: int, resources: PartResources,
+    options: EstimateOptions, resources: PartResources,
 ) -> Estimated:  # fmt: skip
-    """Return the probabilities and backoffs of a part; spill them. Drops the part's raw counts.
-
-    suffixed_order  as for `estimate_part`
-    """
-    budget, folder, threads, _ = resources
-    part.drop_raw_counts()
+    """Return the probabilities and backoffs of a part; spill them. Drops raw counts of the part."""
+    budget, folder, threads, alone = resources
+    part.drop_raw_counts(() if alone else raw_orders(options, unigrams))
     watch = Stopwatch(budget.device)
     if not part.orders[2].links:
         with memory_guard("estimating", budget.device, LESS):
@@ -385,7 +406,8 @@ def estimate_of(
     def estimate(device: str) -> Estimated:
         whole = _with_split(part, split, left_L, device)
         shared_L = None if split_L is None else to_device(split_L, device)
-        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L, threads, suffixed_order)
+        placed = replace(unigrams, prob_V=move_to(unigrams.prob_V, device))
+        return estimate_part(whole, rules, placed, options, shared_L, threads)
 
     with memory_guard("estimating", budget.device, LESS):
         estimated = on_device_or_host(estimate, budget.device)

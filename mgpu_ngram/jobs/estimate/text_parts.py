@@ -93,7 +93,7 @@ class TextParts:
         def call(shard: int, pieces: list[Handle], affinity: int) -> Handle:
             label = f"estimating part {shard}"
             if self.shards == 1:
-                how = (), split_left, split_probs, estimation.options.suffixed_order, self._how(shard).resources
+                how = (), split_left, split_probs, estimation.options, self._how(shard).resources
                 return executor.call(estimate_of, parts.pop(), rules, unigrams, *how, label=label)
             own = pieces, self.lexicon, self._how(shard), estimation.bad
             return executor.call(estimate_text_part, *own, *arguments, label=label, affinity=affinity)

@@ -3,6 +3,7 @@
 import lzma
 import re
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble, owners, suffix_order
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_rows, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.kernels import check
@@ -154,23 +155,25 @@ def estimated(
     if split:
         adjusted = [adjusted_counts.with_split_counts(part, split, V, left_L) for part in adjusted]
     discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
-    unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
+    begun = sum(count for g, count in counts.items() if len(g) == 1 and g != (2,))
+    unfinished = begun - sum(count for g, count in counts.items() if len(g) == 2)
+    unigrams = replace(engine.estimate_unigrams(count_V, kept_V, discounts[1], options), unfinished=unfinished)
     split_L = to_device(np.full(len(split) * V, np.nan, np.float32))
     for part in adjusted if split else ():
         places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
         split_L[places] = probs
     for part in adjusted:
-        part.drop_raw_counts()
-        assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
-    how = unigrams.prob_V, split_L, threads, options.suffixed_order
-    made = [engine.estimate_part(part, discounts, *how) for part in adjusted]
+        needed = () if alone else engine.raw_orders(options, unigrams)
+        part.drop_raw_counts(needed)
+        with_two = [int(name[0]) for name in part.arrays() if name.endswith(".count")]  # arrays of counts
+        assert with_two == [n for n in needed if n < order]
+    made = [engine.estimate_part(part, discounts, unigrams, options, split_L, threads) for part in adjusted]
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits, split=split)
     else:
         words_of = assemble.cut_words([assemble.sample_first_words(part, bits) for part in made], V, stretches)
         taken = [[assemble.take_stretch(part, bits, some) for part in made] for some in words_of]
-        contexts = [owners.context_words(part, bits) for part in made]
-        found = owners.owners_of(contexts, [owners.rows_of(part) for part in made], V, split)
+        found = part_rows.rows_of_parts([part_rows.rows_of(part) for part in made], V, split)
         apart = [assemble.assemble_stretch(unigrams, t, bits, w, found) for t, w in zip(taken, words_of, strict=True)]
         places = [assemble.places_of(stretch) for stretch in apart]
         linked = [assemble.add_suffixes(stretch, places, lambda array: array) for stretch in apart]

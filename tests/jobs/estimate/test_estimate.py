@@ -26,7 +26,7 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.estimate import assemble
-from mgpu_ngram.engine.estimate.part import Estimated, Unigrams, Weights
+from mgpu_ngram.engine.estimate.part import Contexts, Estimated, Unigrams
 from mgpu_ngram.engine.memory import spill as keep
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
@@ -416,7 +416,7 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
     found, estimate_part = [], tasks.estimate_part
 
     def note(part, *args):
-        found.append((part.orders[2].links is not None, args[-2]))
+        found.append((part.orders[2].links is not None, args[-1]))
         return estimate_part(part, *args)
 
     monkeypatch.setattr(tasks, "estimate_part", note)
@@ -496,10 +496,9 @@ def test_results_in_host_memory_are_counted(text, whole, make, part_tokens, monk
 
 def estimated_by_hand():
     """Return a part of order 2 over <unk>, <s>, </s> and a, in 3 bits: "<s> a" and "a </s>"."""
-    keys = np.array([[(2 * 8 + 4) << 58, (4 * 8 + 3) << 58]], np.uint64)
-    contexts = np.array([[2 << 61, 4 << 61]], np.uint64)
     values = np.array([-0.5, -0.25], np.float32)
-    return Estimated({2: Weights(keys, values)}, {1: Weights(contexts, 2 * values)}, {"adjust": 1.0})
+    contexts = Contexts(np.array([[2 << 61, 4 << 61]], np.uint64), 2 * values, np.array([0, 1, 2], np.uint32))
+    return Estimated({2: values}, {2: np.array([3, 2], np.uint32)}, {1: contexts}, {"adjust": 1.0})
 
 
 def test_spilled_results_use_no_host_memory(tmp_path):
