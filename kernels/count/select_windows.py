@@ -58,7 +58,7 @@ def _cpu(tokens_T, shard_V, ends, order, bits, shards, codes_N):
     _count(*text, starts_S1[1:])
     starts_S1 = starts_S1.cumsum()
     columns = np.empty((check.num_columns(order, bits), starts_S1[-1]), np.uint64)
-    _select(*text, starts_S1[:-1].copy(), order, bits, columns)
+    _select(*text, starts_S1[:-1].copy(), (order, bits), columns)
     return columns, starts_S1
 
 
@@ -87,8 +87,8 @@ def _count(tokens_T, shard_V, codes_N, ends, shards, rows_S):
 
 
 @njit(nogil=True, cache=True)
-def _select(tokens_T, shard_V, codes_N, ends, shards, next_S, order, bits, columns):
-    first, last = shards
+def _select(tokens_T, shard_V, codes_N, ends, shards, next_S, sizes, columns):
+    (first, last), (order, bits) = shards, sizes
     for t in range(ends[0], ends[1]):
         whole, bigram = _shards_at(tokens_T, shard_V, codes_N, t)
         if first <= whole < last:

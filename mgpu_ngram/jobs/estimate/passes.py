@@ -75,7 +75,6 @@ class Estimation:
     limit       the words of a limited vocabulary; None: the vocabulary is not limited
     vocabulary  the handle of the `Vocabulary`, which has `symbols` words
     split       words whose trigrams and longer n-grams are assigned to parts by the word before them
-    is_text     whether parts have all n-grams of a text; counts may lack some
 
     Tasks that adjust the counts of parts take `bad`, the words outside a limited vocabulary, and `last`, the last word
     of the text if lmplz's slip depends on it.
@@ -90,14 +89,13 @@ class Estimation:
         vocabulary: Handle,
         symbols: int,
         split: Sequence[int] = (),
-        is_text: bool = False,
     ):
         self.config, self.options, self.resources = config, options, resources
         self.executor, self.budget, self.folder = resources.executor, resources.budget, resources.folder
         self.vocabulary, self.symbols = vocabulary, symbols
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
-        self.is_text = is_text
+        self.is_text = False  # whether parts have all n-grams of a text: counts may lack some
         self.tokens = 0  # of the text, set by `finish`
         self.resumed_chunks = self.resumed_parts = 0  # of `EstimateResult`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)

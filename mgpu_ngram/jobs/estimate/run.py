@@ -42,7 +42,9 @@ from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, re
 from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, group_size
 from mgpu_ngram.jobs.progress import Progress
 
-PART_TOKEN_BYTES = {"gpu": 200, "cpu": 160}  # memory of a part that is estimated, per token of the text in its shards
+# Memory of a part that is made and estimated, and of the estimated part before it that is copied to the host, per token
+# of the text in its shards. A GPU's pool of memory has gaps: 60 of its bytes.
+PART_TOKEN_BYTES = {"gpu": 330, "cpu": 190}
 LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a worker: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
 TOKEN_BYTES = 4  # bytes of a token between the passes: its code
@@ -275,7 +277,8 @@ def _parts_of_text(
         raise InputError("the text is empty; give text with one sentence per line")
     options = config.options(config.highest)
     resources = Resources(executor, budget, folder, progress)
-    estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split, True)
+    estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split)
+    estimation.is_text = True
     texts = job.texts(counted)
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), checkpoint_seconds, job.verify)

@@ -135,14 +135,15 @@ def estimate_text_part(
     pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, rules: dict[int, Any],
     unigrams: Unigrams, left_L: Any, split_L: Any,
 ) -> Estimated:  # fmt: skip
-    """Make a part of a text again, and estimate it: see `estimate_of`.
+    """Make a part of a text again, and estimate it: see `estimate_of`. Does not spill it: another task copies it to the
+    host while the next part is made.
 
     To make it twice costs less than to keep it, because a part takes 20 times the memory of its text.
     """
     parts = [_part_of_text(pieces, lexicon, how, bad_V)]
     seconds = parts[0].seconds
     shared = rules, unigrams, _split(lexicon, how), left_L, split_L
-    estimated = estimate_of(parts.pop(), *shared, how.options, how.resources)
+    estimated = _estimated(parts.pop(), *shared, how.options, how.resources)
     estimated.seconds = add_seconds(seconds, estimated.seconds)
     return estimated
 
@@ -393,7 +394,17 @@ def estimate_of(
     options: EstimateOptions, resources: PartResources,
 ) -> Estimated:  # fmt: skip
     """Return the probabilities and backoffs of a part; spill them. Drops raw counts of the part."""
-    budget, folder, threads, alone = resources
+    parts = [part]
+    del part  # so that its arrays are freed one after another
+    estimated = _estimated(parts.pop(), rules, unigrams, split, left_L, split_L, options, resources)
+    return spill(estimated, resources.budget, resources.folder)
+
+
+def _estimated(
+    part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
+    options: EstimateOptions, resources: PartResources,
+) -> Estimated:  # fmt: skip
+    budget, _, threads, alone = resources
     part.drop_raw_counts(() if alone else raw_orders(options, unigrams))
     watch = Stopwatch(budget.device)
     if not part.orders[2].links:
@@ -413,4 +424,4 @@ def estimate_of(
         estimated = on_device_or_host(estimate, budget.device)
         watch.lap("estimate")
     estimated.seconds = watch.seconds
-    return spill(estimated, budget, folder)
+    return estimated

@@ -17,12 +17,13 @@ from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count.count_chunk import CountOptions
 from mgpu_ngram.engine.count.text_ids import select_keys
 from mgpu_ngram.engine.estimate.stored_parts import load_estimated, load_part, save_parts
+from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
 from mgpu_ngram.jobs.estimate.tasks import TextPart, estimate_of, estimate_text_part, make_part
 from mgpu_ngram.jobs.saver import Saver
 
-GROUP = 6  # most parts of a group: their windows take half the memory of the part that is made beside them
+GROUP = 6  # most parts of a group: their windows take a third of the memory of the part that is made beside them
 
 
 def group_size(parts: int, workers: int) -> int:
@@ -96,7 +97,8 @@ class TextParts:
                 how = (), split_left, split_probs, estimation.options, self._how(shard).resources
                 return executor.call(estimate_of, parts.pop(), rules, unigrams, *how, label=label)
             own = pieces, self.lexicon, self._how(shard), estimation.bad
-            return executor.call(estimate_text_part, *own, *arguments, label=label, affinity=affinity)
+            made = executor.call(estimate_text_part, *own, *arguments, label=label, affinity=affinity)
+            return executor.call(spill, made, self.resources.budget, self.resources.folder, priority=True)
 
         handles = self._made("estimated", load_estimated, call, done)
         self.texts.clear()  # frees the tokens

@@ -432,8 +432,8 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
     ("device", "workers", "transport", "million_tokens", "parts", "passes"),
     [
         ("gpu", 4, "ipc", 900, 1, 1),  # 0.4 * 0.9 * 100 GB / 38 bytes: up to 947 M tokens on one GPU
-        ("gpu", 4, "ipc", 1000, 9, 10),  # groups of 2 parts of up to 121 M tokens; each is made twice
-        ("gpu", 2, "ipc", 2000, 17, 6),
+        ("gpu", 4, "ipc", 1000, 12, 8),  # groups of 3 parts of up to 84 M tokens; each is made twice
+        ("gpu", 2, "ipc", 2000, 24, 8),
         ("cpu", 2, "memory", 100, 1, 1),
         ("cpu", 2, "tcp", 100, 2, 4),
     ],
@@ -644,7 +644,7 @@ def test_more_stretches_than_the_window_holds(cluster, on_cluster, many_parts, t
 @pytest.mark.slow
 def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path, wait_for_workers):
     config, data = on_cluster
-    tasks = ["make_part", "estimate_of", "make_stretch", "link_stretch", "join", "save"]
+    tasks = ["select_keys", "make_part", "estimate_text_part", "make_stretch", "link_stretch", "join", "save"]
     hooks(**{f"{task}.{when}": "" for task in tasks for when in ("before", "after") if task != "save"})
     hooks(**{"save.before": ""})
     result = run(config, RunContext(cluster, tmp_path / "model", single_file=True, checkpoint_seconds=0))
@@ -669,7 +669,7 @@ class Phases(Progress):
 def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path, wait_for_workers):
     """Workers die after counting; some die as soon as they have restarted."""
     config, data = on_cluster
-    slow = {"make_part": 0.2, "estimate_of": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
+    slow = {"make_part": 0.2, "estimate_text_part": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
     hooks(**{f"{task}.slow": seconds for task, seconds in slow.items()})
     choose, over, progress, killed = random.Random(2), threading.Event(), Phases(), dict.fromkeys(
         ("adjust", "estimate", "assemble", "write"), 0
