@@ -6,21 +6,20 @@
 
 #define TILE (THREADS * (i64)ITEMS)
 #define MAX_SELECTED 256  // as in select_windows.py
+#define SPLIT 0x8000      // as in select_windows.py
 
 struct Text {
   const u32* tokens_T;
   const u16* shard_V;
   int first_shard, num_shards;
-  const u32* split_N;
-  int num_split;
 };
 
 struct Shards {
   int whole, bigram;  // among the selected shards: of the window, and of its bigram if that needs a row; or -1
 };
 
-__device__ __forceinline__ int selected(const Text& text, u32 code) {
-  const int shard = __ldg(text.shard_V + code - 1) - text.first_shard;
+__device__ __forceinline__ int selected(const Text& text, int shard) {
+  shard -= text.first_shard;
   return 0 <= shard && shard < text.num_shards ? shard : -1;
 }
 
@@ -28,12 +27,11 @@ __device__ __forceinline__ int selected(const Text& text, u32 code) {
 __device__ __forceinline__ Shards shards_at(const Text& text, i64 t) {
   const u32 context = text.tokens_T[t - 1];
   if (!context || !text.tokens_T[t]) return {-1, -1};
-  const int shard = selected(text, context);
-  bool is_split = false;
-  for (int n = 0; n < text.num_split; ++n) is_split |= context == text.split_N[n];
-  if (!is_split) return {shard, -1};
+  const int found = __ldg(text.shard_V + context - 1);
+  if (!(found & SPLIT)) return {selected(text, found), -1};
   const u32 before = t >= 2 ? text.tokens_T[t - 2] : 0;
-  const int whole = before ? selected(text, before) : -1;
+  const int whole = before ? selected(text, __ldg(text.shard_V + before - 1) & ~SPLIT) : -1;
+  const int shard = selected(text, found & ~SPLIT);
   return {whole, whole == shard ? -1 : shard};
 }
 
@@ -61,10 +59,9 @@ __device__ __forceinline__ void pack(const u32* tokens_T, i64 t, int words, int 
 
 // tokens_T (T,), windows that end from `first` to `last` - 1  ->  rows_SW (num_shards, tiles): windows of each tile.
 extern "C" __global__ void __launch_bounds__(THREADS) count_windows(
-    const u32* tokens_T, const u16* shard_V, i64 first, i64 last, int first_shard, int num_shards, const u32* split_N,
-    int num_split, i64* rows_SW) {
+    const u32* tokens_T, const u16* shard_V, i64 first, i64 last, int first_shard, int num_shards, i64* rows_SW) {
   __shared__ int rows_S[MAX_SELECTED];
-  const Text text = {tokens_T, shard_V, first_shard, num_shards, split_N, num_split};
+  const Text text = {tokens_T, shard_V, first_shard, num_shards};
   for (int s = threadIdx.x; s < num_shards; s += THREADS) rows_S[s] = 0;
   __syncthreads();
   const i64 begin = first + blockIdx.x * TILE;
@@ -81,10 +78,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_windows(
 
 // starts_SW (num_shards, tiles): the first row of each  ->  columns (num_columns, R).
 extern "C" __global__ void __launch_bounds__(THREADS) select_windows(
-    const u32* tokens_T, const u16* shard_V, i64 first, i64 last, int first_shard, int num_shards, const u32* split_N,
-    int num_split, const i64* starts_SW, int order, int bits, int num_columns, i64 R, u64* columns) {
+    const u32* tokens_T, const u16* shard_V, i64 first, i64 last, int first_shard, int num_shards,
+    const i64* starts_SW, int order, int bits, int num_columns, i64 R, u64* columns) {
   __shared__ i64 next_S[MAX_SELECTED];
-  const Text text = {tokens_T, shard_V, first_shard, num_shards, split_N, num_split};
+  const Text text = {tokens_T, shard_V, first_shard, num_shards};
   for (int s = threadIdx.x; s < num_shards; s += THREADS) next_S[s] = starts_SW[s * (i64)gridDim.x + blockIdx.x];
   __syncthreads();
   const i64 begin = first + blockIdx.x * TILE;

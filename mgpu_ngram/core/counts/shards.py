@@ -45,10 +45,11 @@ class PartLimits:
     alone_tokens: int
 
     def num_parts(self, tokens: int) -> int:
-        """Return the number of parts of a corpus of `tokens` words."""
+        """Return the number of parts of a corpus of `tokens` words: one, or as many for each worker."""
         if self.least == 1 and tokens <= self.alone_tokens:
             return 1
-        return max(self.least, self.workers, -(-tokens // self.part_tokens))
+        parts = max(self.least, -(-tokens // self.part_tokens))
+        return -(-parts // self.workers) * self.workers
 
 
 def deal_words(counts_V: Any, S: int, unordered: int | None = None, weightless: Sequence[int] = ()) -> Any:

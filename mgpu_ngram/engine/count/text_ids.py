@@ -26,7 +26,7 @@ from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
-from mgpu_ngram.kernels.count.select_windows import select_windows
+from mgpu_ngram.kernels.count.select_windows import SPLIT, select_windows
 from mgpu_ngram.kernels.dispatch import array_module
 
 
@@ -115,13 +115,16 @@ def select_keys(
 
     One pass over the tokens serves several parts, and a worker sends their windows to the worker that makes them.
     """
-    bits, split = check.code_bits(lexicon.symbols), lexicon.split if order > 2 else ()
+    bits = check.code_bits(lexicon.symbols)
 
     def selected(device: str) -> WindowKeys:
         shard_V, streams = lexicon.shards_on(device), list[ShardKeys]()
+        if order > 2 and lexicon.split:
+            shard_V = shard_V.copy()
+            shard_V[array_module(shard_V).asarray(lexicon.split)] += np.uint16(SPLIT)
         for codes in (codes for text in texts for codes in text.streams):
             tokens_T = move_to(codes.tokens_T, device)
-            streams.append(ShardKeys(*select_windows(tokens_T, shard_V, codes.ends(order), order, bits, shards, split)))
+            streams.append(ShardKeys(*select_windows(tokens_T, shard_V, codes.ends(order), order, bits, shards)))
         return WindowKeys(shards[0], streams)
 
     return on_device_or_host(selected, device)

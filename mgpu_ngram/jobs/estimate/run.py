@@ -39,7 +39,7 @@ from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
-from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, group_size
+from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, groups_of
 from mgpu_ngram.jobs.progress import Progress
 
 # Memory of a part that is made and estimated, and of the estimated part before it that is copied to the host, per token
@@ -142,7 +142,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
         "chunks_per_worker": -(-len(chunks) // context.workers),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
         "shards": parts,
-        "passes": 1 if parts == 1 else 2 * -(-parts // group_size(parts, context.workers)),
+        "passes": 1 if parts == 1 else 2 * len(groups_of(parts, context.workers)),
         "token_bytes": token_bytes,
         "device_bytes": on_devices,
         "host_bytes": token_bytes - on_devices - places.spill_bytes,

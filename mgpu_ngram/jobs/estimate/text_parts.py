@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, starmap, zip_longest
+from itertools import chain, pairwise, starmap, zip_longest
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
@@ -26,9 +26,10 @@ from mgpu_ngram.jobs.saver import Saver
 GROUP = 6  # most parts of a group: their windows take a third of the memory of the part that is made beside them
 
 
-def group_size(parts: int, workers: int) -> int:
-    """Return the number of parts of a group; every worker has a group."""
-    return max(1, min(GROUP, parts // workers))
+def groups_of(parts: int, workers: int) -> list[tuple[int, int]]:
+    """Return (first, past the last) part of each group: equal groups, as many for each worker."""
+    n = min(parts, workers * -(-parts // (GROUP * workers)))
+    return list(pairwise(i * parts // n for i in range(n + 1)))
 
 
 @dataclass
@@ -109,37 +110,32 @@ class TextParts:
         resources = part_resources(self.resources, self.shards)
         return TextPart(shard, estimation.symbols, estimation.options, self.counting, resources)
 
-    def _groups(self, shards: list[int]) -> Iterator[tuple[int, int, list[Handle]]]:
+    def _groups(self, wanted: list[int]) -> Iterator[tuple[int, int, list[Handle]]]:
         """Yield (part, group, handles of what it is made of) for some parts, by turns those of a group for each worker.
 
         The only part of a model is made of the tokens. Several parts are made of windows, which each worker selects
         from its own tokens, for all parts of a group at once.
         """
-        if self.shards == 1:
-            yield from ((shard, shard, list(self.texts)) for shard in shards)
+        if self.shards <= 1:
+            yield from ((shard, shard, list(self.texts)) for shard in wanted)
             return
         executor, order = self.resources.executor, self.estimation.options.order
         # Priority: otherwise a worker that makes a part would block other parts that need its tokens.
         is_shared, workers = executor.transport == "memory", executor.workers
-        size = group_size(self.shards, workers)
-        groups = [list(group) for _, group in groupby(shards, lambda shard: shard // size)]
-        for first in range(0, len(groups), workers):
+        groups = list(enumerate(groups_of(self.shards, workers)))
+        for i in range(0, len(groups), workers):
             pieces = dict[int, list[Handle]]()
-            for some in zip_longest(*groups[first : first + workers]):
-                for shard in some:
-                    if shard is None:
-                        continue
-                    group = shard // size
-                    if group not in pieces:
-                        span = group * size, min((group + 1) * size, self.shards)
-                        pieces[group] = [
-                            executor.call(
-                                select_keys, [text], span, self.lexicon, order, executor.device,
-                                colocate_with=text, priority=not is_shared,
-                            )
-                            for text in self.texts
-                        ]  # fmt: skip
-                    yield shard, group, pieces[group]
+            here = [
+                [(group, shard) for shard in range(*span) if shard in wanted] for group, span in groups[i:][:workers]
+            ]
+            for group, shard in filter(None, chain.from_iterable(zip_longest(*here))):
+                if group not in pieces:
+                    how = groups[group][1], self.lexicon, order, executor.device
+                    pieces[group] = [
+                        executor.call(select_keys, [text], *how, colocate_with=text, priority=not is_shared)
+                        for text in self.texts
+                    ]
+                yield shard, group, pieces[group]
 
     def _made(
         self, step: str, load: Callable[[str], Any], call: Callable[[int, list[Handle], int], Handle],

@@ -27,14 +27,14 @@ def test_number_of_shards_refuses_an_unknown_unit():
 
 @pytest.mark.parametrize(
     ("tokens", "workers", "parts"),
-    [(0, 1, 1), (160, 1, 1), (161, 1, 2), (200, 1, 2), (201, 1, 3), (0, 4, 4), (400, 4, 4), (401, 4, 5)],
+    [(0, 1, 1), (160, 1, 1), (161, 1, 2), (200, 1, 2), (201, 1, 3), (0, 4, 4), (400, 4, 4), (401, 4, 8)],
 )
 def test_number_of_parts(tokens, workers, parts):
-    """One part of 160 tokens, or parts of 100; never fewer parts than workers."""
+    """One part of 160 tokens, or parts of up to 100, as many for each worker."""
     assert PartLimits(workers, workers, 100, 160).num_parts(tokens) == parts
 
 
-@pytest.mark.parametrize(("tokens", "parts"), [(0, 1), (160, 1), (161, 4), (400, 4), (401, 5)])
+@pytest.mark.parametrize(("tokens", "parts"), [(0, 1), (160, 1), (161, 4), (400, 4), (401, 8)])
 def test_number_of_parts_where_one_part_is_best(tokens, parts):
     assert PartLimits(1, 4, 100, 160).num_parts(tokens) == parts
 

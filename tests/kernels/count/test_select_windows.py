@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.count.select_windows import ITEMS, MAX_SELECTED, THREADS, select_windows
+from mgpu_ngram.kernels.count.select_windows import ITEMS, MAX_SELECTED, SPLIT, THREADS, select_windows
 from mgpu_ngram.kernels.dispatch import to_host
 
 TILE = THREADS * ITEMS
@@ -37,8 +37,11 @@ def plain_windows(tokens, shard_V, ends, order, shards, split=()):
 
 def selected(to_device, unpack_keys, tokens, shard_V, ends, order, bits, shards, split=()):
     """Return the sorted windows of each shard, as codes."""
-    arrays = to_device(np.array(tokens, np.uint32)), to_device(np.array(shard_V, np.uint16))
-    columns, starts_S1 = select_windows(*arrays, ends, order, bits, shards, split)
+    shard_V = np.array(shard_V, np.uint16)
+    shard_V[list(split)] += SPLIT
+    columns, starts_S1 = select_windows(
+        to_device(np.array(tokens, np.uint32)), to_device(shard_V), ends, order, bits, shards
+    )
     columns = to_host(columns)
     assert len(columns) == -(-order * bits // 64) and starts_S1.dtype == np.int64
     assert len(starts_S1) == shards[1] - shards[0] + 1 and starts_S1[0] == 0 and starts_S1[-1] == columns.shape[1]
