@@ -18,6 +18,7 @@ SHARD_TOKENS = {"word": 4 << 20, "id": 4 << 20, "byte": 1 << 30}  # tokens of th
 MAX_SHARDS = 1024
 SPECIAL_WORDS = 3  # ids 0 to 2
 MAX_SPLIT = 16  # words whose n-grams are spread over several shards
+BIGRAMS_SHARE = 8  # memory of a part for an n-gram of all orders, over that for a bigram alone
 DEALT_PER_SHARD = 16  # words dealt singly, and bundles of words
 RANKS_AT_ONCE = 1 << 18  # words that are dealt at once in host memory
 
@@ -52,14 +53,14 @@ class PartLimits:
         return -(-parts // self.workers) * self.workers
 
 
-def deal_words(counts_V: Any, S: int, unordered: int | None = None, weightless: Sequence[int] = ()) -> Any:
+def deal_words(counts_V: Any, S: int, unordered: int | None = None, split: Sequence[int] = ()) -> Any:
     """Deal words to S shards by mass: heaviest first, each to the lightest shard so far.
 
     counts_V    (V,) int64, occurrences of each word, NumPy or CuPy
     S           shards, 1 to 1024
     unordered   number of first counts that may be in any order; the other counts fall, which saves memory. None: all
                 counts may be in any order
-    weightless  words among the unordered ones that have no mass
+    split       words among the unordered ones of which a shard has only the bigrams: they weigh 1 / BIGRAMS_SHARE
 
     Returns shard_V (V,) uint16 on the device of the counts. The heaviest 16 S words are dealt singly. The
     others are dealt in 16 S bundles, for speed: bundle b takes every 16 S-th word by falling count, so
@@ -73,7 +74,7 @@ def deal_words(counts_V: Any, S: int, unordered: int | None = None, weightless: 
     shard_V = xp.zeros(V, np.uint16)
     if S == 1:
         return shard_V
-    ranks = _Ranks(counts_V, V if unordered is None else min(unordered, V), weightless)
+    ranks = _Ranks(counts_V, V if unordered is None else min(unordered, V), split)
     step = -(-(V if on_gpu(counts_V) else RANKS_AT_ONCE) // alone) * alone
     mass_I = xp.zeros(2 * alone, np.int64)  # a bundle is a column below the first row of `rounds`
     for first in range(0, V, step):
@@ -94,10 +95,10 @@ def deal_words(counts_V: Any, S: int, unordered: int | None = None, weightless: 
 class _Ranks:
     """Words by falling mass, ties by rising id; see `deal_words`."""
 
-    def __init__(self, counts_V: Any, unordered: int, weightless: Sequence[int]):
+    def __init__(self, counts_V: Any, unordered: int, split: Sequence[int]):
         xp = array_module(counts_V)
         mass_U = counts_V[:unordered].copy()
-        mass_U[xp.asarray(weightless, np.int64)] = 0
+        mass_U[xp.asarray(split, np.int64)] //= BIGRAMS_SHARE
         self._words_U = xp.argsort(-mass_U, kind="stable")  # of the unordered words
         self._mass_U = mass_U[self._words_U]
         self._rank_U = xp.arange(unordered) + _larger(counts_V[unordered:], self._mass_U)
@@ -132,8 +133,8 @@ def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
 
     counts_V  (V,) int64, falling from the first word after the special ones
 
-    `cut_shards` takes them as `split`, `deal_words` as `weightless`: the word before a split word selects the shard of
-    its n-grams.
+    `cut_shards` and `deal_words` take them as `split`: the word before a split word selects the shard of its n-grams of
+    order 3 and more.
     """
     heavy = counts_V[: SPECIAL_WORDS + MAX_SPLIT] > counts_V.sum() // S
     return tuple(v for v in heavy.nonzero()[0].tolist() if v >= SPECIAL_WORDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,11 @@ from mgpu_ngram.engine.count.count_chunk import Codes, CountOptions, count_table
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
-from mgpu_ngram.engine.memory.spill import spill
+from mgpu_ngram.engine.memory.spill import result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
@@ -87,6 +89,14 @@ def bundle_ids(*several: TextIds) -> TextIds:
         tuple(chunk for ids in several for chunk in ids.chunks),
         add_seconds(*(ids.seconds for ids in several)),
     )
+
+
+def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
+    """Return tokens that had to leave the GPU there again, if it has room now that vocabularies of chunks are freed."""
+    nbytes = sum(array.nbytes for array in ids.arrays().values())
+    if budget.device == "cpu" or not budget.fits_device(nbytes):
+        return ids
+    return on_device_or_host(partial(result_to_device, ids), budget.device)
 
 
 class ShardKeys(NamedTuple):

@@ -85,13 +85,17 @@ class Budget:
 
     def place(self, nbytes: int) -> Literal["device", "host", "disk"]:
         """Return where to keep an intermediate result of `nbytes` on the device."""
-        if self.device == "gpu" and self._taken_bytes() <= self.kept_device_share() * self.device_bytes:
+        if self.device == "gpu" and self.fits_device(0):
             return "device"
         return "host" if self.fits_host(nbytes) else "disk"
 
     def _taken_bytes(self) -> int:
         """Return the bytes of the run's GPU arrays now; negative if older arrays have been freed."""
         return _pool().used_bytes() - self.before_bytes
+
+    def fits_device(self, nbytes: int) -> bool:
+        """Return whether the GPU may keep `nbytes` more of results."""
+        return self._taken_bytes() + nbytes <= self.kept_device_share() * self.device_bytes
 
     def fits_host(self, nbytes: int) -> bool:
         """Return whether host memory may keep `nbytes` more of results."""

@@ -31,7 +31,7 @@ from mgpu_ngram.engine.count.merge_vocabularies import (
 )
 from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.count.strategy import OrderPlan
-from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, text_ids
+from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, on_device_again, text_ids
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.count.write_counts import WriteOptions, WrittenFile, write_part
@@ -299,6 +299,8 @@ class CountPasses:
             texts = [executor.call(bundle_ids, *group, colocate_with=group[0]) for group in executor.groups(texts)]
             executor.wait(iter(list(texts)))  # tasks run where finished arguments are
         counted.reports = [executor.call(_report_of, text, priority=True) for text in texts]
+        if executor.device == "gpu" and counted.totals.num_shards > 1:
+            texts = [executor.call(on_device_again, text, self.budget) for text in texts]
         return texts
 
     def report(self, counted: _Counted) -> None:

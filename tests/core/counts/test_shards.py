@@ -82,12 +82,12 @@ def test_many_words_are_assigned_in_bundles(seed, S, V):
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(0, 400), st.integers(0, 9))
 def test_counts_that_fall_are_dealt_in_blocks(seed, S, V, unordered):
-    """Equal to the words of a plain sort; a few words at the beginning are in any order, and some have no mass."""
+    """Equal to the words of a plain sort; a few words at the beginning are in any order, and some are split."""
     rng = np.random.default_rng(seed)
     head, rest = rng.integers(0, 30, unordered).tolist(), rng.integers(0, 20, V).tolist()
     split = np.flatnonzero(rng.random(unordered) < 0.3 * rng.integers(2)).tolist()
     counts = [*head, *sorted(rest, reverse=True)]
-    masses = np.array([0 if v in split else count for v, count in enumerate(counts)], np.int64)
+    masses = np.array([count // 8 if v in split else count for v, count in enumerate(counts)], np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards_module, "RANKS_AT_ONCE", 1)  # blocks are rounded up: of 16 S words
         found = deal_words(np.array(counts, np.int64), S, unordered, split)

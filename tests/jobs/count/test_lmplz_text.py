@@ -80,7 +80,8 @@ def passes(device, unpack_keys):
         share = vocabulary.counts_V.sum() // S
         split = [v for v in range(3, len(words)) if vocabulary.counts_V[v] > share][:16] if lmplz else []
         assert [*lexicon.split] == split
-        mass_V = np.where(np.isin(np.arange(len(words)), split), 0, vocabulary.counts_V)
+        is_split_V = np.isin(np.arange(len(words)), split)
+        mass_V = np.where(is_split_V, vocabulary.counts_V // 8, vocabulary.counts_V)
         shard_V = deal_words(mass_V, S)
         assert lexicon.shard_V.tolist() == shard_V.tolist()
         return found, list(zip(words, vocabulary.counts_V.tolist(), strict=True)), counted.totals
