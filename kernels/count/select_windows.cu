@@ -5,8 +5,8 @@
 #include "grid.cuh"
 
 #define TILE (THREADS * (i64)ITEMS)
-#define MAX_SELECTED 256  // as in select_windows.py
-#define SPLIT 0x8000      // as in select_windows.py
+#define MAX_SELECTED 1024  // as in select_windows.py
+#define SPLIT 0x8000       // as in select_windows.py
 
 struct Text {
   const u32* tokens_T;

@@ -15,7 +15,7 @@ from ..launch import kernel, launch
 THREADS, ITEMS = 256, 16
 TILE = {"THREADS": THREADS, "ITEMS": ITEMS}
 VARIANTS = (TILE,)
-MAX_SELECTED = 256  # shards of one call; as in select_windows.cu
+MAX_SELECTED = 1024  # shards of one call; as in select_windows.cu
 SPLIT = 0x8000  # added to the shard of a split word; as in select_windows.cu
 
 

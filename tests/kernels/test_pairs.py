@@ -272,8 +272,8 @@ def test_cuda_returns_gpu_arrays(pair):
         return [on_gpu(value)] if hasattr(value, "dtype") else []
 
     result = load(pair)[1](**{name: to_gpu(value) for name, value in inputs_of(pair, 255).items()})
-    if pair in ("count.cut_shards", "count.merge_tables", "count.select_windows"):  # ends of segments are in host memory
-        result = result[:-1]
+    if pair in ("count.cut_shards", "count.merge_tables", "count.select_windows"):
+        result = result[:-1]  # ends of segments are in host memory
     assert all(places(result))
 
 

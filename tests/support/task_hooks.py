@@ -28,7 +28,7 @@ MAX_DEATHS = 6  # more than any correct run needs; an unlimited retry still ends
 TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.count.tokenise": ["tokenise"],
     "mgpu_ngram.engine.count.count_chunk": ["count_chunk"],
-    "mgpu_ngram.engine.count.text_ids": ["text_ids", "select_keys"],
+    "mgpu_ngram.engine.count.text_ids": ["text_ids", "select_keys", "take_keys"],
     "mgpu_ngram.engine.count.sorted_runs": ["bundle_runs", "take_shards"],
     "mgpu_ngram.engine.count.vocabulary_ranges": [
         "merge_sorted", "deal_range", "words_of_piece", "number_piece", "join_pieces",

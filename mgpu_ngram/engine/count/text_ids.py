@@ -123,7 +123,7 @@ def select_keys(
 ) -> WindowKeys:
     """Return the windows of shards[0] to shards[1] - 1, in host memory if the device is full.
 
-    One pass over the tokens serves several parts, and a worker sends their windows to the worker that makes them.
+    One pass over the tokens serves several parts, and a worker sends their windows to the workers that make them.
     """
     bits = check.code_bits(lexicon.symbols)
 
@@ -138,6 +138,16 @@ def select_keys(
         return WindowKeys(shards[0], streams)
 
     return on_device_or_host(selected, device)
+
+
+def take_keys(keys: WindowKeys, shards: tuple[int, int]) -> WindowKeys:
+    """Return the windows of shards[0] to shards[1] - 1, in memory of their own."""
+    first, last = (shard - keys.first for shard in shards)
+    streams = list[ShardKeys]()
+    for columns, starts_S1 in keys.streams:
+        taken = columns[:, starts_S1[first] : starts_S1[last]].copy()
+        streams.append(ShardKeys(taken, starts_S1[first : last + 1] - starts_S1[first]))
+    return WindowKeys(shards[0], streams)
 
 
 def keys_of_shard(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, order: int, device: str) -> Any:

@@ -142,7 +142,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
         "chunks_per_worker": -(-len(chunks) // context.workers),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
         "shards": parts,
-        "passes": 1 if parts == 1 else 2 * len(groups_of(parts, context.workers)),
+        "passes": 1 if parts == 1 else 2 * -(-len(groups_of(parts, context.workers)) // context.workers),
         "token_bytes": token_bytes,
         "device_bytes": on_devices,
         "host_bytes": token_bytes - on_devices - places.spill_bytes,
@@ -306,14 +306,15 @@ def _least_parts(where: Executor | PlanContext) -> int:
 
 def _part_limits(where: Executor | PlanContext, budget: Budget) -> PartLimits:
     """Return how large parts may be in the memory of each process."""
-    return PartLimits(_least_parts(where), where.workers, _part_tokens(budget), _lone_part_tokens(budget))
+    copies = 1 if where.transport == "memory" else 2  # of windows: selected, and received
+    return PartLimits(_least_parts(where), where.workers, _part_tokens(budget, copies), _lone_part_tokens(budget))
 
 
-def _part_tokens(budget: Budget) -> int:
-    """Return the tokens of text per part for which memory suffices while the part is made and estimated, beside the
-    windows of its group.
+def _part_tokens(budget: Budget, copies: int) -> int:
+    """Return the tokens of text per part for which memory suffices while the part is made and estimated, beside copies
+    of the windows of its group.
     """
-    return _tokens_within(budget, PART_TOKEN_BYTES[budget.device] + GROUP * WINDOW_BYTES)
+    return _tokens_within(budget, PART_TOKEN_BYTES[budget.device] + copies * GROUP * WINDOW_BYTES)
 
 
 def _lone_part_tokens(budget: Budget) -> int:

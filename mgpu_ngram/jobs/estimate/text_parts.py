@@ -1,21 +1,22 @@
 """Make the parts of a model from its text: every worker holds tokens, and selects the windows of parts from its own.
 
-One pass over the tokens selects the windows of several parts, a group, which one worker makes. A part is made twice:
-once for its counts, on which discounts depend, and once for its values. That costs less than to keep its n-grams, which
-take 20 times the memory of its text.
+A worker makes a group of parts, one after another. One pass over the tokens selects the windows of a group for each
+worker. A part is made twice: once for its counts, on which discounts depend, and once for its values. That costs less
+than to keep its n-grams, which take 20 times the memory of its text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise, starmap, zip_longest
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count.count_chunk import CountOptions
-from mgpu_ngram.engine.count.text_ids import select_keys
+from mgpu_ngram.engine.count.text_ids import select_keys, take_keys
 from mgpu_ngram.engine.estimate.stored_parts import load_estimated, load_part, save_parts
 from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.jobs.estimate.assemble import Resources
@@ -113,28 +114,30 @@ class TextParts:
     def _groups(self, wanted: list[int]) -> Iterator[tuple[int, int, list[Handle]]]:
         """Yield (part, group, handles of what it is made of) for some parts, by turns those of a group for each worker.
 
-        The only part of a model is made of the tokens. Several parts are made of windows, which each worker selects
-        from its own tokens, for all parts of a group at once.
+        The only part of a model is made of the tokens. Several parts are made of windows. A worker selects those of a
+        group for each worker at once from its own tokens.
         """
         if self.shards <= 1:
             yield from ((shard, shard, list(self.texts)) for shard in wanted)
             return
         executor, order = self.resources.executor, self.estimation.options.order
-        # Priority: otherwise a worker that makes a part would block other parts that need its tokens.
         is_shared, workers = executor.transport == "memory", executor.workers
-        groups = list(enumerate(groups_of(self.shards, workers)))
+        # Priority: otherwise a worker that makes a part would block other parts that need its tokens.
+        call = partial(executor.call, priority=not is_shared)
+        groups = groups_of(self.shards, workers)
         for i in range(0, len(groups), workers):
+            here = groups[i : i + workers]
+            by_turns = zip_longest(*([(g, s) for s in range(*span) if s in wanted] for g, span in enumerate(here, i)))
+            some = [found for found in chain.from_iterable(by_turns) if found]
+            if not some:
+                continue
+            how = (here[0][0], here[-1][1]), self.lexicon, order, executor.device
+            selected = [call(select_keys, [text], *how, colocate_with=text) for text in self.texts]
             pieces = dict[int, list[Handle]]()
-            here = [
-                [(group, shard) for shard in range(*span) if shard in wanted] for group, span in groups[i:][:workers]
-            ]
-            for group, shard in filter(None, chain.from_iterable(zip_longest(*here))):
+            for group, shard in some:
                 if group not in pieces:
-                    how = groups[group][1], self.lexicon, order, executor.device
-                    pieces[group] = [
-                        executor.call(select_keys, [text], *how, colocate_with=text, priority=not is_shared)
-                        for text in self.texts
-                    ]
+                    of_group = selected if is_shared else [call(take_keys, keys, groups[group]) for keys in selected]
+                    pieces[group] = of_group
                 yield shard, group, pieces[group]
 
     def _made(

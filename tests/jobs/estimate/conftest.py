@@ -11,6 +11,6 @@ def part_tokens(monkeypatch):
 
     def limit(tokens):
         for name in "_part_tokens", "_lone_part_tokens":
-            monkeypatch.setattr(estimate, name, lambda budget: tokens)
+            monkeypatch.setattr(estimate, name, lambda *_: tokens)
 
     return limit

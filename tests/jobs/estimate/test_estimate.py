@@ -432,10 +432,10 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
     ("device", "workers", "transport", "million_tokens", "parts", "passes"),
     [
         ("gpu", 4, "ipc", 900, 1, 1),  # 0.4 * 0.9 * 100 GB / 38 bytes: up to 947 M tokens on one GPU
-        ("gpu", 4, "ipc", 1000, 12, 8),  # groups of 3 parts of up to 84 M tokens; each is made twice
-        ("gpu", 2, "ipc", 2000, 24, 8),
+        ("gpu", 4, "ipc", 1000, 16, 2),  # a group of 4 parts of up to 69 M tokens for each GPU; each is made twice
+        ("gpu", 2, "ipc", 2000, 30, 6),
         ("cpu", 2, "memory", 100, 1, 1),
-        ("cpu", 2, "tcp", 100, 2, 4),
+        ("cpu", 2, "tcp", 100, 2, 2),
     ],
 )
 def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, parts, passes, tmp_path):
@@ -644,7 +644,16 @@ def test_more_stretches_than_the_window_holds(cluster, on_cluster, many_parts, t
 @pytest.mark.slow
 def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path, wait_for_workers):
     config, data = on_cluster
-    tasks = ["select_keys", "make_part", "estimate_text_part", "make_stretch", "link_stretch", "join", "save"]
+    tasks = [
+        "select_keys",
+        "take_keys",
+        "make_part",
+        "estimate_text_part",
+        "make_stretch",
+        "link_stretch",
+        "join",
+        "save",
+    ]
     hooks(**{f"{task}.{when}": "" for task in tasks for when in ("before", "after") if task != "save"})
     hooks(**{"save.before": ""})
     result = run(config, RunContext(cluster, tmp_path / "model", single_file=True, checkpoint_seconds=0))
@@ -770,7 +779,7 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
     config, data = on_cluster
     with monkeypatch.context() as patch:
         for name in "_part_tokens", "_lone_part_tokens":
-            patch.setattr(estimate, name, lambda budget: 10_000)
+            patch.setattr(estimate, name, lambda *_: 10_000)
         unfinished(config, here, tmp_path, phase)
     result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 0 and (result.resumed_parts > 1) == (phase == "assemble")
@@ -782,7 +791,7 @@ def test_parts_of_other_settings_are_made_again(on_cluster, here, tmp_path, monk
     config, _ = on_cluster
     with monkeypatch.context() as patch:
         for name in "_part_tokens", "_lone_part_tokens":
-            patch.setattr(estimate, name, lambda budget: 10_000)
+            patch.setattr(estimate, name, lambda *_: 10_000)
         unfinished(config, here, tmp_path, "assemble")
     pruned = replace(config, prune=[0, 1])
     result = run(pruned, RunContext(here, tmp_path / "model", single_file=True, resume=True))

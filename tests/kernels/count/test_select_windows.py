@@ -83,14 +83,14 @@ def test_against_plain_python(to_device, unpack_keys, seed, order, bits, size):
 
 def test_many_shards(to_device, unpack_keys):
     """As many as one call selects."""
-    tokens, shard_V = np.random.default_rng(0).integers(0, 301, 3 * TILE).tolist(), list(range(300))
+    tokens, shard_V = np.random.default_rng(0).integers(0, 1101, 3 * TILE).tolist(), list(range(1100))
     shards = 40, 40 + MAX_SELECTED
     expected = plain_windows(tokens, shard_V, (0, len(tokens)), 3, shards)
-    assert selected(to_device, unpack_keys, tokens, shard_V, (0, len(tokens)), 3, 9, shards) == expected
+    assert selected(to_device, unpack_keys, tokens, shard_V, (0, len(tokens)), 3, 11, shards) == expected
 
 
 def test_what_is_refused(to_device, unpack_keys):
     with pytest.raises(ValueError, match=re.escape("order 1 has no context word")):
         selected(to_device, unpack_keys, [0], [0], (0, 1), 1, 8, (0, 1))
-    with pytest.raises(ValueError, match=re.escape("257 shards are outside 0..256; select them in several calls")):
-        selected(to_device, unpack_keys, [0], [0], (0, 1), 2, 8, (0, 257))
+    with pytest.raises(ValueError, match=re.escape("1025 shards are outside 0..1024; select them in several calls")):
+        selected(to_device, unpack_keys, [0], [0], (0, 1), 2, 8, (0, 1025))
