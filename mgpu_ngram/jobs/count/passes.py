@@ -300,7 +300,8 @@ class CountPasses:
             executor.wait(iter(list(texts)))  # tasks run where finished arguments are
         counted.reports = [executor.call(_report_of, text, priority=True) for text in texts]
         if executor.device == "gpu" and counted.totals.num_shards > 1:
-            texts = [executor.call(on_device_again, text, self.budget) for text in texts]
+            texts = [executor.call(on_device_again, text, self.budget, colocate_with=text) for text in texts]
+            executor.wait(iter(list(texts)))
         return texts
 
     def report(self, counted: _Counted) -> None:
