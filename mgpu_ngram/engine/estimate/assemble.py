@@ -223,7 +223,7 @@ def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> li
 class _Block(NamedTuple):
     """The n-grams of one order of a part.
 
-    node_C    rising nodes of the order below: the contexts that have n-grams
+    node_C    rising nodes of the order below: the contexts
     first_C   the first n-gram of each
     words_R   last words of the n-grams, and
     log10_R   their probabilities
@@ -250,19 +250,16 @@ def _without_suffixes(
         blocks = list[_Block]()
         for part in parts:
             contexts = part.contexts.pop(n - 1)
-            node_C = find_ngrams(keys, n - 1, bits, contexts.columns, 0)
-            here = xp.flatnonzero(node_C >= 0)  # others are pruned
-            node_C = node_C[here]
-            backoff_M[node_C] = contexts.values[here]
-            first_C, sizes_C = contexts.first_C1[here] - contexts.first_C1[:1], xp.diff(contexts.first_C1)[here]
-            first_M1[1:][node_C] = sizes_C  # numbers of children, until they are added up
-            some = xp.flatnonzero(sizes_C)
-            blocks.append(_Block(node_C[some], first_C[some], part.words.pop(n), part.probabilities.pop(n)))
+            node_C = find_ngrams(keys, n - 1, bits, contexts.columns, 0)  # all are kept, because their n-grams are
+            backoff_M[node_C] = contexts.values
+            first_M1[1:][node_C] = xp.diff(contexts.first_C1)  # numbers of children, until they are added up
+            first_C = contexts.first_C1[:-1] - contexts.first_C1[:1]
+            blocks.append(_Block(node_C, first_C, part.words.pop(n), part.probabilities.pop(n)))
         xp.cumsum(first_M1[1:], out=first_M1[1:])
         stretch.levels[-1].backoff_G = backoff_M
         suffixes = [part.suffixes.pop(n) for part in parts if n in part.suffixes]
         are_suffixes = len(parts[0].suffixes) > 0  # of the order above, which are left
-        del contexts, node_C, here, first_C, sizes_C, some, backoff_M  # frees memory
+        del contexts, node_C, first_C, backoff_M  # frees memory
         words_G, prob_G, places = _placed(blocks, first_M1, with_places=len(suffixes) > 0 or are_suffixes)
         if suffixes:
             stretch.suffixes[n] = rows.suffix_rows(suffixes, places, n)

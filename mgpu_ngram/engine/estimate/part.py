@@ -14,8 +14,6 @@ which are rows of the order below, so that neither suffixes nor contexts are sea
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -25,8 +23,6 @@ from mgpu_ngram.core.counts.shards import words_at
 from mgpu_ngram.core.ngrams.smoothing import Smoothing
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.estimate.link_histories import Links
-
-UNKNOWN = sys.maxsize  # `Unigrams.unfinished` of counts
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,6 @@ class Part:
     split_left_L      (H * V,) int64: the same for split bigrams, from the trigrams of this part
     counts_of_counts  {order: number of its n-grams with adjusted count 1, 2, 3, 4}
     sizes             {order: (number of kept n-grams, number of all n-grams)}
-    followed          raw count of all its bigrams, in one of several parts
     last              `last_ngrams` from the last word of the text on, by split word that the bigram begins with; by -1
                       from order 2 on
     """
@@ -116,15 +111,13 @@ class Part:
     split_left_L: Any
     counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
-    followed: int = 0
     last: dict[int, list[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def drop_raw_counts(self, needed: Sequence[int] = ()) -> None:
-        """Free the raw counts of the orders below the highest, except those of some orders that are still needed."""
-        for n, order in self.orders.items():
-            if n not in needed:
-                order.raw_R = order.count_R
+    def drop_raw_counts(self) -> None:
+        """Free the raw counts of the orders below the highest: only `engine.estimate.adjusted_counts` reads them."""
+        for order in self.orders.values():
+            order.raw_R = order.count_R
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name, each once."""
@@ -165,17 +158,14 @@ class Part:
 class Unigrams:
     """The whole of order 1; arrays over the vocabulary.
 
-    prob_V      (V,) float32, P(word)
-    kept_V      (V,) bool, False for pruned words
-    finite      whether the log10 of 0 is -99 (-100 for <unk>), as in SRILM; else -inf, as in lmplz
-    unfinished  occurrences of words other than </s> that no word follows: an n-gram is not more often in the text than
-                all n-grams that continue it and these together
+    prob_V   (V,) float32, P(word)
+    kept_V   (V,) bool, False for pruned words
+    finite   whether the log10 of 0 is -99 (-100 for <unk>), as in SRILM; else -inf, as in lmplz
     """
 
     prob_V: Any
     kept_V: Any
     finite: bool = False
-    unfinished: int = UNKNOWN
 
 
 @dataclass
@@ -211,8 +201,8 @@ class Estimated:
 
     probabilities  {order: (R,) float32, log10 probabilities}, orders 2 to N; in one of several parts, of kept n-grams
     words          {order: (R,) uint32, ids of their last words}, in one of several parts
-    contexts       {order: its n-grams that are contexts}, orders 1 to N - 1. Kept n-grams, which other parts may have,
-                   and some pruned ones
+    contexts       {order: its n-grams that are contexts}, orders 1 to N - 1; in one of several parts, contexts of kept
+                   n-grams. Other parts may have them
     nodes          {order: nodes}, orders 2 to N, only for a part that is the whole model
     suffixes       {order: rows of the order below that are the suffixes of its kept n-grams}, in one of several parts,
                    for orders from 3 on whose nodes store their suffixes. Only kept n-grams are rows. Order 3: rows past

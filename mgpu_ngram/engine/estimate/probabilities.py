@@ -64,13 +64,11 @@ def estimate_part(
 ) -> Estimated:  # fmt: skip
     """Return probabilities and backoffs of a part.
 
-    part     with the raw counts of `raw_orders`
     rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
     split_L  (H * V,) float32, probabilities of split bigrams
     threads  as for `side_by_side`, one order each
     """
     words, contexts, nodes = dict[int, Any](), dict[int, Contexts](), dict[int, OrderNodes]()
-    pruned = raw_orders(options, unigrams)
 
     def prepared(n: int) -> tuple[int, _Estimate]:
         return n, _estimator(part.orders[n], rules[n])
@@ -85,8 +83,7 @@ def estimate_part(
             del estimate  # frees memory: it holds arrays of contexts
             contexts[n - 1] = Contexts(columns, values_C)
             if not order.links:
-                least = options.thresholds[n - 2] + 1 - unigrams.unfinished if n in pruned else 0
-                contexts[n - 1] = _kept_contexts(order, contexts[n - 1], sizes_C, least)
+                contexts[n - 1] = _kept_contexts(order, contexts[n - 1], sizes_C)
             yield order, lower_L
 
     def values(made: tuple[Order, Any]) -> tuple[int, Any]:
@@ -110,34 +107,21 @@ def estimate_part(
     return Estimated(probabilities, words, contexts, nodes=nodes, suffixes=suffixes)
 
 
-def raw_orders(options: EstimateOptions, unigrams: Unigrams) -> list[int]:
-    """Return the orders whose raw counts tell which of their contexts are pruned, in one of several parts."""
-    return [n for n in range(3, options.order + 1) if options.thresholds[n - 2] > unigrams.unfinished]
-
-
-def _kept_contexts(order: Order, contexts: Contexts, sizes_C: Any, least: int) -> Contexts:
-    """Return contexts with their kept n-grams, without contexts that are pruned.
+def _kept_contexts(order: Order, contexts: Contexts, sizes_C: Any) -> Contexts:
+    """Return the contexts of kept n-grams. The backoff of other contexts is 0: all mass is left to the lower order.
 
     sizes_C  (C,) int64, numbers of n-grams
-    least    least raw count of the n-grams that continue a context which is not pruned
     """
     xp, ends_C = array_module(sizes_C), sizes_C.cumsum()
-    columns, values_C, kept_C = contexts.columns, contexts.values, sizes_C
-    if order.marked_R is not None:
-        kept_C = _sums(~order.marked_R, ends_C)
-    if least > 0:
-        stays = xp.flatnonzero((_sums(order.raw_R, ends_C) >= least) | (kept_C > 0))
-        columns, values_C, kept_C = columns.take(stays, axis=1), values_C[stays], kept_C[stays]
-    first_C1 = xp.zeros(len(kept_C) + 1, node_dtype(len(order)))
-    xp.cumsum(kept_C, out=first_C1[1:])
-    return Contexts(columns, values_C, first_C1)
-
-
-def _sums(values_R: Any, ends_C: Any) -> Any:
-    """Return (C,) int64, the sums of the values of each context; `ends_C` are the rows past its last one."""
-    xp = array_module(values_R)
-    sum_R = values_R.cumsum(dtype=np.int64)
-    return xp.diff(sum_R[ends_C - 1], prepend=xp.zeros(1, np.int64))
+    columns, values_C, first_C1 = contexts.columns, contexts.values, xp.zeros(len(sizes_C) + 1, node_dtype(len(order)))
+    if order.marked_R is None:
+        first_C1[1:] = ends_C
+        return Contexts(columns, values_C, first_C1)
+    kept_R = xp.cumsum(~order.marked_R, dtype=first_C1.dtype)
+    first_C1[1:] = kept_R[ends_C - 1]
+    stays = xp.flatnonzero(first_C1[1:] > first_C1[:-1])
+    first_C1 = xp.concatenate([first_C1[stays], first_C1[-1:]])
+    return Contexts(columns.take(stays, axis=1), values_C[stays], first_C1)
 
 
 def _kept_suffixes(order: Order, below: Order) -> Any:

@@ -36,7 +36,6 @@ def _metadata(part: Part | Estimated) -> dict[str, Any]:
         "bits": bits[0] if bits else None,
         "counts_of_counts": part.counts_of_counts,
         "sizes": part.sizes,
-        "followed": part.followed,
         "last": part.last,
     }
 
@@ -51,7 +50,6 @@ def load_part(path: str) -> Part:
     part.counts_of_counts, sizes, last = (
         {int(key): value for key, value in metadata[name].items()} for name in ("counts_of_counts", "sizes", "last")
     )
-    part.followed = metadata["followed"]
     part.sizes = {n: (kept, total) for n, (kept, total) in sizes.items()}
     part.last = {first: [LastNgram(*ngram) for ngram in ngrams] for first, ngrams in last.items()}
     return part

@@ -101,7 +101,6 @@ def part_of_tables(
             part.split_left_L = _take_out_split(orders, first_M, symbols, split, elsewhere)
         first_M = first_R
     part.left_V = count_ids(orders[2].suffix_R, symbols)
-    part.followed = int(orders[2].raw_R.sum(dtype=np.int64))
     for n, order in orders.items():
         part.counts_of_counts[n] = count_counts(order.count_R, MAX_COUNTED)
         part.sizes[n] = order.sizes()

@@ -16,7 +16,7 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.utf8 import without_mark
 from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, LastNgram
-from mgpu_ngram.engine.estimate.part import UNKNOWN, EstimateOptions
+from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.tasks import (
@@ -95,7 +95,6 @@ class Estimation:
         self.vocabulary, self.symbols = vocabulary, symbols
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
-        self.is_text = False  # whether parts have all n-grams of a text: counts may lack some
         self.tokens = 0  # of the text, set by `finish`
         self.resumed_chunks = self.resumed_parts = 0  # of `EstimateResult`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
@@ -120,10 +119,8 @@ class Estimation:
         if self.split and not smoothing:
             split_lefts = [executor.call(split_left_of, part) for part in parts]
             [split_left] = reduce_tasks(executor, add_vectors, split_lefts, SUM_ARITY)
-        statistics, rules, unfinished = (
-            self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
-        )
-        unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options, unfinished)
+        statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
+        unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)
         split_L = None
         if self.split:
             how = self.split, split_left, rules[2], unigrams, device
@@ -136,13 +133,13 @@ class Estimation:
         self.seconds += seconds
         return model, statistics
 
-    def _rules(self, parts: Sequence[Handle], words: Handle) -> tuple[Statistics, dict[int, Any], int]:
-        """Return (the statistics, the rule of each order, `Unigrams.unfinished`) of a smoothing of plain counts."""
+    def _rules(self, parts: Sequence[Handle], words: Handle) -> tuple[Statistics, dict[int, Any]]:
+        """Return (the statistics, the rule of each order) of a smoothing of plain counts."""
         smoothing, orders = self.options.smoothing, range(1, self.options.order + 1)
         assert smoothing is not None
         asked = [self.executor.call(report_of_words, words), *(self.executor.call(report_of, p) for p in parts)]
         of_words, *reports = self.executor.gather(asked)
-        unfinished = self._noted(of_words, reports)
+        self._note(of_words, reports)
         events = self.symbols - 1 - smoothing.closed
         counts, sizes = {1: of_words.counts_of_counts}, {1: (events + 1, events + 1)}
         rules, used = dict[int, Any](), dict[int, Sequence[float]]()
@@ -154,18 +151,17 @@ class Estimation:
             for warning in warnings:
                 warn(warning)
         kept, total = ({n: size[i] for n, size in sizes.items()} for i in (0, 1))
-        return Statistics(kept, total, counts, used, []), rules, unfinished
+        return Statistics(kept, total, counts, used, []), rules
 
-    def _noted(self, of_words: ReportOfWords, reports: Sequence[PartReport]) -> int:
-        """Keep tokens and seconds of reports. Return `Unigrams.unfinished`."""
+    def _note(self, of_words: ReportOfWords, reports: Sequence[PartReport]) -> None:
+        """Keep tokens and seconds of reports."""
         self.tokens = of_words.tokens
         self.seconds += [report.seconds for report in reports]
-        return of_words.begun - sum(report.followed for report in reports) if self.is_text else UNKNOWN
 
     def _statistics(
         self, parts: Sequence[Handle], words: Handle, split_left: Handle | None
-    ) -> tuple[Statistics, dict[int, Any], int]:
-        """Return (the statistics, the discounts of each order, `Unigrams.unfinished`) of a Kneser-Ney model."""
+    ) -> tuple[Statistics, dict[int, Any]]:
+        """Return (the statistics, the discounts of each order) of a Kneser-Ney model."""
         call, orders = self.executor.call, range(2, self.options.order + 1)
         # Call all tasks before waiting: one wait takes as long as a short task.
         asked = [call(report_of_words, words), *(call(report_of, part) for part in parts)]
@@ -176,7 +172,7 @@ class Estimation:
             asked += [call(last_of, part) for part in parts]
         of_words, *answers = self.executor.gather(asked)
         reports, answers = answers[: len(parts)], answers[len(parts) :]
-        unfinished = self._noted(of_words, reports)
+        self._note(of_words, reports)
         counts = {n: np.sum([report.counts_of_counts[n] for report in reports], axis=0) for n in orders}
         counts = {1: np.array(of_words.counts_of_counts)} | counts
         if self.split:
@@ -199,7 +195,7 @@ class Estimation:
             dict[int, Sequence[float]](discounts),
             [n for n, (_, is_fallback) in found.items() if is_fallback],
         )
-        return statistics, discounts, unfinished
+        return statistics, discounts
 
     def _slipped(
         self, word: tuple[int, int, int], *of_parts: dict[int, list[LastNgram]], split_left: Handle | None

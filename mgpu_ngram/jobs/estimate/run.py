@@ -278,7 +278,6 @@ def _parts_of_text(
     options = config.options(config.highest)
     resources = Resources(executor, budget, folder, progress)
     estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split)
-    estimation.is_text = True
     texts = job.texts(counted)
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), checkpoint_seconds, job.verify)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
-from mgpu_ngram.core.counts.vocabulary import END_ID, SPECIALS, UNK_ID, Vocabulary
+from mgpu_ngram.core.counts.vocabulary import SPECIALS, UNK_ID, Vocabulary
 from mgpu_ngram.core.ngrams.discounts import Discounts
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.count_chunk import CountOptions, empty_table
@@ -37,7 +37,7 @@ from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_unigrams,
     smooth_unigrams,
 )
-from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, raw_orders, split_probs
+from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, split_probs
 from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables, tables_of_windows
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
@@ -61,7 +61,6 @@ class _Words:
 
     size    (kept words, all words)
     tokens  of the text, without sentence markers
-    begun   occurrences of words other than </s>
     """
 
     count_V: Any
@@ -69,7 +68,6 @@ class _Words:
     counts_of_counts: list[int]
     size: tuple[int, int]
     tokens: int
-    begun: int
 
 
 class PartResources(NamedTuple):
@@ -284,12 +282,11 @@ class PartReport(NamedTuple):
 
     counts_of_counts: dict[int, list[int]]
     sizes: dict[int, tuple[int, int]]
-    followed: int
     seconds: dict[str, float]
 
 
 def report_of(part: Part) -> PartReport:
-    return PartReport(part.counts_of_counts, part.sizes, part.followed, part.seconds)
+    return PartReport(part.counts_of_counts, part.sizes, part.seconds)
 
 
 def left_of(part: Part) -> Any:
@@ -326,8 +323,7 @@ def adjust_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOpti
         count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
     counted = count_counts(count_V, smoothing.counted(1) if smoothing else MAX_COUNTED)
     tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum() + vocabulary.counts_V[UNK_ID])
-    begun = int(vocabulary.counts_V.sum() - vocabulary.counts_V[END_ID])
-    return _Words(count_V, kept_V, counted, (count_true(kept_V), len(kept_V)), tokens, begun)
+    return _Words(count_V, kept_V, counted, (count_true(kept_V), len(kept_V)), tokens)
 
 
 class ReportOfWords(NamedTuple):
@@ -336,21 +332,17 @@ class ReportOfWords(NamedTuple):
     counts_of_counts: list[int]
     size: tuple[int, int]
     tokens: int
-    begun: int
 
 
 def report_of_words(words: _Words) -> ReportOfWords:
-    return ReportOfWords(words.counts_of_counts, words.size, words.tokens, words.begun)
+    return ReportOfWords(words.counts_of_counts, words.size, words.tokens)
 
 
-def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: EstimateOptions, unfinished: int) -> Unigrams:
-    """Return the unigrams; `unfinished` as in `Unigrams`."""
+def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: EstimateOptions) -> Unigrams:
     if isinstance(rule, Rule):
         closed = options.smoothing is not None and options.smoothing.closed
-        found = smooth_unigrams(words.count_V, rule, options.thresholds[0], closed)
-    else:
-        found = estimate_unigrams(words.count_V, words.kept_V, rule, options)
-    return replace(found, unfinished=unfinished)
+        return smooth_unigrams(words.count_V, rule, options.thresholds[0], closed)
+    return estimate_unigrams(words.count_V, words.kept_V, rule, options)
 
 
 def last_word(vocabulary: Vocabulary) -> LastWord:
@@ -404,8 +396,8 @@ def _estimated(
     part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
     options: EstimateOptions, resources: PartResources,
 ) -> Estimated:  # fmt: skip
-    budget, _, threads, alone = resources
-    part.drop_raw_counts(() if alone else raw_orders(options, unigrams))
+    budget, _, threads, _ = resources
+    part.drop_raw_counts()
     watch = Stopwatch(budget.device)
     if not part.orders[2].links:
         with memory_guard("estimating", budget.device, LESS):

@@ -3,7 +3,6 @@
 import lzma
 import re
 from collections import Counter
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -155,18 +154,14 @@ def estimated(
     if split:
         adjusted = [adjusted_counts.with_split_counts(part, split, V, left_L) for part in adjusted]
     discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
-    begun = sum(count for g, count in counts.items() if len(g) == 1 and g != (2,))
-    unfinished = begun - sum(count for g, count in counts.items() if len(g) == 2)
-    unigrams = replace(engine.estimate_unigrams(count_V, kept_V, discounts[1], options), unfinished=unfinished)
+    unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
     split_L = to_device(np.full(len(split) * V, np.nan, np.float32))
     for part in adjusted if split else ():
         places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
         split_L[places] = probs
     for part in adjusted:
-        needed = () if alone else engine.raw_orders(options, unigrams)
-        part.drop_raw_counts(needed)
-        with_two = [int(name[0]) for name in part.arrays() if name.endswith(".count")]  # arrays of counts
-        assert with_two == [n for n in needed if n < order]
+        part.drop_raw_counts()
+        assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
     made = [engine.estimate_part(part, discounts, unigrams, options, split_L, threads) for part in adjusted]
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits, split=split)

@@ -157,7 +157,9 @@ HALF = b"".join(b"x w%d x x w%d x w%d\n" % (i % 7, i % 5, i % 11) for i in range
 PLAIN = {"order": 3, "smoothing": "witten-bell", "discount_fallback": None}
 
 
-@pytest.mark.parametrize("options", [{"order": 4}, {"order": 3, "prune": [0, 1, 2]}, PLAIN])
+@pytest.mark.parametrize(
+    "options", [{"order": 4}, {"order": 3, "prune": [0, 1, 2]}, PLAIN, PLAIN | {"prune": [0, 1, 2]}]
+)
 @pytest.mark.parametrize("text", [random_text(20), HALF, b"x\n", b"x", b"x y z\ny z x"], ids=len)
 def test_any_number_of_parts(text, options, estimated):
     """From 1 to 9, some of them empty. One word is half of the text, or all of it; the last line may not end."""
