@@ -237,15 +237,15 @@ def test_golden_models(case, shared_data, to_device):
 
 @pytest.mark.parametrize("options", first_fast([{"prune": (0, 1)}, {}, {"limit": [b"w1", b"w2", b"w3", b"w9"]}]))
 def test_parts_give_the_same_model(options, to_device, monkeypatch):
-    """Bit for bit, also with empty parts, split words, and a model made in stretches."""
+    """Bit for bit, also with empty parts, split words, and a model made in stretches. Keys of 4 words need 68 bits."""
     rng = np.random.default_rng(0)
     text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.5, 9).clip(1, 40)) for _ in range(300)) + b"\n"
-    words, counts = counted(text, 4)
-    whole, *_ = estimated(words, counts, 4, to_device, fallback=FALLBACK, **options)
+    words, counts = counted(text, 5)
+    whole, *_ = estimated(words, counts, 5, to_device, fallback=FALLBACK, **options)
     monkeypatch.setattr(assemble, "SAMPLED_NGRAMS", 4)
     for parts, split, stretches in (2, 0, 1), (5, 0, 2), (64, 0, 40), (1, 1, 3), (5, 1, 1), (5, 7, 2), (64, 16, 4):
         how = {"split": heaviest(counts, split), "stretches": stretches, "fallback": FALLBACK}
-        trie, *_ = estimated(words, counts, 4, to_device, parts, **how, **options)
+        trie, *_ = estimated(words, counts, 5, to_device, parts, **how, **options)
         assert trie.starts == whole.starts
         for name, array in whole.arrays().items():
             assert to_host(array).tobytes() == to_host(trie.arrays()[name]).tobytes()
