@@ -141,7 +141,8 @@ def _cuda(tokens_T, shard_V, ends, order, bits, shards):
     columns = cupy.empty((C, R), np.uint64)
     sizes = np.int32(order), np.int32(bits), np.int32(C), R
     fn = kernel("count/select_windows", "select_windows", **TILE)
-    launch(fn, tiles, THREADS, (*text, ends_SW - rows_SW, *sizes, columns))
+    ends_SW -= rows_SW
+    launch(fn, tiles, THREADS, (*text, ends_SW, *sizes, columns))
     return columns, starts_S1
 
 

@@ -35,7 +35,7 @@ class PartLimits:
     """Limits of the sizes of the parts of a model, in words of its corpus.
 
     least         least number of parts
-    workers       least number of parts if `least` parts do not fit
+    workers       several parts are a multiple of it
     part_tokens   size of one of several parts
     alone_tokens  size of the only part of a model
     """

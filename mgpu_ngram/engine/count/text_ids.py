@@ -1,14 +1,13 @@
-"""Pass 2 of a model's text: its tokens as codes, from which each part of the model selects its windows.
+"""Pass 2 of a model's text: its tokens as codes, from which each worker selects the windows of groups of parts.
 
-Codes take 4 bytes a token, n-grams of orders 2 to 5 over 60. So parts read the codes again, and tables of other parts
-are neither kept nor merged.
+Codes take 4 bytes a token, n-grams of orders 2 to 5 over 60. So the codes are read again for each group, and tables of
+other parts are neither kept nor merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.select_windows import SPLIT, select_windows
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
 
 @dataclass
@@ -93,10 +92,10 @@ def bundle_ids(*several: TextIds) -> TextIds:
 
 def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
     """Return tokens that had to leave the GPU there again, if it has room now that vocabularies of chunks are freed."""
-    nbytes = sum(array.nbytes for array in ids.arrays().values())
-    if budget.device == "cpu" or not budget.fits_device(nbytes):
+    nbytes = sum(array.nbytes for array in ids.arrays().values() if not on_gpu(array))
+    if not nbytes or not budget.fits_device(nbytes):
         return ids
-    return on_device_or_host(partial(result_to_device, ids), budget.device)
+    return on_device_or_host(lambda device: ids if device == "cpu" else result_to_device(ids, device), budget.device)
 
 
 class ShardKeys(NamedTuple):

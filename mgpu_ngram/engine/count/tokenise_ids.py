@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
         intern(symbols.xp.asarray(special_hashes("id", options.seed, symbols.xp)), table)
         symbols.add_specials()
     for block, data in blocks_of(chunk, options, halo, checksums, watch):
-        for segments, _ in segments_of(block, data):
+        for segments in chain.from_iterable(_begun_apart(block, s) for s, _ in segments_of(block, data)):
             xp = array_module(data)
             parts, places = [], []
             for s in segments:
@@ -75,6 +76,15 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
         checksums=checksums, seconds=watch.seconds,
     )  # fmt: skip
     return TokenisedChunk(streams.finish(), vocabulary)
+
+
+def _begun_apart(block: TextBlock, segments: list[int]) -> list[list[int]]:
+    """Return segments in groups, each of which becomes a stream. The first segment is alone if it does not begin its
+    source: the text before it has the windows that end in its first tokens.
+    """
+    if len(segments) > 1 and block.offsets_S[segments[0]] > 0:
+        return [segments[:1], segments[1:]]
+    return [segments]
 
 
 def _mark_ids(block: TextBlock, segments: list[int], tokens_T: Any, options: TokeniseOptions) -> tuple[Any, int]:

@@ -185,7 +185,7 @@ def add_suffixes(stretch: Stretch, places: Sequence[Places], move: Callable[[Any
 
 
 def join_stretches(stretches: Sequence[Stretch], move: Callable[[Any], Any]) -> Trie:
-    """Return the trie of all stretches, in order; `move` as for `join_levels`."""
+    """Return the trie of all stretches, in order; `move` as for `join_levels`. The stretches keep their arrays."""
     return join_levels([[replace(level) for level in stretch.levels] for stretch in stretches], FANOUT, move)
 
 
@@ -317,9 +317,10 @@ def _longer(keys: Any, first_M1: Any, words_G: Any, n: int, bits: int) -> Any:
     del history_G
     column, spare = check.code_place(n - 1, bits)
     code_G = words_G.astype(np.uint64) + np.uint64(1)
-    longer[column] |= code_G << np.uint64(spare) if spare >= 0 else code_G >> np.uint64(-spare)
+    of_word = longer[column]
+    of_word |= code_G << np.uint64(spare) if spare >= 0 else code_G >> np.uint64(-spare)
     if spare < 0:
-        longer[column + 1] |= code_G << np.uint64(64 + spare)
+        longer[column + 1] = code_G << np.uint64(64 + spare)
     return longer
 
 

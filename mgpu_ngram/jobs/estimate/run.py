@@ -45,7 +45,7 @@ from mgpu_ngram.jobs.progress import Progress
 # Memory of a part that is made and estimated, and of the estimated part before it that is copied to the host, per token
 # of the text in its shards. A GPU's pool of memory has gaps: 60 of its bytes.
 PART_TOKEN_BYTES = {"gpu": 330, "cpu": 190}
-LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a worker: nothing waits beside it
+LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
 TOKEN_BYTES = 4  # bytes of a token between the passes: its code
 KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
@@ -317,7 +317,7 @@ def _part_tokens(budget: Budget, copies: int) -> int:
 
 
 def _lone_part_tokens(budget: Budget) -> int:
-    """Return the same for the only part of a worker."""
+    """Return the same for the only part of a model."""
     return _tokens_within(budget, LONE_PART_TOKEN_BYTES[budget.device])
 
 

@@ -386,10 +386,13 @@ def estimate_of(
     options: EstimateOptions, resources: PartResources,
 ) -> Estimated:  # fmt: skip
     """Return the probabilities and backoffs of a part; spill them. Drops raw counts of the part."""
-    parts = [part]
-    del part  # so that its arrays are freed one after another
-    estimated = _estimated(parts.pop(), rules, unigrams, split, left_L, split_L, options, resources)
-    return spill(estimated, resources.budget, resources.folder)
+    estimated = _estimated(part, rules, unigrams, split, left_L, split_L, options, resources)
+    return keep_part(estimated, resources.budget, resources.folder)
+
+
+def keep_part(estimated: Estimated, budget: Budget, folder: str) -> Estimated:
+    """Return an estimated part, spilled."""
+    return spill(estimated, budget, folder)
 
 
 def _estimated(

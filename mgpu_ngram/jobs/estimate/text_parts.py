@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise, starmap, zip_longest
+from itertools import pairwise, starmap, zip_longest
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
@@ -18,10 +18,9 @@ from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count.count_chunk import CountOptions
 from mgpu_ngram.engine.count.text_ids import select_keys, take_keys
 from mgpu_ngram.engine.estimate.stored_parts import load_estimated, load_part, save_parts
-from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
-from mgpu_ngram.jobs.estimate.tasks import TextPart, estimate_of, estimate_text_part, make_part
+from mgpu_ngram.jobs.estimate.tasks import TextPart, estimate_of, estimate_text_part, keep_part, make_part
 from mgpu_ngram.jobs.saver import Saver
 
 GROUP = 6  # most parts of a group: their windows take a third of the memory of the part that is made beside them
@@ -100,7 +99,8 @@ class TextParts:
                 return executor.call(estimate_of, parts.pop(), rules, unigrams, *how, label=label)
             own = pieces, self.lexicon, self._how(shard), estimation.bad
             made = executor.call(estimate_text_part, *own, *arguments, label=label, affinity=affinity)
-            return executor.call(spill, made, self.resources.budget, self.resources.folder, priority=True)
+            where = self.resources.budget, self.resources.folder
+            return executor.call(keep_part, made, *where, label=f"keeping part {shard}", priority=True)
 
         handles = self._made("estimated", load_estimated, call, done)
         self.texts.clear()  # frees the tokens
@@ -111,7 +111,7 @@ class TextParts:
         resources = part_resources(self.resources, self.shards)
         return TextPart(shard, estimation.symbols, estimation.options, self.counting, resources)
 
-    def _groups(self, wanted: list[int]) -> Iterator[tuple[int, int, list[Handle]]]:
+    def _groups(self, wanted: set[int]) -> Iterator[tuple[int, int, list[Handle]]]:
         """Yield (part, group, handles of what it is made of) for some parts, by turns those of a group for each worker.
 
         The only part of a model is made of the tokens. Several parts are made of windows. A worker selects those of a
@@ -124,21 +124,24 @@ class TextParts:
         is_shared, workers = executor.transport == "memory", executor.workers
         # Priority: otherwise a worker that makes a part would block other parts that need its tokens.
         call = partial(executor.call, priority=not is_shared)
-        groups = groups_of(self.shards, workers)
+        groups = list(enumerate(groups_of(self.shards, workers)))
         for i in range(0, len(groups), workers):
-            here = groups[i : i + workers]
-            by_turns = zip_longest(*([(g, s) for s in range(*span) if s in wanted] for g, span in enumerate(here, i)))
-            some = [found for found in chain.from_iterable(by_turns) if found]
-            if not some:
+            left = {group: [shard for shard in range(*span) if shard in wanted] for group, span in groups[i:][:workers]}
+            left = {group: shards for group, shards in left.items() if shards}
+            if not left:
                 continue
-            how = (here[0][0], here[-1][1]), self.lexicon, order, executor.device
+            first, last = groups[i][1][0], groups[min(i + workers, len(groups)) - 1][1][1]
+            how = (first, last), self.lexicon, order, executor.device
             selected = [call(select_keys, [text], *how, colocate_with=text) for text in self.texts]
-            pieces = dict[int, list[Handle]]()
-            for group, shard in some:
-                if group not in pieces:
-                    of_group = selected if is_shared else [call(take_keys, keys, groups[group]) for keys in selected]
-                    pieces[group] = of_group
-                yield shard, group, pieces[group]
+            pieces = {
+                group: selected if is_shared else [call(take_keys, keys, groups[group][1]) for keys in selected]
+                for group in left
+            }
+            del selected  # frees windows that workers have taken
+            for shards in zip_longest(*left.values()):
+                for group, shard in zip(left, shards, strict=True):
+                    if shard is not None:
+                        yield shard, group, pieces[group]
 
     def _made(
         self, step: str, load: Callable[[str], Any], call: Callable[[int, list[Handle], int], Handle],
@@ -171,6 +174,6 @@ class TextParts:
             done(handle)
             return saver.add(handle, shard) if self.shards > 1 else []
 
-        left = [shard for shard in range(self.shards) if shard not in made]
+        left = {shard for shard in range(self.shards) if shard not in made}
         windowed(executor, starmap(called, self._groups(left)), 2 * executor.workers, finished, meanwhile)
         return [made[shard] for shard in range(self.shards)]

@@ -36,6 +36,7 @@ def test_number_of_parts(tokens, workers, parts):
 
 @pytest.mark.parametrize(("tokens", "parts"), [(0, 1), (160, 1), (161, 4), (400, 4), (401, 8)])
 def test_number_of_parts_where_one_part_is_best(tokens, parts):
+    """One part although there are four workers, if it fits."""
     assert PartLimits(1, 4, 100, 160).num_parts(tokens) == parts
 
 

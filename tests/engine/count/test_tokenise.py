@@ -93,7 +93,7 @@ def test_words_as_lmplz_reads_them_by_hand(device, tmp_path):
 def test_ids_as_lmplz_would_read_them_by_hand(device, tmp_path):
     """Tokens 1, 2 and 3 are <unk>, <s> and </s>."""
     file, other = [2, 4, 3, 0, 2, 3, 0, 2, 5, 4, 0], [2, 5, 3, 0, 0, 0]
-    cut = [(file, 8), ([5, 4, 0, *other], 9)]  # after three ids, with a halo of two
+    cut = [(file, 10), (other, 5)]  # after three ids, with a halo of two
     for block_bytes, expected in (1 << 20, [(file + other, 17)]), (6, cut):
         options = TokeniseOptions("id", 3, separator_id=0, device=device, block_bytes=block_bytes, lmplz=True)
         texts = [np.array(ids, "<u2").tobytes() for ids in ([7, 0, 0, 9, 7], [9, 0])]

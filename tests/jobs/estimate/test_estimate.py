@@ -649,6 +649,7 @@ def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_fol
         "take_keys",
         "make_part",
         "estimate_text_part",
+        "keep_part",
         "make_stretch",
         "link_stretch",
         "join",

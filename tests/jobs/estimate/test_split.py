@@ -174,6 +174,30 @@ def test_any_number_of_parts_with_a_limited_vocabulary(estimated, tmp_path):
     assert [estimated(random_text(20), parts, **options)[0] == whole for parts in range(2, 10)] == [True] * 8
 
 
+@pytest.mark.parametrize("prune", [[], [0, 1, 1]])
+def test_any_number_of_parts_of_files_of_ids(prune, tmp_path, device, part_tokens):
+    """A chunk may have the end of a file and other files in one block."""
+    rng = np.random.default_rng(1)
+    paths = []
+    for i, size in enumerate((60, 25, 5, 40)):
+        rng.integers(0, 8, size).astype(np.uint16).tofile(tmp_path / f"{i}.bin")
+        paths.append(str(tmp_path / f"{i}.bin"))
+    options = {"unit": "id", "dtype": "uint16", "separator_id": 3, "order": 3, "prune": prune, "discount_fallback": []}
+
+    def made(tokens, chunk_bytes):
+        part_tokens(tokens)
+        executor = LocalExecutor(device, 1)
+        try:
+            context = RunContext(executor, tmp_path / "model", single_file=True, overwrite=True)
+            estimate.run(EstimateConfig(paths, chunk_bytes=chunk_bytes, **options), context)
+        finally:
+            executor.close()
+        return (tmp_path / "model").read_bytes()
+
+    whole = made(1 << 30, None)
+    assert [made(tokens, size) == whole for tokens in (1 << 30, 60, 9) for size in (40, 60, 100)] == [True] * 9
+
+
 def test_the_slip_of_lmplz(estimated):
     """The last n-grams, whose raw counts lmplz uses, may be in another part than the bigram at their end."""
     moved = 0
