@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -118,13 +118,16 @@ class TextPart(NamedTuple):
 def make_part(
     pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, last: LastWord | None
 ) -> Part:
-    """Make a part of a text, and return what its counts say: see `summary`. The only part is returned whole."""
+    """Make a part of a text, and return what its counts say: see `summary`. The only part is returned whole.
+
+    pieces  the tokens for the only part, else windows
+    """
     resources, split = how.resources, _split(lexicon, how)
     if resources.alone:
-        part = _whole_part_of_text([piece for piece in pieces if isinstance(piece, TextIds)], lexicon, how, bad_V)
+        part = _whole_part_of_text(cast(Sequence[TextIds], pieces), lexicon, how, bad_V)
         _add_last(part, last, (), how.symbols)
         return spill(part, resources.budget, resources.folder)
-    part = _part_of_text([piece for piece in pieces if isinstance(piece, WindowKeys)], lexicon, how, bad_V)
+    part = _part_of_text(cast(Sequence[WindowKeys], pieces), lexicon, how, bad_V)
     _add_last(part, last, split, how.symbols)
     return spill(summary(part, split, how.symbols), resources.budget, resources.folder)
 
