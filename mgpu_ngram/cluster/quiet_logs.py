@@ -37,16 +37,21 @@ class _NoLosses(logging.Filter):
             return False
         error: Any = record.exc_info[1] if record.exc_info else None
         while error is not None:
-            if isinstance(error, LOSSES) or _is_late_cancel(error):
+            if isinstance(error, LOSSES) or _is_wrong_cancel(error):
                 return False
             error = error.__cause__ or error.__context__
         return True
 
 
-def _is_late_cancel(error: BaseException) -> bool:
-    """Return whether the scheduler failed to cancel a task that no client wants any more (distributed 2026.7)."""
+def _is_wrong_cancel(error: BaseException) -> bool:
+    """Return whether Dask itself failed to cancel (distributed 2026.7).
+
+    The scheduler fails at a task that no client wants any more, the client at a call that an interrupt meets before it
+    has begun: then `cancel` in `distributed.utils.sync` asks for a future that does not exist yet.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, AssertionError) and bool(frames) and frames[-1].name == "stimulus_cancel"
+    failed_in = frames[-1].name if frames else ""
+    return (type(error), failed_in) in ((AssertionError, "stimulus_cancel"), (NameError, "cancel"))
 
 
 _no_losses = _NoLosses()

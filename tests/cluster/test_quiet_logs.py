@@ -4,9 +4,12 @@ import asyncio
 import logging
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from distributed.comm.core import CommClosedError
+from distributed.utils import LoopRunner, sync
 
 from mgpu_ngram.cluster.quiet_logs import leave_out_losses
 
@@ -38,13 +41,31 @@ def test_losses_are_left_out(logged):
     assert logged == []
 
 
+def test_an_interrupt_before_a_call_has_begun(logged, monkeypatch):
+    def interrupt(event, timeout=None):
+        raise KeyboardInterrupt
+
+    async def call():
+        pass
+
+    runner = LoopRunner()
+    runner.start()
+    runner.loop.add_callback(time.sleep, 0.2)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Event, "wait", interrupt)
+        sync(runner.loop, call)
+    runner.stop()
+    assert logged == []
+
+
 def test_other_errors_stay(logged):
+    log("distributed.worker", NameError("name 'size' is not defined"))
     log("distributed.worker", OSError("no space"))
     log("mgpu_ngram", CommClosedError("lost"))
     logging.getLogger("distributed.worker").error("worker %s leaves", 1)
     logging.getLogger("distributed.scheduler").error("broadcast to tcp://a:1 failed: OSError: no space")
     last = "broadcast to tcp://a:1 failed: OSError: no space"
-    assert logged == ["what happened", "what happened", "worker 1 leaves", last]
+    assert logged == ["what happened"] * 3 + ["worker 1 leaves", last]
 
 
 SHOWN = """
