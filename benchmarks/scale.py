@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from mgpu_ngram.benchmarks.cluster.words import ZipfCorpus
+from mgpu_ngram.benchmarks.count.tables import count_to_tables
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
@@ -18,6 +19,8 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.count import run as count
+from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.run import EstimateResult
@@ -32,10 +35,18 @@ LIMITS: dict[str, dict[int, float | None]] = {  # bytes -> target, of the unlimi
     "gpu": {20 * 10**9: 1.6, 8 * 10**9: 2.5},
     "cpu": {1 << 28: None},
 }
+COUNTED_MULTIPLES = (1, 2, 4)  # sizes of the text that is only counted
+COUNT_TARGETS = {4: 1.4}  # of a token's time at the smallest size
+MIN_COUNT, COUNTED_PER_SECOND = 3, 100e6
 ROUNDS, ENOUGH_SECONDS = 3, 45.0  # no further round starts after this time
 FLAGS = {"tokens", "only", "folder"}
-MEASURES: dict[str, tuple[str, ...]] = {"ceiling/": (), "scale/": ("jobs.estimate.run", "jobs.estimate.text_parts")}
+MEASURES: dict[str, tuple[str, ...]] = {
+    "ceiling/": (),
+    "scale/text to model": ("jobs.estimate.run", "jobs.estimate.text_parts"),
+    "scale/counts": ("jobs.count.run", "jobs.count.window_files"),
+}
 MODEL, WITHIN = "scale/text to model", "scale/text to model within"
+TABLES, FILES_OF_COUNTS = "scale/counts to tables", "scale/counts to Parquet"
 
 
 @dataclass
@@ -91,7 +102,60 @@ def memory(bench: ScaleBench) -> None:
         )  # fmt: skip
 
 
-PARTS = {"sizes": sizes, "memory": memory}
+def tables(bench: ScaleBench) -> None:
+    """Rows: counts of texts of several sizes up to their tables; the time of a token over that of the smallest."""
+    suite, smallest = bench.suite, 0.0
+    for multiple in COUNTED_MULTIPLES:
+        corpus = bench.corpus(multiple)
+        executor = LocalExecutor(suite.device)
+        seconds: list[float] = []
+        try:
+            while _goes_on(seconds):
+                counted = count_to_tables(corpus.paths, executor, bench.folder)
+                seconds.append(counted.seconds)
+                del counted  # before the next round needs the memory
+                suite.release()
+        finally:
+            executor.close()
+        of_token = median(seconds[1:]) / corpus.totals[0]
+        smallest = smallest or of_token
+        aim = COUNT_TARGETS.get(multiple) if suite.device == "gpu" else None
+        suite.add(
+            TABLES, f"{corpus.sizes} V={VOCABULARY}", seconds[1:], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
+            target=aim and 1 / (aim * smallest),
+            notes=f"orders 1 to {ORDER}; {of_token / smallest:.2f} x the time of a token of the smallest text",
+        )  # fmt: skip
+
+
+def files(bench: ScaleBench) -> None:
+    """Rows: counts of at least MIN_COUNT to Parquet files of text, for texts of several sizes."""
+    suite = bench.suite
+    for multiple in COUNTED_MULTIPLES:
+        corpus, results = bench.corpus(multiple), list[count.CountResult]()
+        executor = LocalExecutor(suite.device)
+        config = CountConfig(corpus.paths, order=ORDER, min_count=MIN_COUNT)
+        try:
+            while len(results) <= ROUNDS and (
+                len(results) < 2 or sum(r.wall_seconds for r in results) < ENOUGH_SECONDS
+            ):
+                results.append(count.run(config, RunContext(executor, bench.folder / "counts", overwrite=True)))
+                suite.release()
+        finally:
+            executor.close()
+        found = [results[0].manifest["orders"][str(n)]["total"] for n in range(1, ORDER + 1)]
+        if found != list(corpus.totals):
+            raise WrongResult(f"the orders have {found} n-grams, not {corpus.totals}; not timed")
+        written = sum(file["size_bytes"] for file in results[0].manifest["files"].values())
+        suite.add(
+            FILES_OF_COUNTS, f"{corpus.sizes} V={VOCABULARY} min_count={MIN_COUNT}",
+            [result.wall_seconds for result in results[1:]], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
+            target=COUNTED_PER_SECOND if suite.device == "gpu" and multiple == COUNTED_MULTIPLES[-1] else None,
+            notes=f"{written:,} bytes of files; at most {results[1].peak_device_bytes / 1e9:.1f} GB of a device, "
+            f"{results[1].peak_host_bytes / 1e9:.1f} GB of host memory",
+        )  # fmt: skip
+
+
+PARTS = {"sizes": sizes, "memory": memory, "tables": tables, "files": files}
 
 
 def _notes(result: EstimateResult, corpus: ZipfCorpus, limits: MemoryConfig | None = None) -> str:
@@ -102,13 +166,18 @@ def _notes(result: EstimateResult, corpus: ZipfCorpus, limits: MemoryConfig | No
     )
 
 
+def _goes_on(seconds: Sequence[float]) -> bool:
+    """Return whether another round follows those that took `seconds`; the first one warms up."""
+    return len(seconds) <= ROUNDS and (len(seconds) < 2 or sum(seconds) < ENOUGH_SECONDS)
+
+
 def _rounds(suite: Suite, corpus: ZipfCorpus, limits: MemoryConfig, folder: Path) -> list[EstimateResult]:
     """Return the results of several rounds, after one that warms up."""
     config = EstimateConfig(corpus.paths, order=ORDER, prune=PRUNE, discount_fallback=[])
     executor = LocalExecutor(suite.device)
     results: list[EstimateResult] = []
     try:
-        while len(results) <= ROUNDS and (len(results) < 2 or sum(r.wall_seconds for r in results) < ENOUGH_SECONDS):
+        while _goes_on([result.wall_seconds for result in results]):
             source, place = open_corpus(corpus.paths), folder / "model"
             context = RunContext(executor, place, memory=limits, overwrite=True)
             with estimate.estimated(config, source, context, place) as (model, result):

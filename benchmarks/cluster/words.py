@@ -246,7 +246,8 @@ def _check_beginning(executor: Executor, corpus: ZipfCorpus) -> None:
     """Compare the counts of the first lines, in several chunks, with collections.Counter, n-gram by n-gram."""
     [path] = _beginning(corpus).paths
     size_bytes = Path(path).stat().st_size
-    merged = count_to_tables([path], executor, corpus.folder, max(1, size_bytes // (2 * executor.workers)))
+    chunk_bytes = max(1, size_bytes // (2 * executor.workers))
+    merged = count_to_tables([path], executor, corpus.folder, chunk_bytes, keep=True)
     vocabulary, *parts = executor.gather([merged.vocabulary, *merged.parts])
     with open(path, "rb") as file:
         _, *counters = oracles.count_lines(file, ORDER)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_count_plan, show_text_plan
+from mgpu_ngram.stages.count import show_count_plan, show_resumed, show_text_plan
 from mgpu_ngram.stages.cpu_rates import COUNT_BYTES, ESTIMATE_BYTES, TOKEN_BYTES
 from mgpu_ngram.stages.estimate import FLAGS, show_estimate, show_estimated
 from mgpu_ngram.stages.flags import add_overwrite
-from mgpu_ngram.stages.report import many, shown_path
+from mgpu_ngram.stages.report import shown_path
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
@@ -121,8 +121,7 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
 
     def show_result(self, config: AdaptConfig, result: AdaptResult) -> None:
         print(f"{shown_path(result.path)}: {result.added:,} tokens added to {result.before:,}")
-        if result.count.resumed_chunks:
-            print(f"{many(result.count.resumed_chunks, 'chunk')} had been counted before")
+        show_resumed(result.count)
         print(f"counted in {result.count.wall_seconds:.2f} s")
         show_estimate(result.estimate, result.smoothing)
 

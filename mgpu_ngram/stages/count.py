@@ -161,7 +161,14 @@ def _show_counts(result: CountResult) -> None:
         rates = ", ".join(f"{worker}: {rate:,.0f}" for worker, rate in result.worker_rates.items())
         print(textwrap.fill(f"{unit}/s while counting, by worker: {rates}", console().width, subsequent_indent="  "))
     show_memory(result)
-    if result.resumed_chunks:
+    show_resumed(result)
+
+
+def show_resumed(result: CountResult) -> None:
+    """Print what an earlier run had done."""
+    if result.resumed_shards:
+        print(f"{many(result.resumed_shards, 'shard')} had been written before")
+    elif result.resumed_chunks:
         print(f"{many(result.resumed_chunks, 'chunk')} had been counted before")
 
 
@@ -184,11 +191,13 @@ def show_count_plan(plan: dict[str, Any], is_whole: bool = True) -> None:
         rows.add_row(str(row["order"]), row["strategy"], f"{row['device_bytes']:,}")
     print_table(rows)
     _show_reasons((row["order"], row["strategy"], row["reason"]) for row in plan["orders"])
+    if plan["passes"]:
+        print(f"the tokens are read {many(plan['passes'], 'time')}, for a group of shards of each worker")
     if not is_whole:
         print("memory of counting, without that of estimating:")
     print(f"device: about {plan['device_bytes']:,} of {plan['device_bytes_free']:,} free bytes")
     print(f"host: up to {plan['host_bytes']:,} of {plan['host_bytes_free']:,} bytes")
-    print(f"disk: up to {plan['spill_bytes']:,} bytes of sorted runs")
+    print(f"disk: up to {plan['spill_bytes']:,} bytes of {plan['kept']}")
 
 
 def _show_info(path: str, manifest: dict[str, Any]) -> None:

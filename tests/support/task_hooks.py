@@ -28,13 +28,14 @@ MAX_DEATHS = 6  # more than any correct run needs; an unlimited retry still ends
 TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.count.tokenise": ["tokenise"],
     "mgpu_ngram.engine.count.count_chunk": ["count_chunk"],
-    "mgpu_ngram.engine.count.text_ids": ["text_ids", "select_keys", "take_keys"],
+    "mgpu_ngram.engine.count.text_ids": ["text_ids", "bundle_ids", "select_keys", "take_keys"],
     "mgpu_ngram.engine.count.sorted_runs": ["bundle_runs", "take_shards"],
     "mgpu_ngram.engine.count.vocabulary_ranges": [
         "merge_sorted", "deal_range", "words_of_piece", "number_piece", "join_pieces",
     ],
-    "mgpu_ngram.engine.count.write_counts": ["write_part"],
+    "mgpu_ngram.engine.count.write_counts": ["write_part", "write_windows"],
     "mgpu_ngram.jobs.count.passes": ["save_vocabularies", "save_runs"],
+    "mgpu_ngram.jobs.count.window_files": ["save_files"],
     "mgpu_ngram.engine.score.score_chunk": ["score_chunk"],
     "mgpu_ngram.engine.count.earlier_counts": ["count_earlier"],
     "mgpu_ngram.engine.score.compare_models": ["compare_chunk"],
@@ -52,7 +53,10 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.filter.shard": ["score_shard", "write_shard"],
     "mgpu_ngram.engine.filter.cutoffs": ["find_cutoffs"],
 }  # fmt: skip
-SETTINGS = {"mgpu_ngram.engine.estimate.assemble": {"SAMPLED_NGRAMS": 4}}  # small models are cut, too
+SETTINGS = {  # small models are cut, too, and small counts have many groups of shards
+    "mgpu_ngram.engine.estimate.assemble": {"SAMPLED_NGRAMS": 4},
+    "mgpu_ngram.jobs.count.window_groups": {"WINDOWS_SHARE": 0},
+}
 
 
 def die():

@@ -5,6 +5,7 @@ OUT.checkpoint/
   owner.json        the process that runs it; a run that ends by itself deletes this file
   entries-RANDOM/   the entries, KIND-RANDOM.safetensors, written by any process that sees the folder;
                     it may lie elsewhere, such as on a faster disk
+  written-.../      finished files of the output of `count` (jobs/count/window_files.py), named after the entries
 
 The folder of entries has a random name. So workers of an abandoned run find their folder gone, and cannot write
 among the entries of the run that replaced it. Results do not depend on owner.json: two runs that resume one

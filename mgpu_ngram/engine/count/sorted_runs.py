@@ -233,6 +233,16 @@ def take_shards(run: SortedRun, first: int, last: int) -> SortedRun:
     return SortedRun(tables, {}, run.stored, run.chunks)
 
 
+def tables_of_shards(runs: Sequence[SortedRun], first: int, last: int) -> dict[int, list[ShardedTable]]:
+    """Return the tables of shards `first` to `last` - 1, by order.
+
+    runs  runs whose tables hold only these shards (`take_shards`) and whose stored runs hold all shards
+    """
+    stored = {s.path: s for run in runs for s in run.stored}
+    parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
+    return {n: [t for p in parts for t in p.tables.get(n, [])] for n in _orders(p.tables for p in parts)}
+
+
 def take_shards_to_gpu(run: SortedRun, first: int, last: int) -> SortedRun:
     """As `take_shards`, on the GPU if it has room: peers read GPU memory directly, but host memory by TCP."""
     part = take_shards(run, first, last)
@@ -247,11 +257,23 @@ def take_shards_to_gpu(run: SortedRun, first: int, last: int) -> SortedRun:
 
 @dataclass(frozen=True)
 class MergedBlock:
-    """Merged rows of the shards from `first` on. The last shard continues in the next block unless `whole`."""
+    """Merged rows of one order, of the shards from `first` on. The last shard continues in the next block unless
+    `whole`.
+
+    left_out  (number of n-grams that no file will hold, sum of their counts)
+    """
 
     table: ShardedTable
     first: int
     whole: bool = True
+    left_out: tuple[int, int] = (0, 0)
+
+
+def room_bytes(budget: Budget) -> int:
+    """Return the bytes that a block may take now, with all its copies."""
+    block_bytes = budget.block_bytes()
+    # At least LEAST_BLOCK: on a full device, blocks of a row each would take hours.
+    return max(min(budget.working_bytes(), block_bytes), int(LEAST_BLOCK * block_bytes))
 
 
 def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) -> Iterator[MergedBlock]:
@@ -262,11 +284,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
     A block is as large as the working memory allows: several shards, or a range of keys of one shard. When the device
     is full, the host merges it.
     """
-    row_bytes = 8 * len(tables[0].keys) + 8
-    block_bytes = budget.block_bytes()
-    # At least LEAST_BLOCK: on a full device, blocks of a row each would take hours.
-    room_bytes = max(min(budget.working_bytes(), block_bytes), int(LEAST_BLOCK * block_bytes))
-    most_rows = max(1, room_bytes // (MERGE_COPIES[budget.device] * row_bytes))
+    most_rows = max(1, room_bytes(budget) // (MERGE_COPIES[budget.device] * 8 * (len(tables[0].keys) + 1)))
     S = len(tables[0].ends_S)
     at = 0
     while at < S:

@@ -12,6 +12,7 @@ STRATEGIES = ("auto", "global", "private", "sort", "hash")
 BIN_BYTES = 4
 MEMORY_SHARE = 0.8  # share of the free memory to use; the rest is for the allocator's rounding and other users
 MAX_SORT_TOKENS = 1 << 31
+WITH_VOCABULARY = "counted while the vocabulary is built"
 
 # Nanoseconds per token, measured by `mgpu-ngram bench count` on one H200 and on one core of a 2-core
 # server: see benchmarks/results/count.csv. Dense histograms by order (the last entry for all above).
@@ -108,10 +109,20 @@ def choose(
     return plans
 
 
+def plans_of_shards(symbols: int, order: int, device_bytes: int = 0) -> list[OrderPlan]:
+    """Return the plan of each order 1..order of a run that counts one group of shards after another from the tokens.
+
+    device_bytes  that a group needs
+    """
+    first = OrderPlan(1, "global", WITH_VOCABULARY, dense_bytes(1, symbols))
+    why = "sorted once for all orders, one group of shards after another"
+    return [first, *(OrderPlan(n, "sort", why, device_bytes) for n in range(2, order + 1))]
+
+
 def _auto(n: int, order: int, text: TextFacts, histograms: int, device: str, budget: int) -> OrderPlan:
     unit, symbols, tokens, known = text
     if n == 1:
-        return OrderPlan(1, "global", "counted while the vocabulary is built", dense_bytes(1, symbols))
+        return OrderPlan(1, "global", WITH_VOCABULARY, dense_bytes(1, symbols))
     rates = RATES_NS[device]
     bits = check.code_bits(symbols)
     dense = "private" if device == "gpu" else "global"

@@ -1,14 +1,15 @@
-"""Pass 2 of a model's text: its tokens as codes, from which each worker selects the windows of groups of parts.
+"""Pass 2 of a text: its tokens as codes, from which each worker selects the windows of groups of shards.
 
 Codes take 4 bytes a token, n-grams of orders 2 to 5 over 60. So the codes are read again for each group, and tables of
-other parts are neither kept nor merged.
+other shards are neither kept nor merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOption
 from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
-from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.engine.memory.device import device_of, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
-from mgpu_ngram.engine.memory.spill import result_to_device, spill
+from mgpu_ngram.engine.memory.spill import result_to_device, spill, to_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
@@ -98,11 +99,28 @@ def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
     return on_device_or_host(lambda device: ids if device == "cpu" else result_to_device(ids, device), budget.device)
 
 
-class ShardKeys(NamedTuple):
-    """The windows of some shards of a stream: the result of `select_windows`."""
+@dataclass(frozen=True)
+class ShardKeys:
+    """The windows of some shards of a stream: the result of `select_windows`.
+
+    columns    (C, R) uint64
+    starts_S1  (S + 1,) int64, NumPy: the s-th of the shards has rows starts_S1[s] to starts_S1[s + 1] - 1
+    """
 
     columns: Any
     starts_S1: np.ndarray
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the keys by name."""
+        return {"columns": self.columns}
+
+    def with_arrays(self, named: dict[str, Any]) -> ShardKeys:
+        """Return the same windows in another array, such as of a file."""
+        return replace(self, columns=named["columns"])
+
+    def of(self, first: int, last: int) -> Any:
+        """Return the keys of shards `first` to `last` - 1, counted from the first selected one, as a view."""
+        return self.columns[:, self.starts_S1[first] : self.starts_S1[last]]
 
 
 @dataclass
@@ -116,11 +134,18 @@ class WindowKeys:
     first: int
     streams: list[ShardKeys]
 
+    def of(self, shards: tuple[int, int]) -> list[Any]:
+        """Return the keys of shards[0] to shards[1] - 1 of each stream, as views."""
+        first, last = (shard - self.first for shard in shards)
+        return [keys.of(first, last) for keys in self.streams]
+
 
 def select_keys(
-    texts: Sequence[TextIds], shards: tuple[int, int], lexicon: Lexicon, order: int, device: str
+    texts: Sequence[TextIds], shards: tuple[int, int], lexicon: Lexicon, order: int, device: str, folder: str = ""
 ) -> WindowKeys:
     """Return the windows of shards[0] to shards[1] - 1, in host memory if the device is full.
+
+    folder  where the windows wait in files, because memory has no room for them; "": they stay in memory
 
     One pass over the tokens serves several parts, and a worker sends their windows to the workers that make them.
     """
@@ -133,19 +158,28 @@ def select_keys(
             shard_V[array_module(shard_V).asarray(lexicon.split)] += np.uint16(SPLIT)
         for codes in (codes for text in texts for codes in text.streams):
             tokens_T = move_to(codes.tokens_T, device)
-            streams.append(ShardKeys(*select_windows(tokens_T, shard_V, codes.ends(order), order, bits, shards)))
+            keys = ShardKeys(*select_windows(tokens_T, shard_V, codes.ends(order), order, bits, shards))
+            streams.append(to_file(keys, folder) if folder else keys)
         return WindowKeys(shards[0], streams)
 
     return on_device_or_host(selected, device)
 
 
-def take_keys(keys: WindowKeys, shards: tuple[int, int]) -> WindowKeys:
-    """Return the windows of shards[0] to shards[1] - 1, in memory of their own."""
+def take_keys(keys: WindowKeys, shards: tuple[int, int], folder: str = "") -> WindowKeys:
+    """Return the windows of shards[0] to shards[1] - 1, in memory of their own, or in files as in `select_keys`."""
     first, last = (shard - keys.first for shard in shards)
+
+    def copied(columns: Any, device: str) -> Any:
+        return columns.copy() if device == device_of(columns) else move_to(columns, device)
+
     streams = list[ShardKeys]()
-    for columns, starts_S1 in keys.streams:
-        taken = columns[:, starts_S1[first] : starts_S1[last]].copy()
-        streams.append(ShardKeys(taken, starts_S1[first : last + 1] - starts_S1[first]))
+    for found in keys.streams:
+        taken = ShardKeys(found.of(first, last), found.starts_S1[first : last + 1] - found.starts_S1[first])
+        if folder:
+            streams.append(to_file(taken, folder))
+        else:
+            columns = on_device_or_host(partial(copied, taken.columns), device_of(taken.columns))
+            streams.append(replace(taken, columns=columns))
     return WindowKeys(shards[0], streams)
 
 
@@ -154,9 +188,7 @@ def keys_of_shard(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, or
     C = check.num_columns(order, check.code_bits(lexicon.symbols))
     found = [to_device(np.empty((C, 0), np.uint64), device)]
     for piece in pieces:
-        for columns, starts_S1 in piece.streams:
-            first, last = starts_S1[shard - piece.first : shard - piece.first + 2].tolist()
-            found.append(move_to(columns[:, first:last], device))
+        found += [move_to(columns, device) for columns in piece.of((shard, shard + 1))]
     return array_module(found[0]).concatenate(found, axis=1)
 
 

@@ -16,6 +16,7 @@ from mgpu_ngram.core.counts.parquet_deltas import WRITTEN_BYTES
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.engine.count.count_chunk import unigram_tables
+from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.parquet_pages import MAX_WRITING_THREADS, EncodedShard, PageEncoder
 from mgpu_ngram.engine.count.sorted_runs import (
     MERGE_COPIES,
@@ -23,10 +24,11 @@ from mgpu_ngram.engine.count.sorted_runs import (
     SortedRun,
     map_table,
     merged_blocks,
-    open_run,
-    take_shards,
+    tables_of_shards,
 )
+from mgpu_ngram.engine.count.text_ids import WindowKeys
 from mgpu_ngram.engine.count.top_ngrams import Summary, heaviest, summaries
+from mgpu_ngram.engine.count.window_blocks import Least, Windows
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import to_host_fast
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
@@ -49,6 +51,7 @@ class WriteOptions:
     threads: int = 1
     first_order: int = 1  # lowest order in the sorted runs; 2 if the vocabulary has counted order 1
     columns: str = "text"  # or "ids", as `PartWriter` has it
+    spill_folder: str = ""  # for tables that do not fit in memory
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,35 @@ def write_part(
     Merges block by block within the budget and writes files while the next blocks are merged.
     Returns the files, and the seconds of `reduce` and `write`.
     """
+    tables = tables_of_shards(runs, first, last)
+    wanted = sorted((n for n in tables if n >= options.first_order), reverse=True)
+    blocks = (block for n in wanted for block in merged_blocks(tables[n], first, options.budget))
+    return _write(blocks, vocabulary, options, with_symbols)
+
+
+def write_windows(
+    pieces: Sequence[WindowKeys],
+    runs: Sequence[SortedRun],
+    shards: tuple[int, int],
+    lexicon: Lexicon,
+    order: int,
+    vocabulary: Vocabulary,
+    options: WriteOptions,
+) -> tuple[list[WrittenFile], dict[str, float]]:
+    """Count shards[0] to shards[1] - 1 from their windows, as `write_part` merges and writes them.
+
+    pieces  windows of up to `order` words of all tokens
+    runs    as for `write_part`: tables of earlier counts
+    """
+    windows, added = Windows(pieces, shards, lexicon, order), tables_of_shards(runs, *shards)
+    blocks = windows.blocks(added, options.budget, Least(options.min_count, options.top), options.spill_folder)
+    return _write(blocks, vocabulary, options, with_symbols=shards[0] == 0)
+
+
+def _write(
+    blocks: Iterator[MergedBlock], vocabulary: Vocabulary, options: WriteOptions, with_symbols: bool
+) -> tuple[list[WrittenFile], dict[str, float]]:
+    """Write the files of blocks; return them, and the seconds of `reduce`, in which blocks are made, and `write`."""
     watch = Stopwatch(options.budget.device)
     encoder = None
     if options.budget.device == "gpu" and PageEncoder.can_encode(vocabulary, options.columns):
@@ -88,25 +120,22 @@ def write_part(
         buffers = options.budget.host_working_bytes() // HOST_PARTS // WRITTEN_BYTES
         threads = min(max(1, buffers), MAX_WRITING_THREADS)
         encoder = PageEncoder(vocabulary, options.columns, options.min_count, room, threads)
-    stored = {s.path: s for run in runs for s in run.stored}
-    parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
-    with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
+    with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as making:
         writing = _Writing(pool, options.budget)
         try:
             if with_symbols:
                 writing.add(_symbol_files(vocabulary, options), 0)
-            for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}, reverse=True):
-                blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
-                if options.budget.device == "gpu" and encoder is None:
-                    blocks = _ahead(merging, blocks)  # the GPU merges while rows go to the host
+            if options.budget.device == "gpu" and encoder is None:
+                blocks = _ahead(making, blocks)  # the GPU makes blocks while rows go to the host
+            for block in blocks:
+                order = block.table.order
                 write = partial(_write_shard, order=order, vocabulary=vocabulary, options=options)
-                for block in blocks:
-                    if block.whole:
-                        watch.lap("reduce")
-                        _add_shards(writing, block, encoder, write, options.top, 1 if order == 1 else None)
-                    else:
-                        writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
-                    watch.lap("write")
+                watch.lap("reduce")
+                if block.whole:
+                    _add_shards(writing, block, encoder, write, options.top, 1 if order == 1 else None)
+                else:
+                    writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
+                watch.lap("write")
             files = writing.finish()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +168,14 @@ def _add_shards(
         numbered = enumerate(shards, block.first + first)
         wanted = [(s, rows) for s, rows in numbered if num_shards is None or s < num_shards]
         wanted.sort(key=lambda one: one[1].nbytes, reverse=True)
-        writing.add([partial(write, [rows], shard=s) for s, rows in wanted], sum(r.nbytes for r in shards), place)
+        writing.add(
+            [
+                partial(write, [rows], shard=s, left_out=block.left_out if s == block.first else (0, 0))
+                for s, rows in wanted
+            ],
+            sum(r.nbytes for r in shards),
+            place,
+        )
 
 
 class _Batch(NamedTuple):
@@ -240,11 +276,19 @@ def _symbol_files(vocabulary: Vocabulary, options: WriteOptions) -> list[Callabl
 
 
 def _write_shard(
-    pieces: Iterable[Table | EncodedShard], order: int, shard: int, vocabulary: Vocabulary, options: WriteOptions
+    pieces: Iterable[Table | EncodedShard],
+    order: int,
+    shard: int,
+    vocabulary: Vocabulary,
+    options: WriteOptions,
+    left_out: tuple[int, int] = (0, 0),
 ) -> WrittenFile:
-    """Write one shard, given in consecutive pieces, or encoded as one."""
+    """Write one shard, given in consecutive pieces, or encoded as one.
+
+    left_out  as in `MergedBlock`: reports count these n-grams, too
+    """
     name = f"order={order}/part-{shard:05d}.parquet"
-    distinct, total = 0, 0
+    distinct, total = left_out
     top: list[tuple[int, list[int]]] = []
     with PartWriter(Path(options.folder) / name, order, vocabulary, vocabulary.as_text, options.columns) as writer:
         for piece in pieces:

@@ -1,9 +1,7 @@
-"""Make one of several parts of a model, from n-grams that are sorted in suffix order.
+"""Make one of several parts of a model, from n-grams that are sorted in suffix order (engine.count.suffix_order).
 
-The words of an n-gram w1 ... wn in **suffix order** are w(n-1), wn, w(n-2), ..., w1: the last context word, the
-predicted word, then the context backwards (kernels.count.select_windows). Its prefixes are its suffixes: the rows of
-all n-grams with one suffix are neighbours, and their number is the number of distinct words before that suffix. So one
-sort gives the n-grams of all orders, their suffixes and their adjusted counts.
+The rows of all n-grams with one suffix are neighbours, and their number is the number of distinct words before that
+suffix. So one sort gives the n-grams of all orders, their suffixes and their adjusted counts.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ import numpy as np
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.counts.vocabulary import START_ID
 from mgpu_ngram.core.ngrams.trie import node_dtype
-from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, marked, narrow, narrowed, split_places
+from mgpu_ngram.engine.count.suffix_order import rows_in_text_order, to_suffix_order, to_text_order, with_column
+from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, marked, narrow, split_places
 from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, word_ids
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of
@@ -26,34 +25,10 @@ from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
 from mgpu_ngram.engine.memory.spill import result_to_device
 from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
-from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.link_histories import link_histories
-
-ROW_BITS = 32  # bits of a row number beside a key
-
-
-def _to_suffix_order(n: int) -> list[int]:
-    """Return the places in the text of the words of an n-gram in suffix order."""
-    return [n - 2, n - 1, *range(n - 3, -1, -1)]
-
-
-def _to_text_order(n: int) -> list[int]:
-    """Return the places in suffix order of the words of an n-gram of the text."""
-    return [*range(n - 1, 1, -1), 0, 1]
-
-
-def tables_of_windows(columns: Any, order: int, bits: int) -> dict[int, Table]:
-    """Return the tables of orders 2 to N in suffix order, `narrowed`.
-
-    columns  (C, R) uint64, keys of `select_windows`, in any order; overwritten
-    """
-    columns = radix_sort(columns, order * bits)
-    tables = count_prefixes(columns, bits, 2, order)
-    del columns
-    return {n: narrowed(Table(*tables.pop(0), n, bits)) for n in range(2, order + 1)}
 
 
 def in_suffix_order(table: Table) -> Table:
@@ -61,16 +36,9 @@ def in_suffix_order(table: Table) -> Table:
     n, bits = table.order, table.bits
     if n == 2:  # the same in both orders
         return table
-    columns = _with_column(reorder_words(table.keys, bits, _to_suffix_order(n)), table.counts)
+    columns = with_column(reorder_words(table.keys, bits, to_suffix_order(n)), table.counts)
     columns = radix_sort(columns, n * bits)
     return replace(table, keys=columns[:-1], counts=columns[-1].astype(table.counts.dtype))
-
-
-def _with_column(keys: Any, values_R: Any) -> Any:
-    """Return keys (C, R) and another column of values, (C + 1, R) uint64."""
-    columns = array_module(keys).empty((len(keys) + 1, keys.shape[1]), np.uint64)
-    columns[:-1], columns[-1] = keys, values_R
-    return columns
 
 
 def part_of_tables(
@@ -151,9 +119,8 @@ def in_text_order(part: Part) -> Part:
 def _resorted(order: Order, new_M: Any, device: str) -> tuple[Order, Any]:
     """Return (an order in the order of tables, the new row of each of its n-grams)."""
     n, R, xp = order.n, len(order), array_module(move_to(order.suffix_R, device))
-    keys = reorder_words(move_to(order.keys, device), order.bits, _to_text_order(n))
-    # The sort is stable, so n-grams with equal first words keep the order of their last two words.
-    row_R = _sorted_rows(keys, (n - 2) * order.bits)
+    keys = reorder_words(move_to(order.keys, device), order.bits, to_text_order(n))
+    row_R = rows_in_text_order(keys, n, order.bits)
 
     def taken(array: Any) -> Any:
         return None if array is None else move_to(array, device)[row_R]
@@ -166,21 +133,3 @@ def _resorted(order: Order, new_M: Any, device: str) -> tuple[Order, Any]:
     new_R = xp.empty(R, node_dtype(R))
     new_R[row_R] = xp.arange(R, dtype=new_R.dtype)
     return Order(n, order.bits, keys.take(row_R, axis=1), raw_R, suffix_R, count_R, taken(order.marked_R)), new_R
-
-
-def _sorted_rows(keys: Any, key_bits: int) -> Any:
-    """Return (R,) int64: the rows of keys (C, R), sorted stably by their first `key_bits` bits.
-
-    Sorts these bits and row numbers, which take fewer columns than the keys with row numbers.
-    """
-    xp, R = array_module(keys), keys.shape[1]
-    C = -(-key_bits // 64)
-    row_R = xp.arange(R, dtype=np.uint64)
-    if 64 * C - key_bits >= ROW_BITS and R < 1 << ROW_BITS:  # the last column has room for row numbers
-        columns = keys[:C].copy()
-        columns[-1] = columns[-1] >> np.uint64(64 * C - key_bits) << np.uint64(64 * C - key_bits) | row_R
-    else:
-        columns = _with_column(keys[:C], row_R)
-    del row_R
-    rows = radix_sort(columns, key_bits)[-1]
-    return (rows & np.uint64((1 << ROW_BITS) - 1) if len(columns) == C else rows).astype(np.int64)

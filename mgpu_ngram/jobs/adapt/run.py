@@ -25,7 +25,14 @@ from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, 
 
 FORMAT = "mgpu_ngram adapted model"
 COUNTS_FOLDER = "counts"
-BY_ORDER = ("orders", "device_bytes", "host_bytes", "spill_bytes")  # fields of a plan that depend on the orders
+BY_ORDER = (
+    "orders",
+    "kept",
+    "passes",
+    "device_bytes",
+    "host_bytes",
+    "spill_bytes",
+)  # fields of a plan that depend on the orders
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) 
 
     inputs  an open corpus instead of config.corpus
 
-    An interrupted run resumes from the saved counts of chunks.
+    An interrupted run resumes from its saved counts: those of chunks, or written files of shards.
     """
     corpus = inputs or open_inputs(config)
     counts, counting, estimating = settings(config)

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Handle, reduce_tasks
 from mgpu_ngram.core.counts.vocabulary import HashCollision, LocalVocabulary, SpecialInText, Vocabulary
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.inputs.corpus import Chunk
@@ -30,13 +32,14 @@ from mgpu_ngram.engine.count.merge_vocabularies import (
     store_vocabulary,
 )
 from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
-from mgpu_ngram.engine.count.strategy import OrderPlan
+from mgpu_ngram.engine.count.strategy import OrderPlan, plans_of_shards
 from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, on_device_again, text_ids
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.count.write_counts import WriteOptions, WrittenFile, write_part
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.numbering import (
     WORD_BYTES,
@@ -49,8 +52,8 @@ from mgpu_ngram.jobs.count.numbering import (
 )
 from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
 from mgpu_ngram.jobs.count.shuffle import shuffle
-from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import Saver
+from mgpu_ngram.kernels.dispatch import to_host
 
 HASH_SEEDS = 8
 TOP = 5  # n-grams per order in the summary
@@ -63,15 +66,16 @@ MAX_READ_THREADS = 12  # 23 GB/s from the page cache; 16 read no faster, and lea
 class CountTotals:
     """The totals of pass 1, and the plan of pass 2.
 
-    tokens      tokens of the corpus, including sentence markers
-    lines       lines of the corpus
-    symbols     number of ids
-    num_shards  number of shards of the counts
-    split       words too heavy for a shard, as in `Lexicon`
-    checksums   checksum of each part of the corpus, as for `combine_crc32`
-    seconds     seconds by step of pass 1, summed over workers
-    plans       the strategy of each order
-    dense       orders that stay dense histograms until all chunks are summed
+    tokens        tokens of the corpus, including sentence markers
+    lines         lines of the corpus
+    symbols       number of ids
+    num_shards    number of shards of the counts
+    split         words too heavy for a shard, as in `Lexicon`
+    shard_tokens  tokens of each shard
+    checksums     checksum of each part of the corpus, as for `combine_crc32`
+    seconds       seconds by step of pass 1, summed over workers
+    plans         the strategy of each order
+    dense         orders that stay dense histograms until all chunks are summed
     """
 
     tokens: int
@@ -79,6 +83,7 @@ class CountTotals:
     symbols: int
     num_shards: int
     split: tuple[int, ...]
+    shard_tokens: list[int]
     checksums: list[PartCrc]
     seconds: dict[str, float]
     plans: list[OrderPlan]
@@ -86,10 +91,13 @@ class CountTotals:
 
 
 @dataclass
-class _Counted:
-    """The result of pass 2: a corpus in sorted runs that wait to be merged, or the tokens of a model's text."""
+class Counted:
+    """The result of pass 2: a corpus in sorted runs that wait to be merged; or its tokens and the sorted runs of
+    earlier counts.
+    """
 
-    runs: list[Handle]  # in memory, or tokens
+    runs: list[Handle]  # in memory
+    texts: list[Handle]  # tokens: `TextIds`
     stored: list[SortedRun]  # in files
     lexicon: Handle
     vocabulary: Handle
@@ -105,19 +113,23 @@ class CountPasses:
     def __init__(
         self,
         config: CountConfig,
-        executor: Executor,
+        context: RunContext,
         chunks: Sequence[Chunk],
         budget: Budget,
         checkpoint: Checkpoint,
-        checkpoint_seconds: float,
-        progress: Progress,
         lmplz: LmplzText | None = None,
+        keeps_tokens: bool = True,
     ):
-        """lmplz: how to read the text, with sentence markers; None: as `config` says."""
+        """lmplz: how to read the text, with sentence markers; None: as `config` says.
+
+        keeps_tokens  pass 2 numbers the tokens, from which windows are selected; False: it counts chunks
+        """
+        self.keeps_tokens = keeps_tokens
         self.lmplz = lmplz  # if set, tokenising inserts the markers
         self.sentence_markers = config.sentence_markers or (lmplz is not None and config.unit == "word")
-        self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
-        self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
+        self.config, self.executor, self.chunks, self.budget = config, context.executor, chunks, budget
+        self.checkpoint, self.checkpoint_seconds = checkpoint, context.checkpoint_seconds
+        self.progress = context.progress
         self.earlier, self.added = NONE_EARLIER
         self.folder = str(checkpoint.entries_folder)
         entries = checkpoint.entries(RUN_ENTRY, self.verify)
@@ -134,7 +146,7 @@ class CountPasses:
         self.executor.wait(handles, lambda _: self.progress.advance(1))
         return self.executor.gather(handles)
 
-    def count(self, streams: int, earlier: Earlier = NONE_EARLIER) -> _Counted:
+    def count(self, streams: int, earlier: Earlier = NONE_EARLIER) -> Counted:
         """Run both passes over all chunks; if the hashes of two words collide, run them again with another seed."""
         self.earlier, self.added = earlier
         for seed in range(HASH_SEEDS):
@@ -151,7 +163,7 @@ class CountPasses:
         return (f"{word.decode()} stands in {place_in(source, offset)}, but a model's text must not contain this word; "
                 "remove it, or add --skip-symbols (skip_symbols: true) to skip such words")  # fmt: skip
 
-    def _passes(self, streams: int, seed: int) -> _Counted:
+    def _passes(self, streams: int, seed: int) -> Counted:
         """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
         config, executor, device = self.config, self.executor, self.executor.device
         block_bytes = max(MIN_BLOCK_BYTES, min(BLOCK_BYTES[device], text_bytes(self.budget)))
@@ -190,8 +202,8 @@ class CountPasses:
         else:
             numbered = number_vocabulary(executor, vocabularies, numbering)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
-        totals = executor.call(_totals, numbered, counting)
-        second_pass = count_chunk if self.lmplz is None else text_ids
+        totals = executor.call(_totals, numbered, counting, self.keeps_tokens)
+        second_pass = text_ids if self.keeps_tokens else count_chunk
         running = {
             executor.call(
                 second_pass, c, streams_of.get(c.index), lexicon, reading, counting,
@@ -214,8 +226,11 @@ class CountPasses:
         del tokenised, streams_of, vocabularies, numbered  # workers free results without handles
         saves = self._watch_vocabularies(found, seed) if saves is None else saves
         known_totals = executor.gather([totals])[0]
-        runs = self._watch_runs(running, known_totals.tokens, saves)
-        return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
+        found = self._watch_runs(running, known_totals.tokens, saves)
+        numbers = range(len(self.chunks) if self.keeps_tokens else 0)  # of chunks whose result is tokens
+        texts = [handle for handle, chunk in found.items() if chunk in numbers]
+        runs = [handle for handle, chunk in found.items() if chunk not in numbers]
+        return Counted(runs, texts, self.stored, lexicon, vocabulary, known_totals)
 
     def _may_have_many_words(self) -> bool:
         """Return whether a vocabulary of words might exceed the memory of a worker if all words were distinct."""
@@ -242,13 +257,12 @@ class CountPasses:
         is_resumable = self.checkpoint_seconds < math.inf
         return saver.flush() if is_resumable and elapsed >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
 
-    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
-        """Watch pass 2 until every chunk is done, and `saves` are; return the runs in memory, or the tokens."""
+    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> dict[Handle, int]:
+        """Watch pass 2 until every chunk is done, and `saves` are; return the results in memory and their chunks."""
         text_bytes = self._work_bytes()
         self.progress.start("count", len(self.chunks) + len(self.added), "chunks", "tokens")
         self.progress.advance(len(self.resumed))
-        # The tokens of a model's text are not saved: to read the text again takes as long.
-        seconds = self.checkpoint_seconds if self.lmplz is None else math.inf
+        seconds = math.inf if self.keeps_tokens else self.checkpoint_seconds  # to number them again takes as long
         saver = Saver(self.executor, seconds, save_runs, self.folder, self.budget)
         start = time.perf_counter()
 
@@ -262,7 +276,7 @@ class CountPasses:
 
         self.executor.wait(iter([*running, *saves]), done)
         self.counting_seconds = time.perf_counter() - start
-        return list(saver.waiting)
+        return saver.waiting
 
     def _saved(self, handle: Handle) -> list[Handle]:
         """Record the result of a save: runs that are now in files, or the seconds of vocabularies."""
@@ -273,14 +287,14 @@ class CountPasses:
             self.saving.append(saved)
         return []
 
-    def merge(self, counted: _Counted) -> list[Handle]:
+    def merge(self, counted: Counted) -> list[Handle]:
         """Bundle each worker's runs into one handle; sum dense histograms as a tree and cut them into shards."""
         executor, runs = self.executor, counted.runs
         counted.runs = []
         if executor.transport != "memory":
             groups = executor.groups(runs)
             runs = [executor.call(bundle_runs, *g, colocate_with=g[0]) if len(g) > 1 else g[0] for g in groups]
-        if counted.totals.dense or counted.stored:  # stored runs may be dense even if this run is not
+        if counted.totals.dense or (counted.stored and not self.keeps_tokens):  # a stored run may be dense
             stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
             [total] = reduce_tasks(executor, bundle_runs, bins, arity=2)
@@ -288,38 +302,34 @@ class CountPasses:
         self.progress.start("reduce", len(runs), "runs")
         executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))  # tasks run where finished arguments are
         # Only now: Dask would recompute a saved run if a task still depended on it.
-        counted.reports = [executor.call(_report_of, run, priority=True) for run in runs]
+        counted.reports += [executor.call(_report_of, run, priority=True) for run in runs]
         return runs
 
-    def texts(self, counted: _Counted) -> list[Handle]:
-        """Return handles of `TextIds`, the tokens of a model's text: one a worker, unless workers share memory."""
-        executor, texts = self.executor, counted.runs
-        counted.runs = []
+    def texts(self, counted: Counted) -> list[Handle]:
+        """Return handles of `TextIds`, the tokens of the text: one a worker, unless workers share memory."""
+        executor, texts = self.executor, counted.texts
+        counted.texts = []
         if executor.transport != "memory":
             texts = [executor.call(bundle_ids, *group, colocate_with=group[0]) for group in executor.groups(texts)]
             executor.wait(iter(list(texts)))  # tasks run where finished arguments are
-        counted.reports = [executor.call(_report_of, text, priority=True) for text in texts]
+        counted.reports += [executor.call(_report_of, text, priority=True) for text in texts]
         if executor.device == "gpu" and counted.totals.num_shards > 1:
             texts = [executor.call(on_device_again, text, self.budget, colocate_with=text) for text in texts]
             executor.wait(iter(list(texts)))
         return texts
 
-    def report(self, counted: _Counted) -> None:
+    def report(self, counted: Counted) -> None:
         """Record seconds and sizes of merged runs."""
         reports, counted.reports = counted.reports, []
         found = self.executor.gather(reports)
         counted.seconds, counted.table_bytes = [seconds for seconds, _ in found], sum(size for _, size in found)
 
     def write(
-        self, counted: _Counted, runs: list[Handle], folder: str
+        self, counted: Counted, runs: list[Handle], folder: str
     ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
         """Shuffle runs to the parts of their shards; one task merges and writes each part."""
-        config, executor = self.config, self.executor
-        parts = self.parts(counted)
-        threads = executor.threads * executor.workers // min(executor.workers, len(parts))
-        # Chunks that an earlier run counted may or may not have order 1, depending on that run's strategy.
-        first_order = 2 if config.strategy == "auto" or self.resumed or self.earlier else 1
-        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order, config.columns)
+        executor, parts = self.executor, self.parts(counted)
+        options = self.write_options(folder, len(parts))
         results = []
 
         def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
@@ -337,7 +347,19 @@ class CountPasses:
         shuffle(executor, runs, self.stored, parts, call, done)
         return results
 
-    def parts(self, counted: _Counted) -> list[tuple[int, int]]:
+    def write_options(self, folder: str, parts: int) -> WriteOptions:
+        """Return how to write to a folder, with all threads for that number of parts."""
+        config, executor = self.config, self.executor
+        threads = executor.threads * executor.workers // max(1, min(executor.workers, parts))
+        # Chunks that an earlier run counted may or may not have order 1, depending on that run's strategy.
+        of_vocabulary = config.strategy == "auto" or self.keeps_tokens or self.resumed or self.earlier
+        first_order = 2 if of_vocabulary else 1
+        return WriteOptions(
+            folder=folder, budget=self.budget, min_count=config.min_count, top=TOP, threads=threads,
+            first_order=first_order, columns=config.columns, spill_folder=self.folder,
+        )  # fmt: skip
+
+    def parts(self, counted: Counted) -> list[tuple[int, int]]:
         """Return (first, last) shards of each part: one part per worker, or more so that two received parts fit."""
         S, workers = counted.totals.num_shards, self.executor.workers
         rounds = 1  # if workers share memory, parts are views
@@ -413,16 +435,21 @@ def _lexicon_of(numbered: Numbered) -> Lexicon:
     return numbered.lexicon
 
 
-def _totals(numbered: Numbered, counting: CountOptions) -> CountTotals:
-    lexicon = numbered.lexicon
+def _totals(numbered: Numbered, counting: CountOptions, keeps_tokens: bool) -> CountTotals:
+    lexicon, tokens_S = numbered.lexicon, [numbered.lexicon.tokens]
+    if lexicon.num_shards > 1:
+        counts_V = numbered.vocabulary.counts_V
+        found_S = np.bincount(to_host(lexicon.shard_V), weights=counts_V, minlength=lexicon.num_shards)
+        tokens_S = found_S.astype(np.int64).tolist()
     return CountTotals(
         tokens=lexicon.tokens,
         lines=numbered.lines,
         symbols=lexicon.symbols,
         num_shards=lexicon.num_shards,
         split=lexicon.split,
+        shard_tokens=tokens_S,
         checksums=numbered.checksums,
         seconds=numbered.seconds,
-        plans=plan_orders(lexicon, counting),
-        dense=dense_orders(lexicon, counting),
+        plans=plans_of_shards(lexicon.symbols, counting.order) if keeps_tokens else plan_orders(lexicon, counting),
+        dense=[] if keeps_tokens else dense_orders(lexicon, counting),
     )

@@ -14,10 +14,10 @@ from mgpu_ngram.core.counts.shards import num_shards
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, MemoryConfig, free_host_bytes
-from mgpu_ngram.engine.count.strategy import TextFacts, choose
+from mgpu_ngram.engine.count.strategy import TextFacts, choose, plans_of_shards
 from mgpu_ngram.engine.count.token_streams import SMALL_BYTES
 from mgpu_ngram.engine.memory.blocks import RING_SLOTS
-from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.budget import KEPT_SHARE, Budget
 from mgpu_ngram.jobs.budget import (
     TEXT_WORD_BYTES,
     is_spilling,
@@ -26,6 +26,7 @@ from mgpu_ngram.jobs.budget import (
 )
 from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.count.window_groups import spans_of, tokens_of_group
 from mgpu_ngram.kernels import check
 
 BYTES_PER_TOKEN = {"word": TEXT_WORD_BYTES, "byte": 1.0}  # bytes of text per token; an estimate for plans
@@ -33,6 +34,9 @@ CODE_BITS = {"word": 21, "byte": 9}  # an estimate for words
 BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # bytes of text that are copied to the device at once
 MIN_BLOCK_BYTES = 1 << 16
 BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # bytes of memory until a chunk is counted and cut; a GPU took 17
+TOKENS = "tokens"  # what a run keeps between the passes
+TOKEN_BYTES = 4  # bytes of a token between the passes: its code
+DISTINCT_SHARE = 2 / 3  # of the rows of tables, if all n-grams were distinct, that text has
 MAX_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 4 << 30}  # most text of a chunk
 
 
@@ -82,6 +86,24 @@ def _text_bytes_alone(config: CountConfig, budget: Budget) -> int:
     return min(MAX_CHUNK_BYTES["gpu"], int(budget.device_bytes / bytes_per_text_byte))
 
 
+def keeps_tokens(config: CountConfig, corpus: Corpus, where: Executor | PlanContext, budget: Budget) -> bool:
+    """Return whether a run keeps the tokens of its text, and counts shards from them one group after another. It does
+    so between processes, and where memory could not keep the tables of all chunks until they are merged.
+
+    Tables of chunks are better for bytes, of whose n-grams few are distinct, and for the strategies without a sort.
+    """
+    if config.unit == "byte" or config.order == 1 or config.strategy not in ("auto", "sort"):
+        return False
+    kept = budget.kept_host_bytes() if where.device == "cpu" else KEPT_SHARE["gpu"] * budget.device_bytes
+    return where.transport != "memory" or DISTINCT_SHARE * most_table_bytes(config, corpus) > kept
+
+
+def budget_of_tokens(config: CountConfig, corpus: Corpus, where: Executor | PlanContext, budget: Budget) -> Budget:
+    """Return the budget of a run that keeps only the tokens of its text."""
+    token_bytes = TOKEN_BYTES * guess(config, corpus)[0]
+    return replace(budget, spills=is_spilling(token_bytes, where.device, budget.device_bytes, where.workers))
+
+
 def planned_budget(context: PlanContext, result_bytes: int) -> Budget:
     """Return the budget that each process would have.
 
@@ -102,22 +124,34 @@ def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
 
 
 def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
-    """Return the plan of `run` from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
+    """Return the plan of `run` from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills; what is
+    `kept` between the passes over the text, and how often its tokens are read.
 
     Raises InputError if the run could not fit.
     """
     workers, device = context.workers, context.device
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     budget = planned_budget(context, most_table_bytes(config, corpus))
+    from_tokens = keeps_tokens(config, corpus, context, budget)
+    if from_tokens:
+        budget = budget_of_tokens(config, corpus, context, budget)
     chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
     tokens, symbols = guess(config, corpus)
-    largest = int(max((c.size_bytes for c in chunks), default=0) / _token_bytes(config))
     work_bytes = budget.device_bytes if device == "gpu" else budget.host_bytes
-    text = TextFacts(config.unit, symbols, largest, symbols_are_known=False)
-    plans = choose(config.order, text, config.strategy, config.histograms, device, work_bytes)
-    table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # if all n-grams are distinct
-    held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
-    places = places_of(config.name, "sorted runs", table_bytes, context, budget)
+    shards = num_shards(tokens, config.unit)
+    if from_tokens:
+        room = tokens_of_group(budget, context.transport, config.order, symbols)
+        spans = spans_of([tokens // shards] * shards, (), room, workers)
+        plans = plans_of_shards(symbols, config.order, budget.task_bytes())
+        kept_bytes = held_bytes = TOKEN_BYTES * tokens
+    else:
+        largest = int(max((c.size_bytes for c in chunks), default=0) / _token_bytes(config))
+        text = TextFacts(config.unit, symbols, largest, symbols_are_known=False)
+        plans = choose(config.order, text, config.strategy, config.histograms, device, work_bytes)
+        kept_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # if all n-grams are distinct
+        held_bytes = kept_bytes + tokens * (1 if config.unit == "byte" else 4)
+    kept = TOKENS if from_tokens else "sorted runs"
+    places = places_of(config.name, kept, kept_bytes, context, budget)
     return {
         "job": config.name,
         "device": device,
@@ -129,7 +163,9 @@ def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
         "chunks": len(chunks),
         "chunks_per_worker": -(-len(chunks) // workers),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
-        "shards": num_shards(tokens, config.unit),
+        "shards": shards,
+        "kept": kept,
+        "passes": -(-len(spans) // workers) if from_tokens else 0,
         "orders": [asdict(p) for p in plans],
         "device_bytes": max(p.device_bytes for p in plans),
         "device_bytes_free": work_bytes,
@@ -159,9 +195,10 @@ def places_of(job: str, what: str, nbytes: int, context: PlanContext, budget: Bu
     folder = Path(memory.spill_dir or context.output).absolute()
     disk_bytes = shutil.disk_usage(next(p for p in [folder, *folder.parents] if p.exists())).free
     if spill_bytes > disk_bytes:
+        less = "" if what == TOKENS else "lower the order, "
         raise InputError(
             f"{job}: up to {spill_bytes:,} bytes of {what} may be spilled to {folder}, which has {disk_bytes:,} free; "
-            "give another memory.spill_dir, lower the order, or take parts of the corpus"
+            f"give another memory.spill_dir, {less}or take parts of the corpus"
         )
     return Places(device_room, host_room, spill_bytes)
 

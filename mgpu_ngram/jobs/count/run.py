@@ -27,7 +27,16 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.earlier import after_sources, as_earlier, inputs_of, open_earlier, shards_of, states_of
 from mgpu_ngram.jobs.count.passes import TOP, CountPasses, CountTotals
-from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
+from mgpu_ngram.jobs.count.plan import (
+    budget_of_tokens,
+    chunk_bytes,
+    count_budget,
+    keeps_tokens,
+    most_table_bytes,
+    num_streams,
+    plan,
+)
+from mgpu_ngram.jobs.count.window_files import WindowFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +64,8 @@ class CountResult:
     worker_rates: dict[str, float]  # tokens per second of each worker's share, while chunks were counted
     peak_device_bytes: int  # peak of the worker that took most of its GPU
     peak_host_bytes: int  # peak of the worker process with the most host memory, since its start
-    resumed_chunks: int  # chunks that an earlier run had counted
+    resumed_chunks: int  # chunks that an earlier run had counted, or whose words it had saved
+    resumed_shards: int  # shards that an earlier run had written
 
     @property
     def tokens_per_second(self) -> float:
@@ -111,23 +121,34 @@ def counted(
     earlier = open_earlier(config)
     executor.check_folder(str(folder))
     budget = count_budget(memory, executor, most_table_bytes(config, corpus))
+    for_tokens = budget_of_tokens(config, corpus, executor, budget)
+    chosen: dict[str, Any] = {"keeps_tokens": keeps_tokens(config, corpus, executor, budget)}
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
+    of_chunks = for_tokens if chosen["keeps_tokens"] else budget
+    chosen["chunk_bytes"] = chunk_bytes(config, corpus, executor.workers, of_chunks)
     identity = _identity(config, corpus, earlier)
     with Checkpoint.open(path, identity, context.resume, context.overwrite, memory.spill_dir, chosen) as checkpoint:
         executor.check_folder(str(checkpoint.entries_folder))
         chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
         chunks = after_sources(chunks, len(inputs_of(earlier)))
-        job = CountPasses(config, executor, chunks, budget, checkpoint, context.checkpoint_seconds, progress)
+        tokens_stay = checkpoint.chosen.get("keeps_tokens", False)
+        budget = for_tokens if tokens_stay else budget
+        context = replace(context, executor=executor)
+        job = CountPasses(config, context, chunks, budget, checkpoint, keeps_tokens=tokens_stay)
         before = Earlier(as_earlier(earlier), shards_of(earlier, config.order, len(chunks)))
         found = job.count(num_streams(config, corpus, len(chunks)), before)
-        runs = job.merge(found)
-        job.report(found)
-        seconds = [found.totals.seconds, *job.saving, *found.seconds]
+        from_tokens = WindowFiles(job) if tokens_stay else None
         for n in range(1, config.order + 1):
             (folder / f"order={n}").mkdir()
-        results = job.write(found, runs, str(folder))
+        if from_tokens:
+            results = from_tokens.write(found)
+            from_tokens.link_to(folder, results)
+        else:
+            runs = job.merge(found)
+            job.report(found)
+            results = job.write(found, runs, str(folder))
+        seconds = [found.totals.seconds, *job.saving, *found.seconds]
         of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
         progress.finish()
 
@@ -147,7 +168,8 @@ def counted(
             worker_rates=job.worker_rates(manifest["tokens"]),
             peak_device_bytes=of_device,
             peak_host_bytes=of_host,
-            resumed_chunks=len(job.resumed),
+            resumed_chunks=len(job.resumed_words if from_tokens else job.resumed),
+            resumed_shards=from_tokens.resumed_shards if from_tokens else 0,
         )
         checkpoint.discard()
 

@@ -24,20 +24,21 @@ def shuffle(
     parts      (first, last) shards of each part
     meanwhile  called once, when the first parts are in flight
     """
-    take = take_shards_to_gpu if executor.transport == "ipc" else take_shards
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
 
     def call_part(part: int) -> Handle:
         shards = parts[part]
-        # Priority: otherwise a worker that makes a part would block other parts that need its runs.
-        taken = (
-            runs
-            if len(parts) == 1
-            else [executor.call(take, run, *shards, colocate_with=run, priority=True) for run in runs]
-        )
+        taken = runs if len(parts) == 1 else [take_part(executor, run, shards) for run in runs]
         pieces = [*taken, *files]
         if part == len(parts) - 1:
             runs.clear()
         return call(part, pieces)
 
     windowed(executor, map(call_part, range(len(parts))), 2 * executor.workers, done, meanwhile)
+
+
+def take_part(executor: Executor, run: Handle, shards: tuple[int, int]) -> Handle:
+    """Call the task that returns shards[0] to shards[1] - 1 of a run, on the worker that holds the run."""
+    take = take_shards_to_gpu if executor.transport == "ipc" else take_shards
+    # Priority: otherwise a worker that makes a part would block other parts that need its runs.
+    return executor.call(take, run, *shards, colocate_with=run, priority=True)

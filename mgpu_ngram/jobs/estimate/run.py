@@ -33,21 +33,28 @@ from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count.passes import CountPasses
-from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, guess, num_streams, places_of, planned_budget
+from mgpu_ngram.jobs.count.plan import (
+    TOKEN_BYTES,
+    TOKENS,
+    chunk_bytes,
+    count_budget,
+    guess,
+    num_streams,
+    places_of,
+    planned_budget,
+)
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
 from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, groups_of
-from mgpu_ngram.jobs.progress import Progress
 
 # Memory of a part that is made and estimated, and of the estimated part before it that is copied to the host, per token
 # of the text in its shards. A GPU's pool of memory has gaps: 60 of its bytes.
 PART_TOKEN_BYTES = {"gpu": 330, "cpu": 190}
 LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
-TOKEN_BYTES = 4  # bytes of a token between the passes: its code
 KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
@@ -129,7 +136,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
     parts = _part_limits(context, budget).num_parts(tokens)
     token_bytes = TOKEN_BYTES * tokens
-    places = places_of(config.name, "tokens", token_bytes, context, budget)
+    places = places_of(config.name, TOKENS, token_bytes, context, budget)
     on_devices = min(token_bytes, places.device_room)
     return {
         "job": config.name,
@@ -231,9 +238,8 @@ def estimated(
             resources = Resources(executor, budget, folder, progress)
             estimation, parts, estimate = parts_of_counts(config, limit, source, resources, part_limits)
         else:
-            estimation, parts, estimate = _parts_of_text(
-                config, limit, source, executor, budget, checkpoint, context.checkpoint_seconds, progress
-            )
+            context = replace(context, executor=executor)
+            estimation, parts, estimate = _parts_of_text(config, limit, source, context, budget, checkpoint)
         model, statistics = estimation.finish(parts, estimate)
         of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
         progress.finish()
@@ -251,8 +257,8 @@ def estimated(
 
 
 def _parts_of_text(
-    config: EstimateConfig, limit: Words | None, corpus: Corpus, executor: Executor, budget: Budget,
-    checkpoint: Checkpoint, checkpoint_seconds: float, progress: Progress,
+    config: EstimateConfig, limit: Words | None, corpus: Corpus, context: RunContext, budget: Budget,
+    checkpoint: Checkpoint,
 ) -> tuple[Estimation, list[Handle], Estimate]:  # fmt: skip
     """Count a text. Return (the remaining steps, handles of the parts, what estimates them)."""
     counting, folder = config.counting(), str(checkpoint.entries_folder)
@@ -261,28 +267,19 @@ def _parts_of_text(
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
     part_limits = PartLimits(**chosen["parts"])  # the same as in saved runs
     text = LmplzText(config.skip_symbols, part_limits, config.like_srilm, inside)
-    job = CountPasses(
-        config=counting,
-        executor=executor,
-        chunks=chunks,
-        budget=budget,
-        checkpoint=checkpoint,
-        checkpoint_seconds=checkpoint_seconds,
-        progress=progress,
-        lmplz=text,
-    )
+    job = CountPasses(counting, context, chunks, budget, checkpoint, text)
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     totals = counted.totals
     if not totals.tokens:
         raise InputError("the text is empty; give text with one sentence per line")
     options = config.options(config.highest)
-    resources = Resources(executor, budget, folder, progress)
+    resources = Resources(context.executor, budget, folder, context.progress)
     estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split)
     texts = job.texts(counted)
     shards = totals.num_shards if config.highest > 1 else 0
-    saved = PartCheckpoint(checkpoint, _name_of_settings(config), checkpoint_seconds, job.verify)
+    saved = PartCheckpoint(checkpoint, _name_of_settings(config), context.checkpoint_seconds, job.verify)
     parts = TextParts(resources, estimation, texts, counted.lexicon, shards, job.counting, saved)
-    progress.start("adjust", shards, "parts")
+    context.progress.start("adjust", shards, "parts")
     made = parts.adjust(lambda: job.report(counted))
     estimation.resumed_chunks = len(job.resumed_words)
     estimation.seconds += [totals.seconds, *job.saving, *counted.seconds]

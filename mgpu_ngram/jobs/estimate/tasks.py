@@ -16,6 +16,7 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.count_chunk import CountOptions, empty_table
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.sorted_runs import merge_to, where_it_fits
+from mgpu_ngram.engine.count.suffix_order import tables_of_windows
 from mgpu_ngram.engine.count.text_ids import TextIds, WindowKeys, keys_of_shard, whole_tables
 from mgpu_ngram.engine.estimate.adjusted_counts import (
     MAX_COUNTED,
@@ -38,7 +39,7 @@ from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     smooth_unigrams,
 )
 from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, split_probs
-from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables, tables_of_windows
+from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, to_device
@@ -165,8 +166,9 @@ def _part_of_text(pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextPart,
             keys_of_shard(pieces, how.shard, lexicon, how.options.order, device),
             how.options.order, check.code_bits(how.symbols),
         )  # fmt: skip
+        narrow = {n: narrowed(tables.pop(n)) for n in sorted(tables)}  # frees one after another
         watch.lap("count")
-        return _part_of_tables(tables, how.symbols, how.options, bad_V, split, elsewhere)
+        return _part_of_tables(narrow, how.symbols, how.options, bad_V, split, elsewhere)
 
     with memory_guard("counting n-grams", device, LESS):
         part = on_device_or_host(made, device)

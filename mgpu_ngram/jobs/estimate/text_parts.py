@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise, starmap, zip_longest
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count.count_chunk import CountOptions
-from mgpu_ngram.engine.count.text_ids import select_keys, take_keys
 from mgpu_ngram.engine.estimate.stored_parts import load_estimated, load_part, save_parts
+from mgpu_ngram.jobs.count.window_groups import window_groups
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
 from mgpu_ngram.jobs.estimate.tasks import TextPart, estimate_of, estimate_text_part, keep_part, make_part
@@ -114,32 +113,18 @@ class TextParts:
     def _groups(self, wanted: set[int]) -> Iterator[tuple[int, int, list[Handle]]]:
         """Yield (part, group, handles of what it is made of) for some parts, by turns those of a group for each worker.
 
-        The only part of a model is made of the tokens. Several parts are made of windows. A worker selects those of a
-        group for each worker at once from its own tokens.
+        The only part of a model is made of the tokens. Several parts are made of windows.
         """
         if self.shards <= 1:
             yield from ((shard, shard, list(self.texts)) for shard in wanted)
             return
         executor, order = self.resources.executor, self.estimation.options.order
-        is_shared, workers = executor.transport == "memory", executor.workers
-        # Priority: otherwise a worker that makes a part would block other parts that need its tokens.
-        call = partial(executor.call, priority=not is_shared)
-        groups = list(enumerate(groups_of(self.shards, workers)))
-        for i in range(0, len(groups), workers):
-            left = {group: [shard for shard in range(*span) if shard in wanted] for group, span in groups[i:][:workers]}
-            left = {group: shards for group, shards in left.items() if shards}
-            if not left:
-                continue
-            first, last = groups[i][1][0], groups[min(i + workers, len(groups)) - 1][1][1]
-            how = (first, last), self.lexicon, order, executor.device
-            selected = [call(select_keys, [text], *how, colocate_with=text) for text in self.texts]
-            pieces = {
-                group: selected if is_shared else [call(take_keys, keys, groups[group][1]) for keys in selected]
-                for group in left
-            }
-            del selected  # frees windows that workers have taken
-            for shards in zip_longest(*left.values()):
-                for group, shard in zip(left, shards, strict=True):
+        spans = dict(enumerate(groups_of(self.shards, executor.workers)))
+        left = {group: [shard for shard in range(*span) if shard in wanted] for group, span in spans.items()}
+        spans = {group: span for group, span in spans.items() if left[group]}
+        for pieces in window_groups(executor, self.texts, self.lexicon, order, spans):
+            for shards in zip_longest(*(left[group] for group in pieces)):
+                for group, shard in zip(pieces, shards, strict=True):
                     if shard is not None:
                         yield shard, group, pieces[group]
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.counts.tables import Table
+from mgpu_ngram.engine.count.suffix_order import tables_of_windows
 from mgpu_ngram.engine.estimate.adjusted_counts import last_ngrams
 from mgpu_ngram.engine.estimate.part import EstimateOptions
-from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables, tables_of_windows
+from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables
 from mgpu_ngram.kernels.count.select_windows import select_windows
 from mgpu_ngram.kernels.dispatch import to_host
 

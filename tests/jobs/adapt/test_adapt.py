@@ -77,7 +77,15 @@ def test_the_model_of_all_text(workers, earlier, texts, together, tmp_path):
 @pytest.mark.slow
 def test_workers_die(cluster, earlier, texts, together, hooks, hooks_folder, contents, here, tmp_path):
     adapt(earlier, texts[1], tmp_path / "undisturbed", here, {"discount_fallback": []}, chunk_bytes=900)
-    hooks(**{"count_earlier.before1": "", "count_chunk.after1": "", "estimate_of.before1": "", "save.after1": ""})
+    hooks(
+        **{
+            "count_earlier.before1": "",
+            "text_ids.after1": "",
+            "write_windows.before1": "",
+            "estimate_of.before1": "",
+            "save.after1": "",
+        }
+    )
     adapt(earlier, texts[1], tmp_path / "made", cluster, {"discount_fallback": []}, chunk_bytes=900)
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
     assert contents(tmp_path / "made") == contents(tmp_path / "undisturbed")

@@ -726,8 +726,15 @@ def test_plan_describes_the_run_without_reading(tmp_path):
         (tmp_path / f"{i}.gz").write_bytes(gzip.compress(os.urandom(4 << 20), 1))
     planned_gz = plan(CountConfig([str(tmp_path / "*.gz")]), PlanContext(2, "cpu", 64 << 30))
     assert planned_gz["chunks"] == 2 == 2 * planned_gz["chunks_per_worker"]
+    assert planned["kept"] == "tokens" and planned["passes"] == 1
+    assert planned["host_bytes"] + planned["spill_bytes"] == 4 * planned["tokens_about"]
+    for host_bytes, passes in (512 << 20, 12), (8 << 30, 1):  # 12: each shard is a group
+        context = PlanContext(1, "cpu", 1 << 30, memory=MemoryConfig(host_bytes=host_bytes))
+        assert plan(CountConfig([str(tmp_path / "huge")], order=5), context)["passes"] == passes
+    of_tables = plan(CountConfig([str(tmp_path / "huge")], strategy="hash"), PlanContext(4, "cpu", 64 << 30))
     held = 50 * planned["tokens_about"]
-    assert held > 2e9 and (planned["spill_bytes"] > held / 2 or planned["host_bytes"] > held / 2)
+    assert of_tables["kept"] == "sorted runs" and held > 2e9
+    assert of_tables["spill_bytes"] > held / 2 or of_tables["host_bytes"] > held / 2
     assert [p["order"] for p in planned["orders"]] == [1, 2, 3, 4, 5]
     assert all(p["strategy"] in STRATEGIES and p["reason"] for p in planned["orders"])
     assert planned["device_bytes"] == max(p["device_bytes"] for p in planned["orders"])
@@ -737,7 +744,7 @@ def test_plan_describes_the_run_without_reading(tmp_path):
             PlanContext(4, "cpu", 64 << 30),
         )
     os.truncate(tmp_path / "huge", 1 << 40)  # a sparse file: a terabyte could not be read in the time of a test
-    with pytest.raises(InputError, match="bytes of sorted runs may be spilled"):
+    with pytest.raises(InputError, match="bytes of tokens may be spilled"):
         plan(CountConfig([str(tmp_path / "huge")], order=5), PlanContext(4, "cpu", 64 << 30))
     with pytest.raises(InputError, match="missing"):
         plan(CountConfig([str(tmp_path / "missing")]), PlanContext(4, "cpu", 64 << 30))

@@ -28,15 +28,18 @@ from mgpu_ngram.jobs.progress import Progress
 from tests.support.slowness import scaled
 from tests.support.variants import slow_cases
 
-OPTIONS = {"order": 4, "chunk_bytes": 3000}
+OPTIONS = {"order": 4, "chunk_bytes": 3000, "strategy": "hash"}  # sorted runs of chunks
 KILLS = {"tokenise": 8, "count": 8}  # at any moment of a phase
-BOMBS = ("bundle_runs", "take_shards", "write_part")  # short tasks: the merge, the shuffle, the writing
+BOMBS = {  # short tasks: the merge, the shuffle, the writing
+    "hash": ("bundle_runs", "take_shards", "write_part"),
+    "auto": ("bundle_ids", "select_keys", "take_keys", "write_windows"),
+}
 BOMBS_EACH, BOMB_SECONDS = 2, 0.02
 pytestmark = pytest.mark.timeout(120)
 
 
-def on(executor, corpus, output, progress=None, **more):
-    config = CountConfig([str(c) for c in corpus], **OPTIONS)
+def on(executor, corpus, output, progress=None, strategy="hash", **more):
+    config = CountConfig([str(c) for c in corpus], **{**OPTIONS, "strategy": strategy})
     return run(config, RunContext(executor, output, progress=progress or Progress(), **more))
 
 
@@ -68,21 +71,36 @@ def healthy(request, wait_for_workers):
         wait_for_workers(request.getfixturevalue("cluster").client, 2)
 
 
-def test_undisturbed(cluster, corpus, undisturbed, contents, hooks, tmp_path):
-    result = on(cluster, corpus, tmp_path / "out")
+@pytest.mark.parametrize("strategy", BOMBS)
+def test_undisturbed(strategy, cluster, corpus, undisturbed, contents, hooks, tmp_path):
+    result = on(cluster, corpus, tmp_path / "out", strategy=strategy)
     assert contents(result.path) == undisturbed
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+DEATHS = {  # (tasks that die before they start, tasks that die when they are done)
+    "hash": (
+        ["tokenise", "count_chunk", "bundle_runs", "write_part"],
+        ["tokenise", "save_vocabularies", "count_chunk", "save_runs", "take_shards", "write_part"],
+    ),
+    "auto": (
+        ["tokenise", "text_ids", "bundle_ids", "select_keys", "write_windows"],
+        ["tokenise", "save_vocabularies", "text_ids", "take_keys", "write_windows", "save_files"],
+    ),
+}
+
+
+@pytest.mark.parametrize("strategy", DEATHS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.multigpu)])
 @pytest.mark.timeout(300)
-def test_a_death_in_every_task(device, cluster, start, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
+def test_a_death_in_every_task(
+    device, strategy, cluster, start, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path
+):
     """Tasks that write files die after they have written them. GPUs give the same output as a CPU."""
-    before = ["tokenise.before", "count_chunk.before", "bundle_runs.before", "write_part.before"]
-    after = ["tokenise", "save_vocabularies", "count_chunk", "save_runs", "take_shards", "write_part"]
-    hooks(**dict.fromkeys([*before, *(f"{task}.after" for task in after)], ""))
+    before, after = DEATHS[strategy]
+    hooks(**dict.fromkeys([*(f"{task}.before" for task in before), *(f"{task}.after" for task in after)], ""))
     executor = cluster if device == "cpu" else start(2, device)
-    result = on(executor, corpus, tmp_path / "out", checkpoint_seconds=0)
+    result = on(executor, corpus, tmp_path / "out", strategy=strategy, checkpoint_seconds=0)
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
     assert contents(result.path) == undisturbed
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
@@ -109,8 +127,9 @@ def test_a_death_in_every_task_of_vocabularies_in_ranges(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", BOMBS)
 @pytest.mark.parametrize("wanted", ["count", "write"])
-def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents, hooks, tmp_path):
+def test_all_workers_die_at_once(wanted, strategy, cluster, corpus, undisturbed, contents, hooks, tmp_path):
     """All counted chunks are lost, and for a moment the cluster has no worker."""
     killed = []
 
@@ -122,7 +141,7 @@ def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents,
                     killed.append(nanny.pid)
                 time.sleep(0.2)  # until the scheduler has noticed
 
-    result = on(cluster, corpus, tmp_path / "out", KillAll())
+    result = on(cluster, corpus, tmp_path / "out", KillAll(), strategy)
     assert len(killed) == 2
     assert contents(result.path) == undisturbed
 
@@ -181,13 +200,14 @@ class Killed(Progress):
 
 
 @pytest.mark.slow
-def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
+@pytest.mark.parametrize("strategy", BOMBS)
+def test_kills_at_random(strategy, cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
     """Kills come right after a restart or another kill, or later. In phases with few tasks, tasks kill their worker."""
     choose, over, progress = random.Random(1), threading.Event(), Killed()
     deaths = hooks_folder.with_name(f"{hooks_folder.name}.deaths")
     deaths.touch()
     before = deaths.stat().st_size
-    bombs = [f"{task}.{choose.choice(['before', 'after'])}-{i}" for task in BOMBS for i in range(BOMBS_EACH)]
+    bombs = [f"{task}.{choose.choice(['before', 'after'])}-{i}" for task in BOMBS[strategy] for i in range(BOMBS_EACH)]
     hooks(**{bomb: choose.choice(["", choose.uniform(0, BOMB_SECONDS)]) for bomb in bombs})
 
     def kill_now_and_then():
@@ -201,7 +221,7 @@ def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_fo
     killer.start()
     try:
         # Saved runs are not bundled: on a slow machine, a save each second would leave none.
-        result = on(cluster, corpus, tmp_path / "out", progress, checkpoint_seconds=scaled(0.4))
+        result = on(cluster, corpus, tmp_path / "out", progress, strategy, checkpoint_seconds=scaled(0.4))
     finally:
         over.set()
         killer.join()

@@ -24,11 +24,11 @@ from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count import token_streams
 from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
 from mgpu_ngram.engine.count.text_ids import keys_of_shard, select_keys, whole_tables
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import count_budget, num_streams
 from mgpu_ngram.jobs.count.run import CountConfig, open_inputs
-from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check as check_kernels
 from tests.support.variants import first_fast
 
@@ -58,7 +58,8 @@ def passes(device, unpack_keys):
                 chunks = inputs.chunks(chunk_bytes) or [Chunk(0, (), 0)]
                 budget = count_budget(MemoryConfig(), executor)
                 with Checkpoint.open(folder / "out", {}, False, True) as checkpoint:
-                    job = CountPasses(config, executor, chunks, budget, checkpoint, 120.0, Progress(), lmplz)
+                    context = RunContext(executor, folder)
+                    job = CountPasses(config, context, chunks, budget, checkpoint, lmplz, lmplz is not None)
                     counted = job.count(num_streams(config, inputs, len(chunks)))
                     made = executor.gather(job.texts(counted) if lmplz else job.merge(counted))
                     vocabulary, lexicon = executor.gather([counted.vocabulary, counted.lexicon])

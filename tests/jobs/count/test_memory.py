@@ -33,7 +33,6 @@ from mgpu_ngram.jobs.count import numbering
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountConfig, run
-from mgpu_ngram.jobs.progress import Progress
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
 
@@ -140,15 +139,11 @@ def own_bytes(pid):
 
 @pytest.mark.slow
 def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
-    """Each process may use half of the host's budget, and both together stay within it: runs are spilled."""
+    """Each process may use half of the host's budget, and both together stay within it."""
     random_words(tmp_path / "small", 100_000)
     random_words(tmp_path / "text", 4_000_000)
-    spilled, options = [], {"order": 5, "min_count": 2}
+    options = {"order": 5, "min_count": 2}
     memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))
-
-    class Look(Progress):
-        def advance(self, done, amount=0):
-            spilled.extend((tmp_path / "spill").rglob("run-*"))
 
     small = CountConfig([str(tmp_path / "small")], chunk_bytes=50_000, **options)
     # In both processes, or one would import modules only later.
@@ -160,17 +155,13 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
         executor.everywhere(give_back_freed_memory)
         with Watch(executor.everywhere(os.getpid)) as watch:
             config = CountConfig([str(tmp_path / "text")], **options)
-            run(
-                config,
-                RunContext(
-                    executor, tmp_path / "out", overwrite=False, progress=Look(), memory=memory or MemoryConfig()
-                ),
-            )
+            result = run(config, RunContext(executor, tmp_path / "out", memory=memory))
     finally:
         executor.close()
     print(*(f"{most / BUDGET:.2f} of the budget" for most in watch.most.values()))
+    assert 16 * sum(order["distinct"] for order in result.manifest["orders"].values()) > 3 * BUDGET
     assert len(watch.most) == 2 and min(watch.most.values()) > 0 and sum(watch.most.values()) <= BUDGET
-    assert spilled and list((tmp_path / "spill").iterdir()) == []
+    assert list((tmp_path / "spill").iterdir()) == []
     run_here(tmp_path / "plenty", [tmp_path / "text"], **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
 
@@ -338,14 +329,14 @@ def test_sizes_of_intermediate_runs(strategy, run_here, tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(60)
-def test_a_full_disk_of_spilled_runs(run_here, tmp_path, full_disk):
+@pytest.mark.parametrize(("strategy", "kind"), [("hash", "run"), ("auto", "waiting")])
+def test_a_full_disk_of_spilled_results(strategy, kind, run_here, tmp_path, full_disk):
+    """Sorted runs of chunks, or windows of a shard that does not fit memory."""
     random_words(tmp_path / "text", 600_000)
-    full_disk(of=".run-")
+    full_disk(of=f".{kind}-")
     memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))
-    message = (
-        r"cannot write \S+/spill/entries-\S+/run-\w+.safetensors after 0 bytes: No space left on device; free space"
-    )
+    message = rf"cannot write \S+/spill/entries-\S+/{kind}-\w+.safetensors after 0 bytes: No space left on device; free"
     with pytest.raises(RunError, match=message):
-        run_here(tmp_path / "out", [tmp_path / "text"], memory=memory, **OPTIONS)
+        run_here(tmp_path / "out", [tmp_path / "text"], memory=memory, strategy=strategy, **OPTIONS)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["spill", "text"]
     assert list((tmp_path / "spill").iterdir()) == []

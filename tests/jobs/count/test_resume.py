@@ -87,13 +87,19 @@ MOMENTS = {  # the files beside the output at that moment
     "tokenise": lambda folder: len(list(folder.glob("out.checkpoint/entries-*/vocabulary_0-*.safetensors"))) >= 5,
     "count": lambda folder: len(list(folder.glob("out.checkpoint/entries-*/run-*.safetensors"))) >= 5,
     "write": lambda folder: any(folder.glob("out.partial-*/order=4")),
+    "number": lambda folder: Path(os.environ["NGRAM_TEST_HOOKS"], "text_ids.waits").exists(),
+    "files": lambda folder: any(folder.glob("out.checkpoint/entries-*/written-*.safetensors")),
 }
 
 
-def end_early(folder, corpus, workers, moment, number):
-    """Signal a driver at a moment; return (its exit status, stderr) when all its processes have ended."""
+def end_early(folder, corpus, workers, moment, number, strategy="hash"):
+    """Signal a driver at a moment; return (its exit status, stderr) when all its processes have ended.
+
+    strategy  "hash": it merges sorted runs; "auto": several workers make shards from the tokens
+    """
     command = [sys.executable, str(HOOKS), "count", *map(str, corpus), "-o", str(folder / "out"), "--order", "4"]
     command += ["--chunk-bytes", "6000", "--checkpoint-seconds", "0", "--workers", str(workers), "--device", "cpu"]
+    command += ["--strategy", strategy]
     process = subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         wait_for(lambda: MOMENTS[moment](folder), process)
@@ -107,7 +113,10 @@ def end_early(folder, corpus, workers, moment, number):
     return process.returncode, err
 
 
-SLOW = {"tokenise.slow": 0.1, "count_chunk.slow": 0.15, "write_part.slow": 1}
+SLOW = {
+    "tokenise.slow": 0.1, "count_chunk.slow": 0.15, "write_part.slow": 1, "text_ids.slow": 0.1,
+    "write_windows.slow": 0.3,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -128,6 +137,19 @@ def test_the_driver_is_killed(moment, workers, corpus, num_chunks, undisturbed, 
     with claimed([tmp_path / "out"]):  # as commands and ng.count do
         result = run_here(tmp_path / "out", corpus, 3, resume=True, **OPTIONS)
     assert result.resumed_chunks == finished
+    assert contents(result.path) == undisturbed
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("moment", first_fast(["files", "number"]))
+def test_the_driver_of_a_run_from_tokens_is_killed(moment, corpus, undisturbed, contents, run_here, slow, tmp_path):
+    status, _ = end_early(tmp_path, corpus, 2, moment, signal.SIGKILL, "auto")
+    assert status == -signal.SIGKILL
+    finished = len(saved(tmp_path, "written"))
+    assert finished < 10 and (finished > 0) == (moment == "files")
+    with claimed([tmp_path / "out"]):
+        result = run_here(tmp_path / "out", corpus, 3, resume=True, **OPTIONS)
+    assert result.resumed_shards == finished
     assert contents(result.path) == undisturbed
     assert names(tmp_path) == ["out"]
 
@@ -417,7 +439,7 @@ def large_counted(large, contents, run_here, tmp_path_factory):
 def test_resumed_from_spilled_runs(large, large_counted, contents, run_here, tmp_path):
     gc.collect()  # results of earlier tests, in cycles, would count as held
     spill, out = tmp_path / "spill", tmp_path / "out"
-    options = {"order": 4, "chunk_bytes": 300_000, "checkpoint_seconds": NEVER}
+    options = {"order": 4, "chunk_bytes": 300_000, "checkpoint_seconds": NEVER, "strategy": "hash"}
     options["memory"] = MemoryConfig(host_bytes=SMALL, spill_dir=str(spill))
     for attempt in range(2):
         with pytest.raises(KeyboardInterrupt):

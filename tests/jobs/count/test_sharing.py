@@ -35,15 +35,15 @@ def tasks(cluster):
 @pytest.mark.slow
 def test_several_workers_merge_and_write(cluster, corpus, undisturbed, contents, hooks, tasks, tmp_path):
     """10 shards with a part for each; if the worker of a part is late, another worker takes the part."""
-    result = run(
-        CountConfig([str(c) for c in corpus], order=4, chunk_bytes=3000), RunContext(cluster, tmp_path / "out")
-    )
-    assert contents(result.path) == undisturbed
-    written = Counter()
-    for name, workers in tasks.items():
-        if name.startswith("write_part_"):
-            written += workers
-    assert written.total() == WORKERS and len(written) > 1
+    for strategy, task in ("hash", "write_part_"), ("auto", "write_windows_"):
+        config = CountConfig([str(c) for c in corpus], order=4, chunk_bytes=3000, strategy=strategy)
+        result = run(config, RunContext(cluster, tmp_path / strategy))
+        assert contents(result.path) == undisturbed
+        written = Counter()
+        for name, workers in tasks.items():
+            if name.startswith(task):
+                written += workers
+        assert WORKERS <= written.total() <= 2 * WORKERS and len(written) > 1
 
 
 @pytest.mark.slow
