@@ -13,6 +13,7 @@ from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.count import count_chunk
 from mgpu_ngram.engine.memory.budget import used_bytes
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.count import plan
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.kernels.common.find_tokens import random_text
 
@@ -64,6 +65,18 @@ def test_larger_than_the_device(case, host_bytes, corpus, on_cpu, tmp_path):
     out = tmp_path / "out"
     run(CountConfig(corpus, **CASES[case]), RunContext(LocalExecutor("gpu"), out, memory=memory or MemoryConfig()))
     assert files_of(out) == on_cpu[case]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["words", "marked", "ids"])
+@pytest.mark.parametrize("host_bytes", ["64 MiB", "4 GiB"])
+def test_counts_from_tokens(case, host_bytes, corpus, on_cpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(plan, "DISTINCT_SHARE", 1e9)
+    memory = fill(MemoryConfig, {"device_bytes": "256 MiB", "host_bytes": host_bytes}, "memory")
+    out = tmp_path / "out"
+    result = run(CountConfig(corpus, **CASES[case]), RunContext(LocalExecutor("gpu"), out, memory=memory))
+    assert files_of(out) == on_cpu[case]
+    assert "one group of shards" in result.plans[-1].reason
 
 
 @pytest.fixture(scope="module")
