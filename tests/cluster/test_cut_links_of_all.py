@@ -17,7 +17,7 @@ def test_all_workers_are_cut_off(hosts, tmp_path, stage, task):
 
 @pytest.mark.parametrize(
     ("stage", "task", "names", "seconds"),
-    [("count", "count_chunk", ["one", "two"], 4), ("lda", SWEEPS, ["two"], 4), ("estimate", "make_part", ["two"], 60)],
+    [("count", "text_ids", ["one", "two"], 4), ("lda", SWEEPS, ["two"], 4), ("estimate", "make_part", ["two"], 60)],
 )
 def test_a_link_comes_back(hosts, tmp_path, stage, task, names, seconds):
     """Before the worker is taken for lost, or after that.
@@ -38,6 +38,6 @@ def test_an_encrypted_link_is_cut(hosts, tmp_path):
         for name, value in (("CERT", cert), ("KEY", key))
     }
     variables = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": value for name, value in tls.items()}
-    status, err = cut_in(hosts, tmp_path, "count", "count_chunk", ["two"], protocol="tls", **variables)
+    status, err = cut_in(hosts, tmp_path, "count", "text_ids", ["two"], protocol="tls", **variables)
     assert status == 0 and "Traceback" not in err, err
     check_output(tmp_path, "count")

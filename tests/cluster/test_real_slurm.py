@@ -27,6 +27,7 @@ SCRIPT = ROOT / "configs" / "slurm" / "count.sbatch"
 HOOKS = ROOT / "tests" / "support" / "task_hooks.py"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE"}
 ORDER = ["jobs.0.count.corpus=text file", "jobs.0.count.order=3", "jobs.0.count.chunk_bytes=4000"]
+ORDER += ["jobs.0.count.strategy=hash"]  # sorted runs, which are saved while chunks are counted
 SAVED = "the output/count.checkpoint/entries-*/run-*"
 WORDS = ["eos", "UNK", "the", "people", "of", "by", "for", "7", "a"]
 SAVE = "checkpoint_seconds=0"

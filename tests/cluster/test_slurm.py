@@ -178,7 +178,9 @@ def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_resumes(submit
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "count_chunk.slow").write_text("2")  # so long that chunks are left when the signal arrives
-    job = submit("checkpoint_seconds=0", DASK_DISTRIBUTED__WORKER__PRELOAD=str(HOOKS), NGRAM_TEST_HOOKS=str(hooks))
+    runs = "jobs.0.count.strategy=hash"  # sorted runs, which are saved while chunks are counted
+    hooked = {"DASK_DISTRIBUTED__WORKER__PRELOAD": str(HOOKS), "NGRAM_TEST_HOOKS": str(hooks)}
+    job = submit("checkpoint_seconds=0", runs, **hooked)
     job.wait_for("out/count.checkpoint/entries-*/run-*")
     os.kill(job.pid, signal.SIGTERM)
     job.wait()
