@@ -6,11 +6,11 @@ import argparse
 import json
 import math
 import os
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,6 +159,16 @@ def stdout() -> Iterator[None]:
 
 
 @contextmanager
+def _removed(path: Path) -> Iterator[None]:
+    """Remove a file, if it is there, when the block ends."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+@contextmanager
 def stdin_as_file(stage: RegisteredStage, settings: Settings, folder: Path) -> Iterator[Corpus | None]:
     """Yield the corpus of a stage's inputs if "-" is one of them, else None.
 
@@ -171,22 +181,24 @@ def stdin_as_file(stage: RegisteredStage, settings: Settings, folder: Path) -> I
         return
     if sys.stdin is None:
         raise InputError("input '-' is standard input, which is closed; pipe text to it, or name a file")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = tempfile.NamedTemporaryFile(dir=folder, prefix=".stdin-")  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"cannot keep stdin in {folder} ({error.strerror}); give another output path") from None
-    with file:
+    path = Path(os.path.abspath(folder), f".stdin-{secrets.token_hex(8)}")
+    with ExitStack() as stack:
+        stack.enter_context(_removed(path))  # before the file exists: an interrupt may come at any moment
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)))
+        except OSError as error:
+            raise InputError(f"cannot keep stdin in {folder} ({error.strerror}); give another output path") from None
         try:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
             file.flush()
         except OSError as error:
             raise RunError(f"cannot keep stdin in {folder} ({error.strerror}); free space there") from None
-        named = [file.name if path == "-" else path for path in paths]
+        named = [str(path) if given == "-" else given for given in paths]
         try:
             corpus = stage.open_inputs(replace(settings, **{setting: named}))
         except InputError as error:
-            raise InputError(str(error).replace(file.name, "-")) from None
+            raise InputError(str(error).replace(str(path), "-")) from None
         assert corpus is not None
-        sources = (replace(s, name="-") if s.name == file.name else s for s in corpus.sources)
+        sources = (replace(s, name="-") if s.name == str(path) else s for s in corpus.sources)
         yield replace(corpus, sources=tuple(sources))

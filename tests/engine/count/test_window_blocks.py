@@ -89,6 +89,13 @@ def test_counts(shards, most_windows, counted, texts, lexicon):
     assert not any(left_out.values())
 
 
+def test_slices_have_the_windows_that_fit():
+    columns = [np.arange(2 * rows).reshape(2, rows) for rows in (3, 4, 10, 1)]
+    slices = [np.concatenate(pieces, axis=1) for pieces in window_blocks._in_slices(iter(columns), 5)]
+    assert [rows.shape for rows in slices] == [(2, 5), (2, 5), (2, 5), (2, 3)]
+    assert (np.concatenate(slices, axis=1) == np.concatenate(columns, axis=1)).all()
+
+
 @pytest.mark.parametrize("most_windows", [None, 30])
 def test_added_tables(most_windows, counted, texts, lexicon, to_sharded):
     added = {(n, shard): Counter({(1, 2, 3, 4)[4 - n :]: 7 + shard}) for n in (2, 4) for shard in range(1, 4)}
@@ -117,9 +124,11 @@ def test_rare_ngrams_are_left_out(count, top, counted, texts, lexicon):
                 assert set(kept) == frequent
 
 
-@pytest.mark.parametrize(("bits", "order"), [(6, 2), (6, 5), (21, 3), (21, 5), (31, 4), (32, 4), (16, 6), (10, 12)])
+@pytest.mark.parametrize(
+    ("bits", "order"), [(6, 2), (6, 5), (21, 3), (21, 5), (28, 4), (11, 7), (32, 4), (16, 6), (10, 12)]
+)
 def test_text_order(bits, order, device, to_device, unpack_keys, pack_keys):
-    """With room for row numbers beside the first words, and without."""
+    """With room for row numbers beside the first words and without; codes of 28 bits lack one bit, of 11 bits none."""
     rng = np.random.default_rng(bits)
     codes = [tuple(row) for row in rng.integers(1, min(1 << bits, 9), (500, order)).tolist()]
     suffix = [(row[-2], row[-1], *row[-3::-1]) for row in codes]
