@@ -22,7 +22,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES, CountConfig
-from mgpu_ngram.jobs.count.shuffle import shuffle
+from mgpu_ngram.jobs.count.shuffle import parts_of, shuffle
 from mgpu_ngram.jobs.count.window_files import groups_of_shards
 
 
@@ -65,7 +65,7 @@ def count_to_tables(
             windowed(executor, calls, 2 * executor.workers, parts.append)
             return Merged(parts, counted.vocabulary, counted.totals.tokens, time.perf_counter() - start)
         runs = job.merge(counted)
-        shards = job.parts(counted)
+        shards = parts_of(job, counted)
 
         def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
             how = budget, str(checkpoint.entries_folder)

@@ -1,9 +1,8 @@
-"""The tasks of a count run: both passes over the chunks, merge, shuffle, write."""
+"""The tasks of a count run: both passes over the chunks, and the merge of each worker's results."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from mgpu_ngram.engine.count.strategy import OrderPlan, plans_of_shards
 from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, on_device_again, text_ids
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
-from mgpu_ngram.engine.count.write_counts import WriteOptions, WrittenFile, write_part
+from mgpu_ngram.engine.count.write_counts import WriteOptions
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.context import RunContext
@@ -51,7 +50,6 @@ from mgpu_ngram.jobs.count.numbering import (
     ranges_needed,
 )
 from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
-from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.saver import Saver
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -324,29 +322,6 @@ class CountPasses:
         found = self.executor.gather(reports)
         counted.seconds, counted.table_bytes = [seconds for seconds, _ in found], sum(size for _, size in found)
 
-    def write(
-        self, counted: Counted, runs: list[Handle], folder: str
-    ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
-        """Shuffle runs to the parts of their shards; one task merges and writes each part."""
-        executor, parts = self.executor, self.parts(counted)
-        options = self.write_options(folder, len(parts))
-        results = []
-
-        def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
-            first, last = parts[part]
-            return executor.call(
-                write_part, pieces, first, last, counted.vocabulary, options, part == 0,
-                label=f"writing shards {first} to {last - 1}", affinity=part,
-            )  # fmt: skip
-
-        def done(handle: Handle) -> None:
-            results.append(executor.gather([handle])[0])
-            self.progress.advance(1)
-
-        self.progress.start("write", len(parts), "parts")
-        shuffle(executor, runs, self.stored, parts, call, done)
-        return results
-
     def write_options(self, folder: str, parts: int) -> WriteOptions:
         """Return how to write to a folder, with all threads for that number of parts."""
         config, executor = self.config, self.executor
@@ -358,17 +333,6 @@ class CountPasses:
             folder=folder, budget=self.budget, min_count=config.min_count, top=TOP, threads=threads,
             first_order=first_order, columns=config.columns, spill_folder=self.folder,
         )  # fmt: skip
-
-    def parts(self, counted: Counted) -> list[tuple[int, int]]:
-        """Return (first, last) shards of each part: one part per worker, or more so that two received parts fit."""
-        S, workers = counted.totals.num_shards, self.executor.workers
-        rounds = 1  # if workers share memory, parts are views
-        if self.executor.transport != "memory":
-            stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
-            part_bytes = self.budget.part_bytes(counted.table_bytes // workers)
-            rounds = max(1, -(-(counted.table_bytes + stored_bytes) // (workers * part_bytes)))
-        P = min(S, workers * rounds)
-        return [(p * S // P, (p + 1) * S // P) for p in range(P)]
 
     def _work_bytes(self) -> int:
         """Return the bytes of the text and of the counts that are added, at least 1."""

@@ -36,6 +36,7 @@ from mgpu_ngram.jobs.count.plan import (
     num_streams,
     plan,
 )
+from mgpu_ngram.jobs.count.shuffle import write_parts
 from mgpu_ngram.jobs.count.window_files import WindowFiles
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def counted(
         else:
             runs = job.merge(found)
             job.report(found)
-            results = job.write(found, runs, str(folder))
+            results = write_parts(job, found, runs, str(folder))
         seconds = [found.totals.seconds, *job.saving, *found.seconds]
         of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
         progress.finish()

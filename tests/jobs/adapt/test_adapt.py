@@ -1,7 +1,5 @@
 """Adapted models are those of all text together, byte for byte, for any workers, deaths and interruptions."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from mgpu_ngram.jobs.count import run as count_job
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.estimate import run as estimate_job
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.progress import Progress
+from tests.support.interrupt import Interrupt
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -91,23 +89,7 @@ def test_workers_die(cluster, earlier, texts, together, hooks, hooks_folder, con
     assert contents(tmp_path / "made") == contents(tmp_path / "undisturbed")
 
 
-class Interrupt(Progress):
-    """Send Ctrl-C in a phase."""
-
-    def __init__(self, phase, done):
-        self.wanted, self.left, self.phase = phase, done, ""
-
-    def start(self, phase, total, unit="", rate=""):
-        self.phase = phase
-
-    def advance(self, done, amount=0):
-        self.left -= done * (self.phase == self.wanted)
-        time.sleep(0.03)  # for entries saved meanwhile
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("phase", "done"), [("count", 6), ("adjust", 0)])
+@pytest.mark.parametrize(("phase", "done"), [("count", 7), ("adjust", 1)])
 def test_resume(phase, done, earlier, texts, here, contents, tmp_path):
     how = {"estimate": {"discount_fallback": []}, "chunk_bytes": 900}
     adapt(earlier, texts[1], tmp_path / "undisturbed", here, **how)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.interrupt import Interrupt
 from tests.support.slowness import wait_until
 from tests.support.variants import first_fast
 
@@ -32,24 +32,6 @@ OPTIONS = {"order": 4, "chunk_bytes": 6000}
 NEVER = 1e9
 SMALL = 64 << 20  # bytes, the least chunk size
 pytestmark = pytest.mark.timeout(100)
-
-
-class Interrupt(Progress):
-    """Send Ctrl-C when `done` units of a phase are finished."""
-
-    def __init__(self, phase, done):
-        self.wanted, self.left, self.phase = phase, done, ""
-
-    def start(self, phase, total, unit="", rate=""):
-        self.phase = phase
-        self.advance(0)
-
-    def advance(self, done, amount=0):
-        if self.phase == self.wanted:
-            self.left -= done
-            if self.left <= 0:
-                raise KeyboardInterrupt
-            time.sleep(0.02)  # for entries saved meanwhile
 
 
 @pytest.fixture(scope="session")

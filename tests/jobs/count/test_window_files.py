@@ -1,6 +1,5 @@
 """Counts that are made from the tokens, one group of shards after another: as counts from tables of chunks."""
 
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +9,8 @@ from mgpu_ngram.core.counts import shards
 from mgpu_ngram.engine.count import window_blocks
 from mgpu_ngram.jobs.count import plan, window_files
 from mgpu_ngram.jobs.count.window_groups import spans_of, window_groups
-from mgpu_ngram.jobs.progress import Progress
 from tests.jobs.conftest import random_text
+from tests.support.interrupt import Interrupt
 from tests.support.variants import first_fast
 
 TEXTS = {  # by what is special in them
@@ -167,22 +166,6 @@ def test_added_counts(columns, from_tokens, small_shards, run_here, contents, tm
         assert result.top == expected.top
 
 
-class StopAt(Progress):
-    """Ctrl-C when `done` units of a phase are finished."""
-
-    def __init__(self, phase, done):
-        self.wanted, self.left, self.phase = phase, done, ""
-
-    def start(self, phase, total, unit="", rate=""):
-        self.phase = phase
-
-    def advance(self, done, amount=0):
-        self.left -= done * (self.phase == self.wanted)
-        time.sleep(0.05 * (self.phase == self.wanted))  # for entries saved meanwhile
-        if self.left <= 0:
-            raise KeyboardInterrupt
-
-
 def test_added_counts_that_an_interrupted_run_has_spilled(
     from_tokens, small_shards, run_here, contents, monkeypatch, tmp_path
 ):
@@ -193,7 +176,7 @@ def test_added_counts_that_an_interrupted_run_has_spilled(
     from_tokens(20)
     monkeypatch.setattr(plan.Budget, "fits_host", lambda budget, nbytes: False)
     with pytest.raises(KeyboardInterrupt):
-        run_here(tmp_path / "out", [second], progress=StopAt("write", 1), checkpoint_seconds=0, **options)
+        run_here(tmp_path / "out", [second], progress=Interrupt("write", 1), checkpoint_seconds=0, **options)
     assert list((tmp_path / "out.checkpoint").glob("entries-*/run-*"))
     result = run_here(tmp_path / "out", [second], resume=True, **options)
     assert contents(result.path) == contents(expected.path)
@@ -207,7 +190,7 @@ def test_written_files_are_verified(
     out = tmp_path / "out"
 
     with pytest.raises(KeyboardInterrupt):
-        run_here(out, corpus, 2, order=4, progress=StopAt("write", 6), checkpoint_seconds=0)
+        run_here(out, corpus, 2, order=4, progress=Interrupt("write", 6, pause=0.05), checkpoint_seconds=0)
     [written] = (tmp_path / "out.checkpoint").glob("written-*")
     assert len(list((tmp_path / "out.checkpoint").glob("entries-*/written-*"))) >= 2
     (written / "order=3" / ".part-00009.parquet.1.tmp").touch()  # of a process that was killed
