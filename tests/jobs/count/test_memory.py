@@ -30,9 +30,10 @@ from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import make_budget
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import numbering
-from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import plan as count_plan
+from mgpu_ngram.jobs.count import run as count_run
 from mgpu_ngram.jobs.count.run import CountConfig, run
+from mgpu_ngram.jobs.count.shuffle import parts_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
 
@@ -45,7 +46,9 @@ import sys, threading, time
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.count import run as count_run
 from mgpu_ngram.jobs.count.run import CountConfig, run
+from mgpu_ngram.jobs.count.shuffle import parts_of
 
 def own_bytes():
     '''Of this process alone: what is mapped from files may be dropped at any time.'''
@@ -250,7 +253,7 @@ def test_parts_by_hand(transport, device_bytes, expected):
     executor = SimpleNamespace(workers=2, transport=transport)
     job = SimpleNamespace(executor=executor, budget=Budget("gpu", device_bytes, 1 << 20))
     counted = SimpleNamespace(totals=SimpleNamespace(num_shards=8), stored=[], table_bytes=4000)
-    parts = count_passes.CountPasses.parts(job, counted)
+    parts = parts_of(job, counted)
     assert len(parts) == expected and parts[0][0] == 0 and parts[-1][1] == 8
     assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
 
@@ -316,13 +319,13 @@ def test_the_text_size_of_stored_files_is_estimated(tmp_path):
 def test_sizes_of_intermediate_runs(strategy, run_here, tmp_path, monkeypatch):
     """Parts are cut by these sizes: tables, and tables made of dense histograms."""
     random_words(tmp_path / "text", 100_000)
-    write, sizes = count_passes.CountPasses.write, []
+    write, sizes = count_run.write_parts, []
 
     def look(job, counted, runs, folder):
         sizes.append((counted.table_bytes, sum(r.nbytes for r in job.executor.gather(runs))))
         return write(job, counted, runs, folder)
 
-    monkeypatch.setattr(count_passes.CountPasses, "write", look)
+    monkeypatch.setattr(count_run, "write_parts", look)
     run_here(tmp_path / "out", [tmp_path / "text"], order=2, strategy=strategy, chunk_bytes=200_000)
     [(said, held)] = sizes
     assert said == held > 0
