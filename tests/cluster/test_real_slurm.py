@@ -74,7 +74,7 @@ class Job:
         self.number = slurm.run(*sbatch, *options, SCRIPT, *arguments, cwd=folder, **environment).strip()
 
     def state(self):
-        return self.slurm.job(self.number)["JobState"]
+        return self.slurm.job(self.number).get("JobState")
 
     def restarts(self):
         return int(self.slurm.job(self.number)["Restarts"])
