@@ -47,7 +47,8 @@ def make_budget(
     per_process = host_bytes * executor.tasks_per_process // executor.tasks_per_host
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
     spills = is_spilling(result_bytes, executor.device, device_bytes, executor.workers)
-    budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process, spills, before_bytes)
+    tasks = executor.tasks_per_process
+    budget = Budget(executor.device, device_bytes, per_process, tasks, spills, before_bytes=before_bytes)
     return replace(budget, device_bytes=max(0, device_bytes - outside_pool(budget)))
 
 

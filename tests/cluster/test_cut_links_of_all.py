@@ -17,7 +17,7 @@ def test_all_workers_are_cut_off(hosts, tmp_path, stage, task):
 
 @pytest.mark.parametrize(
     ("stage", "task", "names", "seconds"),
-    [("count", "text_ids", ["one", "two"], 4), ("lda", SWEEPS, ["two"], 4), ("estimate", "make_part", ["two"], 60)],
+    [("count", "text_ids", ["one", "two"], 4), ("lda", SWEEPS, ["two"], 4), ("estimate", "adjust_parts", ["two"], 60)],
 )
 def test_a_link_comes_back(hosts, tmp_path, stage, task, names, seconds):
     """Before the worker is taken for lost, or after that.

@@ -138,5 +138,5 @@ def check_output(folder, stage):
     assert differing <= {"manifest.json"}
 
 
-MOMENTS = [("count", "text_ids"), ("estimate", "make_part"), ("lda", SWEEPS)]
+MOMENTS = [("count", "text_ids"), ("estimate", "adjust_parts"), ("lda", SWEEPS)]
 OTHER_MOMENTS = [("count", "tokenise"), ("count", "write_windows"), ("estimate", "text_ids"), ("estimate", "save")]

@@ -261,7 +261,7 @@ class SlurmCluster:
         return self.run("sinfo", "--Node", "--noheader", "--partition=low", "--format=%t", check=False).split()
 
     def job(self, number):
-        """Return what scontrol says of a job, by name; {} if it knows no such job, as now and then while it requeues."""
+        """Return what scontrol says of a job, by name; {} if it knows no such job, as at times in a requeue."""
         words = self.run("scontrol", "--oneliner", "show", "job", number, check=False).split()
         return dict(word.partition("=")[::2] for word in words)
 

@@ -203,7 +203,13 @@ def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: An
     """
     bigrams = part.orders[2]
     place_R = split_places(bigrams.word(0), bigrams.word(1), split, symbols)
-    count_R = narrow(array_module(left_L).where(place_R >= 0, left_L[place_R], bigrams.count_R))
+    rows, device = (place_R >= 0).nonzero()[0], device_of(place_R)
+    if not len(rows):
+        return part
+    # Vectors over the vocabulary stay where they are.
+    left_P = narrow(move_to(left_L[move_to(place_R[rows], device_of(left_L))], device))
+    count_R = bigrams.count_R.astype(np.promote_types(bigrams.count_R.dtype, left_P.dtype))
+    count_R[rows] = left_P
     return replace(part, orders=part.orders | {2: replace(bigrams, count_R=count_R)})
 
 

@@ -14,17 +14,18 @@ from mgpu_ngram.engine.memory.spill import result_to_device
 
 
 def save_parts(
-    parts: Sequence[Part | Estimated], items: Sequence[int], kind: str, folder: str
-) -> tuple[dict[int, str], dict[str, float]]:
+    parts: Sequence[Part | Estimated], items: Sequence[tuple[int, ...]], kind: str, folder: str
+) -> tuple[dict[tuple[int, ...], str], dict[str, float]]:
     """Write an entry for each part, without raw counts. Return (the path of each item's entry, seconds).
 
-    parts  estimated parts, or parts whose only n-grams are split bigrams (`summary` of jobs.estimate.tasks)
-    items  their numbers
+    parts  estimated parts, or sums of parts whose only n-grams are split bigrams (`adjust_parts` of
+           jobs.estimate.tasks)
+    items  the numbers of their shards
     """
     start, paths = time.perf_counter(), {}
     for part, item in zip(parts, items, strict=True):
         arrays = result_to_device(part, "cpu").arrays()
-        paths[item] = save_entry(folder, kind, [item], arrays, _metadata(part))
+        paths[item] = save_entry(folder, kind, list(item), arrays, _metadata(part))
     return paths, {"checkpoint": time.perf_counter() - start}
 
 
@@ -41,7 +42,7 @@ def _metadata(part: Part | Estimated) -> dict[str, Any]:
 
 
 def load_part(path: str) -> Part:
-    """Return the counts of a part, as views of its file."""
+    """Return the counts of one or more parts, as views of their file."""
     arrays, metadata = load_arrays(path, verify=False)
     orders = {}
     if metadata["bits"] is not None:

@@ -30,6 +30,7 @@ class Budget:
     host_bytes     this process's share of host memory
     tasks          tasks that run at once in this process
     spills         the results are expected to be many times larger than what a GPU could keep
+    kept_bytes     bytes of results that a GPU keeps although most results spill
     before_bytes   bytes of the process's GPU arrays that are older than the run; device_bytes does not count them
 
     `device_limited` limits CuPy's pool to a budget. Methods that ask how much memory is in use change nothing.
@@ -40,6 +41,7 @@ class Budget:
     host_bytes: int
     tasks: int = 1
     spills: bool = False
+    kept_bytes: int = 0
     before_bytes: int = 0
 
     def working_bytes(self) -> int:
@@ -54,7 +56,9 @@ class Budget:
 
     def kept_device_share(self) -> float:
         """Return the share of the GPU that intermediate results may use."""
-        return SPILLING_KEPT_SHARE if self.spills else KEPT_SHARE["gpu"]
+        if not self.spills:
+            return KEPT_SHARE["gpu"]
+        return max(SPILLING_KEPT_SHARE, self.kept_bytes / max(1, self.device_bytes))
 
     def task_bytes(self) -> int:
         """Return the bytes that one task may use on its device when intermediate results fill their share."""

@@ -238,7 +238,7 @@ class CountPasses:
     def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
         """Watch pass 1 until every chunk has its vocabulary; return the last saves. Runs are useless without these."""
         sizes = {c.index: c.size_bytes for c in self.chunks}
-        saver = Saver(self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed, self.budget)
+        saver = Saver[int](self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed, self.budget)
         start = time.monotonic()
         self.progress.start("tokenise", len(sizes), "chunks", "bytes")
         self.progress.advance(len(sizes) - len(found))
@@ -261,7 +261,7 @@ class CountPasses:
         self.progress.start("count", len(self.chunks) + len(self.added), "chunks", "tokens")
         self.progress.advance(len(self.resumed))
         seconds = math.inf if self.keeps_tokens else self.checkpoint_seconds  # to number them again takes as long
-        saver = Saver(self.executor, seconds, save_runs, self.folder, self.budget)
+        saver = Saver[int](self.executor, seconds, save_runs, self.folder, self.budget)
         start = time.perf_counter()
 
         def done(handle: Handle) -> list[Handle]:

@@ -132,7 +132,7 @@ class DistributionPasses:
             tasks_per_host=executor.tasks_per_host,
         )  # fmt: skip
         entries = str(self.checkpoint.entries_folder)
-        saver = Saver(executor, checkpoint_seconds, save_done, entries, self.kind)
+        saver = Saver[int](executor, checkpoint_seconds, save_done, entries, self.kind)
         running = dict[Handle, int]()
         self.progress.start("distribution", len(tasks) + len(self.done), "chunks", "histories")
         self.progress.advance(len(self.done))

@@ -38,9 +38,10 @@ from mgpu_ngram.engine.trie.row_sums import check_row_sums
 from mgpu_ngram.engine.trie.write_model import write_model
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
-STRETCH_COPIES = 3  # copies of an n-gram in memory while its stretch is assembled
+STRETCH_COPIES = 5  # copies of an n-gram in memory while its stretch is assembled, its part among them
+FULL_SHARE = 0.9  # of a GPU's memory for stretches: its pool has gaps
 MAX_STRETCHES = 32  # more do not help: all n-grams of one first word, such as <s>, are in one stretch
 
 
@@ -165,9 +166,14 @@ class Assembly:
 
     def _stretches(self, reports: list[_Report]) -> list[tuple[int, int]]:
         """Return the words of each stretch: one stretch a worker, or several where all parts' bytes need more."""
-        work_bytes = STRETCH_COPIES * sum(report.nbytes for report in reports)
-        samples, workers = [report.sample for report in reports], self.resources.executor.workers
-        needed = min(-(-work_bytes // max(1, self.resources.budget.task_bytes())), MAX_STRETCHES)
+        budget, workers = self.resources.budget, self.resources.executor.workers
+        here_bytes = sum(report.gpu_bytes for report in reports)  # need not be copied to a GPU
+        work_bytes = STRETCH_COPIES * sum(report.nbytes for report in reports) - here_bytes
+        room = budget.task_bytes()
+        if budget.device == "gpu":
+            room = int(FULL_SHARE * budget.device_bytes) - here_bytes // workers
+        needed = min(-(-work_bytes // max(1, room)), MAX_STRETCHES)
+        samples = [report.sample for report in reports]
         return cut_words(samples, self.symbols, max(1, -(-needed // workers)) * workers)
 
     @property
@@ -179,17 +185,21 @@ class Assembly:
 
 
 class _Report(NamedTuple):
-    """Facts about a part, for the driver: `sample_first_words`, `rows_of`, its bytes, and its seconds by step."""
+    """Facts about a part, for the driver: `sample_first_words`, `rows_of`, its bytes, those of them that are on a GPU,
+    and its seconds by step.
+    """
 
     sample: np.ndarray
     rows: dict[int, int]
     nbytes: int
+    gpu_bytes: int
     seconds: dict[str, float]
 
 
 def _report_of(part: Estimated, bits: int) -> _Report:
-    nbytes = sum(array.nbytes for array in part.arrays().values())
-    return _Report(sample_first_words(part, bits), rows_of(part), nbytes, part.seconds)
+    arrays = part.arrays().values()
+    nbytes, gpu_bytes = sum(a.nbytes for a in arrays), sum(a.nbytes for a in arrays if on_gpu(a))
+    return _Report(sample_first_words(part, bits), rows_of(part), nbytes, gpu_bytes, part.seconds)
 
 
 def make_stretch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,16 +145,16 @@ def _parts_of_srilm(
     return estimation, parts, partial(_estimate, estimation, parts)
 
 
-def _estimate(
-    estimation: Estimation, parts: list[Handle], arguments: tuple[Any, ...], done: Callable[[Handle], None]
-) -> list[Handle]:
+def _estimate(estimation: Estimation, parts: list[Handle], arguments: tuple[Any, ...]) -> list[Handle]:
     """Estimate parts, and return handles of `Estimated`. Empties `parts`, so that each part is freed after use."""
     executor, (rules, unigrams, *_) = estimation.executor, arguments
     shared, made = part_resources(estimation.resources, len(parts)), list[Handle]()
+    progress = estimation.resources.progress
+    progress.start("estimate", len(parts), "parts")
     while parts:
         task = estimate_of, parts.pop(0), rules, unigrams, (), None, None, estimation.options, shared
         made.append(executor.call(*task, label=f"estimating part {len(made)}"))
-    executor.wait(iter(list(made)), done)
+    executor.wait(iter(list(made)), lambda _: progress.advance(1))
     return made
 
 

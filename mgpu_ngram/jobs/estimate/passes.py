@@ -40,7 +40,7 @@ from mgpu_ngram.jobs.estimate.tasks import (
 )
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 
-Estimate = Callable[[tuple[Any, ...], Callable[[Handle], None]], list[Handle]]
+Estimate = Callable[[tuple[Any, ...]], list[Handle]]
 
 SUM_ARITY = 8  # vectors over the vocabulary that one task sums
 
@@ -96,6 +96,7 @@ class Estimation:
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
         self.tokens = 0  # of the text, set by `finish`
+        self.kept: dict[int, int] = {}  # numbers of n-grams of the model by order, set by `finish`
         self.resumed_chunks = self.resumed_parts = 0  # of `EstimateResult`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
         slips = not options.smoothing and not config.exact_discounts and options.order > 1
@@ -105,8 +106,8 @@ class Estimation:
         """Return (the model's handle, its statistics).
 
         parts     handles of `Part` with adjusted counts; their n-grams may be left out (`tasks.summary`)
-        estimate  estimate(arguments, done) calls the tasks that estimate the parts, with `arguments` behind their own,
-                  waits for them with the function `done`, and returns their handles
+        estimate  estimate(arguments) calls the tasks that estimate the parts, with `arguments` behind their own, waits
+                  for them, and returns their handles
         """
         executor, device = self.executor, self.budget.device
         smoothing = self.options.smoothing
@@ -125,9 +126,9 @@ class Estimation:
         if self.split:
             how = self.split, split_left, rules[2], unigrams, device
             found = [executor.call(split_probs_of, part, *how) for part in parts]
-            split_L = executor.call(join_split, found, len(self.split) * self.symbols)
-        self.resources.progress.start("estimate", len(parts), "parts")
-        made = estimate((rules, unigrams, split_left, split_L), lambda _: self.resources.progress.advance(1))
+            split_L = executor.call(join_split, found, len(self.split) * self.symbols, device)
+        self.kept = statistics.kept
+        made = estimate((rules, unigrams, split_left, split_L))
         assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options, self.split)
         model, seconds = assembly.assembled(made)
         self.seconds += seconds

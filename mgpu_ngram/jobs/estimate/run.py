@@ -56,6 +56,8 @@ PART_TOKEN_BYTES = {"gpu": 330, "cpu": 190}
 LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
 KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
+# Largest share of a GPU that tokens take -> the share that it keeps for them and, if possible, for values of the model.
+TOKEN_SHARES = (0.25, 0.5), (0.5, 0.55)
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -132,7 +134,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     counting = config.counting()
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     tokens, symbols = guess(counting, corpus)
-    budget = planned_budget(context, KEPT_TOKEN_BYTES * tokens)
+    budget = _keeping_tokens(planned_budget(context, KEPT_TOKEN_BYTES * tokens), tokens, context.workers)
     chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
     parts = _part_limits(context, budget).num_parts(tokens)
     token_bytes = TOKEN_BYTES * tokens
@@ -219,8 +221,8 @@ def estimated(
     executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
     limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
-    kept_bytes = KEPT_TOKEN_BYTES * guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
-    budget = count_budget(memory, executor, kept_bytes)
+    tokens = guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
+    budget = _keeping_tokens(count_budget(memory, executor, KEPT_TOKEN_BYTES * tokens), tokens, executor.workers)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     part_limits = _part_limits(executor, budget)
@@ -290,6 +292,16 @@ def _name_of_settings(config: EstimateConfig) -> str:
     """Return a name that differs for settings that give parts other values."""
     settings = settings_of(config) | {"limit": _described(config.limit_vocab_file)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _keeping_tokens(budget: Budget, tokens: int, workers: int) -> Budget:
+    """Return a budget whose GPUs keep the tokens of the text if these take up to a half of a GPU; and what parts leave
+    of a half, for values of the model, if the tokens take up to a quarter. Other GPUs need their memory for parts.
+    """
+    token_bytes = TOKEN_BYTES * tokens // workers
+    shares = ((most, kept) for most, kept in TOKEN_SHARES if token_bytes <= most * budget.device_bytes)
+    kept_share = next(shares, (0, 0.0))[1]
+    return replace(budget, kept_bytes=int(kept_share * budget.device_bytes))
 
 
 def _least_parts(where: Executor | PlanContext) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,16 +100,14 @@ class LastWord(NamedTuple):
     place_V: np.ndarray
 
 
-class TextPart(NamedTuple):
-    """How a part is made from a text. Picklable.
+class TextOptions(NamedTuple):
+    """How the parts of a text are made. Picklable.
 
-    shard     its shard
     symbols   words of the vocabulary
     options   settings of the estimate
     counting  how the only part of a model is counted
     """
 
-    shard: int
     symbols: int
     options: EstimateOptions
     counting: CountOptions
@@ -117,53 +115,67 @@ class TextPart(NamedTuple):
 
 
 def make_part(
-    pieces: Sequence[TextIds | WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, last: LastWord | None
-) -> Part:
-    """Make a part of a text, and return what its counts say: see `summary`. The only part is returned whole.
+    texts: Sequence[TextIds], lexicon: Lexicon, how: TextOptions, bad_V: Any, last: LastWord | None
+) -> Part:  # fmt: skip
+    """Make the only part of a model from the tokens of its text."""
+    part = _whole_part_of_text(texts, lexicon, how, bad_V)
+    _add_last(part, last, (), how.symbols)
+    return spill(part, how.resources.budget, how.resources.folder)
 
-    pieces  the tokens for the only part, else windows
+
+def adjust_parts(
+    pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextOptions, shards: Sequence[int], bad_V: Any,
+    last: LastWord | None,
+) -> Part:  # fmt: skip
+    """Make some parts of a text, one after another, and return what their counts say together.
+
+    The result has no n-grams, except split bigrams. It is one for several parts, because its vectors have an element
+    for each word of the vocabulary.
     """
-    resources, split = how.resources, _split(lexicon, how)
-    if resources.alone:
-        part = _whole_part_of_text(cast(Sequence[TextIds], pieces), lexicon, how, bad_V)
-        _add_last(part, last, (), how.symbols)
-        return spill(part, resources.budget, resources.folder)
-    part = _part_of_text(cast(Sequence[WindowKeys], pieces), lexicon, how, bad_V)
-    _add_last(part, last, split, how.symbols)
-    return spill(summary(part, split, how.symbols), resources.budget, resources.folder)
+    split, total = _split(lexicon, how), None
+    for shard in shards:
+        part = _part_of_text(pieces, shard, lexicon, how, bad_V)
+        _add_last(part, last, split, how.symbols)
+        found = summary(part, split, how.symbols)
+        total = found if total is None else _with_summary(total, found)
+        del part, found
+    assert total is not None
+    return spill(total, how.resources.budget, how.resources.folder)
 
 
 def estimate_text_part(
-    pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any, rules: dict[int, Any],
-    unigrams: Unigrams, left_L: Any, split_L: Any,
-) -> Estimated:  # fmt: skip
+    pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextOptions, shard: int, bad_V: Any, shared: Sequence[Any]
+) -> Estimated:
     """Make a part of a text again, and estimate it: see `estimate_of`. Does not spill it: another task copies it to the
     host while the next part is made.
 
+    shared  rules, unigrams, the adjusted counts and the probabilities of split bigrams
+
     To make it twice costs less than to keep it, because a part takes 20 times the memory of its text.
     """
-    parts = [_part_of_text(pieces, lexicon, how, bad_V)]
+    rules, unigrams, left_L, split_L = shared
+    parts = [_part_of_text(pieces, shard, lexicon, how, bad_V)]
     seconds = parts[0].seconds
-    shared = rules, unigrams, _split(lexicon, how), left_L, split_L
-    estimated = _estimated(parts.pop(), *shared, how.options, how.resources)
+    of_split = _split(lexicon, how), left_L, split_L
+    estimated = _estimated(parts.pop(), rules, unigrams, *of_split, how.options, how.resources)
     estimated.seconds = add_seconds(seconds, estimated.seconds)
     return estimated
 
 
-def _split(lexicon: Lexicon, how: TextPart) -> tuple[int, ...]:
+def _split(lexicon: Lexicon, how: TextOptions) -> tuple[int, ...]:
     return lexicon.split if how.options.order > 2 else ()
 
 
-def _part_of_text(pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextPart, bad_V: Any) -> Part:
+def _part_of_text(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, how: TextOptions, bad_V: Any) -> Part:
     """Return a part in suffix order, on the device, or in host memory if the device is full."""
     device, split = how.resources.budget.device, _split(lexicon, how)
-    elsewhere = [word for word in split if int(lexicon.shard_V[word]) != how.shard]
+    elsewhere = [word for word in split if int(lexicon.shard_V[word]) != shard]
     watch = Stopwatch(device)
 
     def made(device: str) -> Part:
         # No name holds the keys, so that they are freed as soon as they are sorted.
         tables = tables_of_windows(
-            keys_of_shard(pieces, how.shard, lexicon, how.options.order, device),
+            keys_of_shard(pieces, shard, lexicon, how.options.order, device),
             how.options.order, check.code_bits(how.symbols),
         )  # fmt: skip
         narrow = {n: narrowed(tables.pop(n)) for n in sorted(tables)}  # frees one after another
@@ -177,13 +189,13 @@ def _part_of_text(pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextPart,
     return part
 
 
-def _whole_part_of_text(pieces: Sequence[TextIds], lexicon: Lexicon, how: TextPart, bad_V: Any) -> Part:
+def _whole_part_of_text(texts: Sequence[TextIds], lexicon: Lexicon, how: TextOptions, bad_V: Any) -> Part:
     budget, threads = how.resources.budget, how.resources.threads
     watch = Stopwatch(budget.device)
 
     def counted(device: str) -> dict[int, Table]:
         counting = replace(how.counting, budget=replace(budget, device=device))
-        tables = whole_tables(pieces, lexicon, counting, threads)
+        tables = whole_tables(texts, lexicon, counting, threads)
         return {n: narrowed(tables.pop(n)) for n in sorted(tables)}  # frees one after another
 
     with memory_guard("counting n-grams", budget.device, LESS):
@@ -213,6 +225,20 @@ def summary(part: Part, split: Sequence[int], symbols: int) -> Part:
         rows = (split_places(bigrams.word(0), bigrams.word(1), split, symbols) >= 0).nonzero()[0]
         orders = {2: bigrams.taken(rows)}
     return replace(part, orders=orders)
+
+
+def _with_summary(total: Part, part: Part) -> Part:
+    """Return the sum of two summaries of parts."""
+    bigrams = {2: total.orders[2].followed_by(part.orders[2])} if total.orders else {}
+    return Part(
+        bigrams,
+        add_vectors(total.left_V, part.left_V),
+        add_vectors(total.split_left_L, part.split_left_L),
+        {n: (np.array(counts) + part.counts_of_counts[n]).tolist() for n, counts in total.counts_of_counts.items()},
+        {n: (kept + part.sizes[n][0], every + part.sizes[n][1]) for n, (kept, every) in total.sizes.items()},
+        {first: max(ngrams, part.last[first]) for first, ngrams in total.last.items()},
+        add_seconds(total.seconds, part.seconds),
+    )
 
 
 def adjusted(
@@ -364,26 +390,29 @@ def last_of(part: Part) -> dict[int, list[LastNgram]]:
     return part.last
 
 
-def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:
+def _with_split(part: Part, split: Sequence[int], symbols: int, left_L: Any, device: str) -> Part:
     """Return a part on the device, with the adjusted counts of its split bigrams; plain counts have no `left_L`."""
     part = result_to_device(part, device)
-    return with_split_counts(part, split, len(part.left_V), move_to(left_L, device)) if left_L is not None else part
+    return with_split_counts(part, split, symbols, left_L) if left_L is not None else part
 
 
 def split_probs_of(
     part: Part, split: Sequence[int], left_L: Any, rule: Discounts | Rule, unigrams: Unigrams, device: str
 ) -> list[np.ndarray]:
     """Return places and probabilities of the split bigrams of a part, in host memory."""
-    bigrams = _with_split(replace(part, orders={2: part.orders[2]}), split, left_L, device)
+    if not len(part.orders[2]):  # vectors over the vocabulary need not be moved
+        return [np.empty(0, np.int64), np.empty(0, np.float32)]
+    bigrams = replace(part, orders={2: part.orders[2]}, left_V=part.left_V[:0], split_left_L=part.split_left_L[:0])
+    bigrams = _with_split(bigrams, split, len(unigrams.prob_V), left_L, device)
     return [to_host(array) for array in split_probs(bigrams, split, rule, unigrams.prob_V)]
 
 
-def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
-    """Return (H * V,) float32, the probabilities of all split bigrams."""
+def join_split(found: list[list[np.ndarray]], places: int, device: str) -> Any:
+    """Return (H * V,) float32, the probabilities of all split bigrams, on the device, where all parts need them."""
     prob_L = np.zeros(places, np.float32)
     for place_P, prob_P in found:
         prob_L[place_P] = prob_P
-    return prob_L
+    return on_device_or_host(partial(move_to, prob_L), device)
 
 
 def estimate_of(
@@ -415,8 +444,8 @@ def _estimated(
             del moved
 
     def estimate(device: str) -> Estimated:
-        whole = _with_split(part, split, left_L, device)
-        shared_L = None if split_L is None else to_device(split_L, device)
+        whole = _with_split(part, split, len(unigrams.prob_V), left_L, device)
+        shared_L = None if split_L is None else move_to(split_L, device)
         placed = replace(unigrams, prob_V=move_to(unigrams.prob_V, device))
         return estimate_part(whole, rules, placed, options, shared_L, threads)
 

@@ -9,25 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, starmap, zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle, windowed
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count.count_chunk import CountOptions
+from mgpu_ngram.engine.estimate.part import estimated_bytes
 from mgpu_ngram.engine.estimate.stored_parts import load_estimated, load_part, save_parts
+from mgpu_ngram.jobs.count.plan import TOKEN_BYTES
 from mgpu_ngram.jobs.count.window_groups import window_groups
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
-from mgpu_ngram.jobs.estimate.tasks import TextPart, estimate_of, estimate_text_part, keep_part, make_part
+from mgpu_ngram.jobs.estimate.tasks import (
+    TextOptions,
+    adjust_parts,
+    estimate_of,
+    estimate_text_part,
+    keep_part,
+    make_part,
+)
 from mgpu_ngram.jobs.saver import Saver
+from mgpu_ngram.kernels import check
 
+Shards = tuple[int, ...]
 GROUP = 6  # most parts of a group: their windows take a third of the memory of the part that is made beside them
 
 
 def groups_of(parts: int, workers: int) -> list[tuple[int, int]]:
     """Return (first, past the last) part of each group: equal groups, as many for each worker."""
-    n = min(parts, workers * -(-parts // (GROUP * workers)))
+    n = max(1, min(parts, workers * -(-parts // (GROUP * workers))))
     return list(pairwise(i * parts // n for i in range(n + 1)))
 
 
@@ -66,99 +77,121 @@ class TextParts:
     saved: PartCheckpoint
 
     def adjust(self, meanwhile: Callable[[], None]) -> list[Handle]:
-        """Make all parts, and return handles of their counts: of the only part itself, else of `tasks.summary`.
+        """Make all parts, and return handles of their counts: of the only part itself, else of `tasks.adjust_parts`.
 
         meanwhile  called once, when the first parts are in flight
         """
-        estimation, progress = self.estimation, self.resources.progress
+        executor, progress = self.resources.executor, self.resources.progress
+        estimation, how = self.estimation, self._how()
+        of_text = estimation.bad, estimation.last
+        if self.shards == 1:
+            part = executor.call(make_part, self.texts, self.lexicon, how, *of_text, label="counting n-grams")
+            meanwhile()
+            executor.wait([part], lambda _: progress.advance(1))
+            return [part]
 
-        def call(shard: int, pieces: list[Handle], affinity: int) -> Handle:
-            return self.resources.executor.call(
-                make_part, pieces, self.lexicon, self._how(shard), estimation.bad, estimation.last,
-                label=f"counting part {shard}", affinity=affinity,
-            )  # fmt: skip
+        def calls(wanted: set[int]) -> Iterator[tuple[Handle, Shards]]:
+            for groups in self._groups(wanted):
+                for group, (shards, windows) in groups.items():
+                    task = adjust_parts, windows, self.lexicon, how, shards, *of_text
+                    label = f"counting parts {shards[0]} to {shards[-1]}"
+                    yield executor.call(*task, label=label, affinity=group), shards
 
-        return self._made("adjusted", load_part, call, lambda _: progress.advance(1), meanwhile)
+        return self._made("adjusted", load_part, calls, lambda shards: progress.advance(len(shards)), meanwhile)
 
-    def estimate(self, parts: list[Handle], arguments: tuple[Any, ...], done: Callable[[Handle], None]) -> list[Handle]:
+    def estimate(self, parts: list[Handle], arguments: tuple[Any, ...]) -> list[Handle]:
         """Estimate the parts, and return handles of `Estimated`. Makes several parts again from the text.
 
         parts      the result of `adjust`; emptied
         arguments  rules, unigrams, the adjusted counts and the probabilities of split bigrams
         """
-        executor, estimation = self.resources.executor, self.estimation
-        rules, unigrams, split_left, split_probs = arguments
-        if self.shards > 1:
-            parts.clear()
+        executor, progress = self.resources.executor, self.resources.progress
+        estimation, how = self.estimation, self._how()
+        progress.start("estimate", self.shards, "parts")
+        if self.shards == 1:
+            rules, unigrams, *split_bigrams = arguments
+            task = estimate_of, parts.pop(), rules, unigrams, (), *split_bigrams, estimation.options, how.resources
+            made = [executor.call(*task, label="estimating")]
+            executor.wait(iter(made), lambda _: progress.advance(1))
+            return made
+        parts.clear()
+        stays = self._stays_on_device()
 
-        def call(shard: int, pieces: list[Handle], affinity: int) -> Handle:
-            label = f"estimating part {shard}"
-            if self.shards == 1:
-                how = (), split_left, split_probs, estimation.options, self._how(shard).resources
-                return executor.call(estimate_of, parts.pop(), rules, unigrams, *how, label=label)
-            own = pieces, self.lexicon, self._how(shard), estimation.bad
-            made = executor.call(estimate_text_part, *own, *arguments, label=label, affinity=affinity)
+        def call(windows: list[Handle], shard: int, group: int) -> Handle:
+            task = estimate_text_part, windows, self.lexicon, how, shard, estimation.bad, list(arguments)
+            made = executor.call(*task, label=f"estimating part {shard}", affinity=group)
+            if stays:
+                return made
             where = self.resources.budget, self.resources.folder
             return executor.call(keep_part, made, *where, label=f"keeping part {shard}", priority=True)
 
-        handles = self._made("estimated", load_estimated, call, done)
+        def calls(wanted: set[int]) -> Iterator[tuple[Handle, Shards]]:
+            for groups in self._groups(wanted):
+                for shards in zip_longest(*(of_group for of_group, _ in groups.values())):
+                    for (group, (_, windows)), shard in zip(groups.items(), shards, strict=True):
+                        if shard is not None:
+                            yield call(windows, shard, group), (shard,)
+
+        handles = self._made("estimated", load_estimated, calls, lambda _: progress.advance(1))
         self.texts.clear()  # frees the tokens
         return handles
 
-    def _how(self, shard: int) -> TextPart:
+    def _stays_on_device(self) -> bool:
+        """Return whether GPUs keep the values of all parts beside the tokens until the model is assembled."""
+        estimation, budget, workers = self.estimation, self.resources.budget, self.resources.executor.workers
+        nbytes = TOKEN_BYTES * estimation.tokens
+        nbytes += estimated_bytes(estimation.kept, check.code_bits(estimation.symbols), estimation.options)
+        return nbytes <= workers * budget.kept_device_share() * budget.device_bytes
+
+    def _how(self) -> TextOptions:
         estimation = self.estimation
         resources = part_resources(self.resources, self.shards)
-        return TextPart(shard, estimation.symbols, estimation.options, self.counting, resources)
+        return TextOptions(estimation.symbols, estimation.options, self.counting, resources)
 
-    def _groups(self, wanted: set[int]) -> Iterator[tuple[int, int, list[Handle]]]:
-        """Yield (part, group, handles of what it is made of) for some parts, by turns those of a group for each worker.
-
-        The only part of a model is made of the tokens. Several parts are made of windows.
-        """
-        if self.shards <= 1:
-            yield from ((shard, shard, list(self.texts)) for shard in wanted)
-            return
+    def _groups(self, wanted: set[int]) -> Iterator[dict[int, tuple[Shards, list[Handle]]]]:
+        """Yield {group: (those of its shards that are wanted, handles of `WindowKeys`)}, one group for each worker."""
         executor, order = self.resources.executor, self.estimation.options.order
         spans = dict(enumerate(groups_of(self.shards, executor.workers)))
-        left = {group: [shard for shard in range(*span) if shard in wanted] for group, span in spans.items()}
+        left = {group: tuple(shard for shard in range(*span) if shard in wanted) for group, span in spans.items()}
         spans = {group: span for group, span in spans.items() if left[group]}
-        for pieces in window_groups(executor, self.texts, self.lexicon, order, spans):
-            for shards in zip_longest(*(left[group] for group in pieces)):
-                for group, shard in zip(pieces, shards, strict=True):
-                    if shard is not None:
-                        yield shard, group, pieces[group]
+        for windows in window_groups(executor, self.texts, self.lexicon, order, spans):
+            yield {group: (left[group], handles) for group, handles in windows.items()}
 
     def _made(
-        self, step: str, load: Callable[[str], Any], call: Callable[[int, list[Handle], int], Handle],
-        done: Callable[[Handle], None], meanwhile: Callable[[], None] | None = None,
+        self, step: str, load: Callable[[str], Any], calls: Callable[[set[int]], Iterator[tuple[Handle, Shards]]],
+        done: Callable[[Shards], None], meanwhile: Callable[[], None] | None = None,
     ) -> list[Handle]:  # fmt: skip
-        """Return handles of all parts: from the checkpoint, or called, two per worker at a time, and saved there."""
-        executor, saved, kind = self.resources.executor, self.saved, f"{step}_{self.saved.settings}"
-        made = dict[int, Handle]()
-        for entry in saved.checkpoint.entries(kind, saved.verify) if self.shards > 1 else ():
-            made[entry.items[0]] = executor.call(load, entry.path)
-            done(made[entry.items[0]])
-        if step == "estimated":
-            self.estimation.resumed_parts = len(made)
-        running = dict[Handle, int]()
-        saver = Saver(executor, saved.seconds, save_parts, kind, self.resources.folder)
+        """Return handles of all parts: from the checkpoint, or called, two per worker at a time, and saved there.
 
-        def called(shard: int, group: int, pieces: list[Handle]) -> Handle:
-            handle = call(shard, pieces, group)
-            running[handle] = shard
-            return handle
+        calls  calls the tasks of some shards, and yields each handle with its shards
+        done   called with the shards of each finished handle
+        """
+        executor, saved, kind = self.resources.executor, self.saved, f"{step}_{self.saved.settings}"
+        made, running = dict[Shards, Handle](), dict[Handle, Shards]()
+        for entry in saved.checkpoint.entries(kind, saved.verify):
+            shards = tuple(entry.items)
+            made[shards] = executor.call(load, entry.path)
+            done(shards)
+        left = set(range(self.shards)).difference(*made)
+        if step == "estimated":
+            self.estimation.resumed_parts = self.shards - len(left)
+        saver = Saver[Shards](executor, saved.seconds, save_parts, kind, self.resources.folder)
+
+        def called() -> Iterator[Handle]:
+            for handle, shards in calls(left):
+                running[handle] = shards
+                yield handle
 
         def finished(handle: Handle) -> list[Handle]:
             if handle not in running:
                 [(paths, seconds)] = executor.gather([handle])
                 self.estimation.seconds.append(seconds)
-                made.update({shard: executor.call(load, path) for shard, path in paths.items()})  # frees the parts
+                made.update({shards: executor.call(load, path) for shards, path in paths.items()})  # frees the parts
                 return []
-            shard = running.pop(handle)
-            made[shard] = handle
-            done(handle)
-            return saver.add(handle, shard) if self.shards > 1 else []
+            shards = running.pop(handle)
+            made[shards] = handle
+            done(shards)
+            return saver.add(handle, shards)
 
-        left = {shard for shard in range(self.shards) if shard not in made}
-        windowed(executor, starmap(called, self._groups(left)), 2 * executor.workers, finished, meanwhile)
-        return [made[shard] for shard in range(self.shards)]
+        windowed(executor, called(), 2 * executor.workers, finished, meanwhile)
+        return [made[shards] for shards in sorted(made)]

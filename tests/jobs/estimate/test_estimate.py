@@ -647,7 +647,7 @@ def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_fol
     tasks = [
         "select_keys",
         "take_keys",
-        "make_part",
+        "adjust_parts",
         "estimate_text_part",
         "keep_part",
         "make_stretch",
@@ -679,7 +679,7 @@ class Phases(Progress):
 def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path, wait_for_workers):
     """Workers die after counting; some die as soon as they have restarted."""
     config, data = on_cluster
-    slow = {"make_part": 0.2, "estimate_text_part": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
+    slow = {"adjust_parts": 0.2, "estimate_text_part": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
     hooks(**{f"{task}.slow": seconds for task, seconds in slow.items()})
     choose, over, progress, killed = random.Random(2), threading.Event(), Phases(), dict.fromkeys(
         ("adjust", "estimate", "assemble", "write"), 0
