@@ -86,7 +86,7 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     unigrams = estimate_unigrams(count_V, kept_V, discounts[1], options)
     read_bytes = sum(order.count_R.nbytes + order.suffix_R.nbytes for order in part.orders.values())
     part.drop_raw_counts()
-    estimated = estimate_part(part, discounts, unigrams, options)
+    estimated = estimate_part(part, discounts, unigrams)
     del part
     # Keys are read, too, and become those of the result as they are.
     moved["estimate"] = read_bytes + _nbytes(estimated.arrays())

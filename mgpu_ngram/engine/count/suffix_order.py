@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.counts.tables import Table
+from mgpu_ngram.core.ngrams.trie import node_dtype
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
@@ -67,6 +68,34 @@ def rows_in_text_order(keys: Any, n: int, bits: int) -> Any:
     del row_R
     rows = radix_sort(columns, key_bits)[-1]
     return (rows & np.uint64((1 << row_bits) - 1) if len(columns) == C else rows).astype(np.int64)
+
+
+def sort_by_first_word(first_R: Any, suffix_R: Any, place_M: Any, bits: int) -> tuple[Any, Any]:
+    """Return the rows of n-grams of one order in the order of tables, and their first words (R,) uint64.
+
+    first_R   (R,) uint64: codes of the first words of n-grams in suffix order
+    suffix_R  (R,) rising: the row of each one's suffix among the M n-grams of the order below, in suffix order
+    place_M   (M,) the row of each of these in the order of tables; None if suffixes are in that order already
+
+    The n-grams with one suffix are neighbours. So they are put in the order of their suffixes without a sort, and one
+    stable sort of the first word does the rest. R must be below 2**(64 - `bits`).
+    """
+    xp, R = array_module(first_R), len(first_R)
+    key_R = first_R << np.uint64(64 - bits)
+    key_R |= xp.arange(R, dtype=np.uint64)
+    if place_M is not None:
+        M = len(place_M)
+        first_M1 = xp.searchsorted(suffix_R, xp.arange(M + 1, dtype=suffix_R.dtype))
+        start_M = xp.empty(M, np.int64)  # in the order of tables
+        start_M[place_M] = xp.diff(first_M1)
+        start_M = xp.cumsum(start_M) - start_M
+        shift_M = start_M[place_M] - first_M1[:-1]
+        moved_R = xp.empty(R, np.uint64)
+        moved_R[shift_M[suffix_R] + xp.arange(R)] = key_R
+        key_R = moved_R
+    key_R = radix_sort(key_R[None], bits)[0]
+    row_R = (key_R & np.uint64((1 << 64 - bits) - 1)).astype(node_dtype(R))
+    return row_R, key_R >> np.uint64(64 - bits)
 
 
 def with_column(keys: Any, values_R: Any) -> Any:

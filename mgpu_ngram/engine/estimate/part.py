@@ -93,6 +93,13 @@ class Order:
         marked_R = None if self.marked_R is None else self.marked_R[rows]
         return Order(self.n, self.bits, self.keys.take(rows, axis=1), raw_R, self.suffix_R[rows], count_R, marked_R)
 
+    def on(self, device: str) -> Order:
+        """Return the order with its arrays on a device; without links."""
+        keys, suffix_R, count_R = (move_to(array, device) for array in (self.keys, self.suffix_R, self.count_R))
+        raw_R = count_R if self.raw_R is self.count_R else move_to(self.raw_R, device)
+        marked_R = None if self.marked_R is None else move_to(self.marked_R, device)
+        return Order(self.n, self.bits, keys, raw_R, suffix_R, count_R, marked_R)
+
     def followed_by(self, other: Order) -> Order:
         """Return the rows of this order with keys, and those of another one behind them."""
         xp, device = array_module(self.keys), device_of(self.keys)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,13 @@ import numpy as np
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.counts.vocabulary import START_ID
 from mgpu_ngram.core.ngrams.trie import node_dtype
-from mgpu_ngram.engine.count.suffix_order import rows_in_text_order, to_suffix_order, to_text_order, with_column
+from mgpu_ngram.engine.count.suffix_order import to_suffix_order, with_column
 from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, marked, narrow, split_places
 from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, word_ids
-from mgpu_ngram.engine.memory.copies import move_to
-from mgpu_ngram.engine.memory.device import device_of
-from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
-from mgpu_ngram.engine.memory.spill import result_to_device
 from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
-from mgpu_ngram.kernels.dispatch import array_module, on_gpu
+from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.link_histories import link_histories
 
@@ -97,39 +92,3 @@ def _take_out_split(
     if len(rows) < len(order):
         orders[2] = order.taken(rows)
     return left_L
-
-
-def in_text_order(part: Part) -> Part:
-    """Return a part of suffix order with its n-grams in the order of tables, first word first. Consumes the part.
-
-    If an order does not fit the device, it is sorted in host memory, and the whole part is returned there.
-    """
-    orders = dict[int, Order]()
-    new_M: Any = None  # the new row of each n-gram of the order below; None: rows stay
-    for n in sorted(part.orders):
-        order = part.orders.pop(n)
-        if n == 2:  # the same in both orders
-            orders[n] = order
-            continue
-        orders[n], new_M = on_device_or_host(partial(_resorted, order, new_M), device_of(order.keys))
-    part = replace(part, orders=orders)
-    return part if all(map(on_gpu, part.arrays().values())) else result_to_device(part, "cpu")
-
-
-def _resorted(order: Order, new_M: Any, device: str) -> tuple[Order, Any]:
-    """Return (an order in the order of tables, the new row of each of its n-grams)."""
-    n, R, xp = order.n, len(order), array_module(move_to(order.suffix_R, device))
-    keys = reorder_words(move_to(order.keys, device), order.bits, to_text_order(n))
-    row_R = rows_in_text_order(keys, n, order.bits)
-
-    def taken(array: Any) -> Any:
-        return None if array is None else move_to(array, device)[row_R]
-
-    suffix_R = taken(order.suffix_R)
-    if new_M is not None:
-        suffix_R = move_to(new_M, device)[suffix_R]
-    raw_R = taken(order.raw_R)
-    count_R = raw_R if order.count_R is order.raw_R else taken(order.count_R)
-    new_R = xp.empty(R, node_dtype(R))
-    new_R[row_R] = xp.arange(R, dtype=new_R.dtype)
-    return Order(n, order.bits, keys.take(row_R, axis=1), raw_R, suffix_R, count_R, taken(order.marked_R)), new_R

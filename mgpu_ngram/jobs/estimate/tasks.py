@@ -32,14 +32,15 @@ from mgpu_ngram.engine.estimate.adjusted_counts import (
     with_suffixes,
 )
 from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Part, Unigrams
+from mgpu_ngram.engine.estimate.part_values import estimate_one_of_parts, split_probs
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
     plain_unigrams,
     smooth_unigrams,
 )
-from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams, split_probs
-from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables
+from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams
+from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tables
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, to_device
@@ -390,21 +391,16 @@ def last_of(part: Part) -> dict[int, list[LastNgram]]:
     return part.last
 
 
-def _with_split(part: Part, split: Sequence[int], symbols: int, left_L: Any, device: str) -> Part:
-    """Return a part on the device, with the adjusted counts of its split bigrams; plain counts have no `left_L`."""
-    part = result_to_device(part, device)
-    return with_split_counts(part, split, symbols, left_L) if left_L is not None else part
-
-
 def split_probs_of(
     part: Part, split: Sequence[int], left_L: Any, rule: Discounts | Rule, unigrams: Unigrams, device: str
 ) -> list[np.ndarray]:
     """Return places and probabilities of the split bigrams of a part, in host memory."""
     if not len(part.orders[2]):  # vectors over the vocabulary need not be moved
         return [np.empty(0, np.int64), np.empty(0, np.float32)]
-    bigrams = replace(part, orders={2: part.orders[2]}, left_V=part.left_V[:0], split_left_L=part.split_left_L[:0])
-    bigrams = _with_split(bigrams, split, len(unigrams.prob_V), left_L, device)
-    return [to_host(array) for array in split_probs(bigrams, split, rule, unigrams.prob_V)]
+    if left_L is not None:
+        part = with_split_counts(part, split, len(unigrams.prob_V), left_L)
+    bigrams = part.orders[2].on(device)
+    return [to_host(array) for array in split_probs(bigrams, split, rule, move_to(unigrams.prob_V, device))]
 
 
 def join_split(found: list[list[np.ndarray]], places: int, device: str) -> Any:
@@ -436,21 +432,19 @@ def _estimated(
     budget, _, threads, _ = resources
     part.drop_raw_counts()
     watch = Stopwatch(budget.device)
-    if not part.orders[2].links:
-        with memory_guard("estimating", budget.device, LESS):
-            moved = on_device_or_host(partial(result_to_device, part), budget.device)
-            del part  # frees one order after another
-            part = in_text_order(moved)
-            del moved
 
-    def estimate(device: str) -> Estimated:
-        whole = _with_split(part, split, len(unigrams.prob_V), left_L, device)
-        shared_L = None if split_L is None else move_to(split_L, device)
+    def estimate_whole(device: str) -> Estimated:
         placed = replace(unigrams, prob_V=move_to(unigrams.prob_V, device))
-        return estimate_part(whole, rules, placed, options, shared_L, threads)
+        return estimate_part(result_to_device(part, device), rules, placed, threads)
 
     with memory_guard("estimating", budget.device, LESS):
-        estimated = on_device_or_host(estimate, budget.device)
+        if part.orders[2].links:
+            estimated = on_device_or_host(estimate_whole, budget.device)
+        else:
+            part = replace(part, orders=dict(part.orders))  # to be consumed
+            if left_L is not None:
+                part = with_split_counts(part, split, len(unigrams.prob_V), left_L)
+            estimated = estimate_one_of_parts(part, rules, unigrams.prob_V, options, split_L, budget.device)
         watch.lap("estimate")
     estimated.seconds = watch.seconds
     return estimated

@@ -9,12 +9,13 @@ from mgpu_ngram.core.counts.tables import ShardedTable
 from mgpu_ngram.engine.count import window_blocks
 from mgpu_ngram.engine.count.count_chunk import Codes
 from mgpu_ngram.engine.count.lexicon import Lexicon
-from mgpu_ngram.engine.count.suffix_order import in_text_order, tables_of_windows
+from mgpu_ngram.engine.count.suffix_order import in_text_order, sort_by_first_word, tables_of_windows
 from mgpu_ngram.engine.count.text_ids import TextIds, select_keys, take_keys
 from mgpu_ngram.engine.count.window_blocks import Least, Windows
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.dispatch import to_host
 from tests.support.variants import first_fast
 
 SYMBOLS, SHARDS, ORDER = 40, 5, 4
@@ -138,3 +139,30 @@ def test_text_order(bits, order, device, to_device, unpack_keys, pack_keys):
     assert found == Counter(codes) and list(found) == sorted(found)
     sorted_keys = radix_sort(table.keys.copy(), order * bits)
     assert (sorted_keys == table.keys).all()
+
+
+def test_rows_by_first_word(to_device):
+    """b a </s>, <s> a b, <s> b a, a b a with codes <s> 2, a 4, b 5; then with a longer order below."""
+    first_R, suffix_R = to_device(np.array([5, 2, 2, 4], np.uint64)), to_device(np.array([2, 3, 4, 4], np.uint32))
+    rows, words = sort_by_first_word(first_R, suffix_R, None, 23)
+    assert (rows.tolist(), words.tolist()) == ([1, 2, 3, 0], [2, 2, 4, 5])
+    place_M = to_device(np.array([4, 3, 2, 0, 1], np.uint32))  # suffix 3 is first, then 4, then 2
+    rows, words = sort_by_first_word(to_device(np.full(4, 7, np.uint64)), suffix_R, place_M, 32)
+    assert (rows.tolist(), words.tolist()) == ([1, 2, 3, 0], [7, 7, 7, 7])
+
+
+@pytest.mark.parametrize(("bits", "size"), [(6, 500), (21, 500), (32, 60), (17, 1), (17, 0)])
+def test_rows_of_every_order_by_first_word(bits, size, to_device, unpack_keys, pack_keys):
+    rng, order = np.random.default_rng(size), 6
+    codes = [tuple(row) for row in rng.integers(1, min(1 << bits, 9), (size, order)).tolist()]
+    suffix = [(row[-2], row[-1], *row[-3::-1]) for row in codes]
+    tables, place_M = tables_of_windows(to_device(pack_keys(suffix, order, bits)), order, bits), None
+    for n in range(3, order + 1):
+        ngrams = [ngram[:1:-1] + ngram[:2] for ngram in unpack_keys(tables[n].keys, n, bits)]  # first word first
+        below = {ngram[:1:-1] + ngram[:2]: m for m, ngram in enumerate(unpack_keys(tables[n - 1].keys, n - 1, bits))}
+        first_R = to_device(np.array([ngram[0] for ngram in ngrams], np.uint64))
+        suffix_R = to_device(np.array([below[ngram[1:]] for ngram in ngrams], np.uint32))
+        rows, words = sort_by_first_word(first_R, suffix_R, place_M, bits)
+        assert [ngrams[row] for row in rows.tolist()] == sorted(ngrams)
+        assert words.tolist() == sorted(first_R.tolist())
+        place_M = to_device(np.argsort(to_host(rows)).astype(np.uint32))

@@ -11,9 +11,10 @@ import pytest
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_rows, suffix_order
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_rows, part_values, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.estimate.part import EstimateOptions
+from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
@@ -149,20 +150,22 @@ def estimated(
             for count, sign in (true, -1), (taken, 1):
                 if 1 <= count <= 4:
                     found[n][count - 1] += sign
-    if not alone:
-        adjusted = [suffix_order.in_text_order(part) for part in adjusted]
     if split:
         adjusted = [adjusted_counts.with_split_counts(part, split, V, left_L) for part in adjusted]
     discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
     unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
     split_L = to_device(np.full(len(split) * V, np.nan, np.float32))
     for part in adjusted if split else ():
-        places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
+        places, probs = part_values.split_probs(part.orders[2], split, discounts[2], unigrams.prob_V)
         split_L[places] = probs
     for part in adjusted:
         part.drop_raw_counts()
         assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
-    made = [engine.estimate_part(part, discounts, unigrams, options, split_L, threads) for part in adjusted]
+    if alone:
+        made = [engine.estimate_part(part, discounts, unigrams, threads) for part in adjusted]
+    else:
+        rest = unigrams.prob_V, options, split_L if split else None, device_of(unigrams.prob_V)
+        made = [part_values.estimate_one_of_parts(part, discounts, *rest) for part in adjusted]
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits, split=split)
     else:

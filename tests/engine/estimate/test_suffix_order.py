@@ -1,13 +1,12 @@
 """Parts in suffix order, by hand: <s> a b a </s>, <s> b a </s>."""
 
 import numpy as np
-import pytest
 
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.engine.count.suffix_order import tables_of_windows
 from mgpu_ngram.engine.estimate.adjusted_counts import last_ngrams
 from mgpu_ngram.engine.estimate.part import EstimateOptions
-from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, in_text_order, part_of_tables
+from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tables
 from mgpu_ngram.kernels.count.select_windows import select_windows
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -37,24 +36,6 @@ def test_adjusted_counts(to_device, unpack_keys):
     assert to_host(trigrams.count_R).tolist() == [2, 1, 1, 1]
     assert to_host(made.left_V).tolist() == [0, 0, 1, 2, 2]  # <unk>, <s>, </s>, a, b
     assert made.counts_of_counts == {2: [4, 1, 0, 0], 3: [3, 1, 0, 0]} and made.sizes == {2: (5, 5), 3: (4, 4)}
-
-
-def test_the_order_of_tables(to_device, unpack_keys):
-    made = in_text_order(part(to_device))
-    trigrams = made.orders[3]
-    assert unpack_keys(to_host(trigrams.keys), 3, BITS) == [(S, A, B), (S, B, A), (A, B, A), (B, A, E)]
-    assert to_host(trigrams.suffix_R).tolist() == [3, 4, 4, 2]
-    assert to_host(trigrams.raw_R).tolist() == [1, 1, 1, 2]
-
-
-@pytest.mark.parametrize("order", [4, 5])
-def test_suffixes_of_sorted_orders(order, to_device, unpack_keys):
-    """The suffix of each n-gram is the n-gram without its first word, in the order of tables."""
-    made = in_text_order(part(to_device, order))
-    for n in range(3, order + 1):
-        above, below = (unpack_keys(to_host(made.orders[m].keys), m, BITS) for m in (n, n - 1))
-        assert above == sorted(above) and above
-        assert [below[row] for row in to_host(made.orders[n].suffix_R).tolist()] == [ngram[1:] for ngram in above]
 
 
 def test_tables_of_counts_are_sorted_again(to_device, unpack_keys):

@@ -413,19 +413,24 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, part_tokens, monk
 
 @pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 3)])
 def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, make, monkeypatch):
-    found, estimate_part = [], tasks.estimate_part
+    found, estimate_part, estimate_one = [], tasks.estimate_part, tasks.estimate_one_of_parts
 
     def note(part, *args):
-        found.append((part.orders[2].links is not None, args[-1]))
+        found.append(args[-1])
         return estimate_part(part, *args)
 
+    def note_one(*args):
+        found.append("one")
+        return estimate_one(*args)
+
     monkeypatch.setattr(tasks, "estimate_part", note)
+    monkeypatch.setattr(tasks, "estimate_one_of_parts", note_one)
     executor = LocalExecutor(workers=workers)
     try:
         assert make(text, executor=executor, **whole[1])[0] == whole[0]["arpa"]
     finally:
         executor.close()
-    assert found == ([(True, workers * executor.threads)] if parts == 1 else parts * [(False, 1)])
+    assert found == ([workers * executor.threads] if parts == 1 else parts * ["one"])
 
 
 @pytest.mark.parametrize(
