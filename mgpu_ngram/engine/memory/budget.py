@@ -14,6 +14,7 @@ from mgpu_ngram.engine.memory.device import free_bytes
 
 KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # share of the device for waiting results; tasks work in the rest
 SPILLING_KEPT_SHARE = 0.1  # for a GPU that can keep only a small part of all results: tasks are faster with more memory
+FULL_SHARE = 0.9  # most of the device that a task alone can fill, because a pool of memory has gaps
 KEPT_BESIDE_SHARE = 0.6  # share of host memory for waiting results, when the device is a GPU
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of mallopt (malloc.h); once set, glibc no longer raises them
 M_ARENA_MAX = -8
@@ -65,6 +66,10 @@ class Budget:
         if self.device == "gpu":
             return int((1 - self.kept_device_share()) * self.device_bytes)
         return self.host_working_bytes()
+
+    def alone_bytes(self) -> int:
+        """Return the bytes that one task may use on its device when no results are kept there."""
+        return int(FULL_SHARE * self.device_bytes) if self.device == "gpu" else self.host_working_bytes()
 
     def _kept_host_share(self) -> float:
         return KEPT_SHARE["cpu"] if self.device == "cpu" else KEPT_BESIDE_SHARE

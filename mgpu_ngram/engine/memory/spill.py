@@ -15,7 +15,7 @@ from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
 from mgpu_ngram.engine.memory.budget import Budget, hold
-from mgpu_ngram.engine.memory.copies import to_device_together, to_host_fast
+from mgpu_ngram.engine.memory.copies import ARRAY_ALIGNMENT_BYTES, to_device_together, to_host_fast
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
@@ -102,6 +102,24 @@ def _allocate(descriptor: int, offset: int, nbytes: int) -> None:
         os.posix_fallocate(descriptor, offset, nbytes)
     else:  # macOS
         os.truncate(descriptor, offset + nbytes)
+
+
+def packed(result: A) -> A:
+    """Return a result with its arrays of a GPU in one piece of memory.
+
+    Many small arrays that live long leave gaps in a pool of memory, which large arrays cannot use.
+    """
+    arrays = {name: array for name, array in result.arrays().items() if on_gpu(array)}
+    if not arrays:
+        return result
+    import cupy
+
+    sizes = [-(-array.nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES for array in arrays.values()]
+    whole, copies = cupy.empty(sum(sizes), np.uint8), dict[str, Any]()
+    for (name, array), start in zip(arrays.items(), itertools.accumulate(sizes, initial=0), strict=False):
+        copies[name] = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        copies[name][...] = array
+    return result.with_arrays(result.arrays() | copies)
 
 
 def result_to_device(result: A, device: str) -> A:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,8 +41,7 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
-STRETCH_COPIES = 5  # copies of an n-gram in memory while its stretch is assembled, its part among them
-FULL_SHARE = 0.9  # of a GPU's memory for stretches: its pool has gaps
+STRETCH_COPIES = 4.5  # copies of an n-gram in memory while its stretch is assembled, its part among them
 MAX_STRETCHES = 32  # more do not help: all n-grams of one first word, such as <s>, are in one stretch
 
 
@@ -167,12 +167,10 @@ class Assembly:
     def _stretches(self, reports: list[_Report]) -> list[tuple[int, int]]:
         """Return the words of each stretch: one stretch a worker, or several where all parts' bytes need more."""
         budget, workers = self.resources.budget, self.resources.executor.workers
-        here_bytes = sum(report.gpu_bytes for report in reports)  # need not be copied to a GPU
+        here_bytes = sum(report.gpu_bytes for report in reports)  # need not be copied
         work_bytes = STRETCH_COPIES * sum(report.nbytes for report in reports) - here_bytes
-        room = budget.task_bytes()
-        if budget.device == "gpu":
-            room = int(FULL_SHARE * budget.device_bytes) - here_bytes // workers
-        needed = min(-(-work_bytes // max(1, room)), MAX_STRETCHES)
+        room = max(1, budget.alone_bytes() - here_bytes // workers)
+        needed = min(math.ceil(work_bytes / room), MAX_STRETCHES)
         samples = [report.sample for report in reports]
         return cut_words(samples, self.symbols, max(1, -(-needed // workers)) * workers)
 

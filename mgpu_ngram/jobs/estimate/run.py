@@ -51,13 +51,13 @@ from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, re
 from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, groups_of
 
 # Memory of a part that is made and estimated, and of the estimated part before it that is copied to the host, per token
-# of the text in its shards. A GPU's pool of memory has gaps: 60 of its bytes.
-PART_TOKEN_BYTES = {"gpu": 330, "cpu": 190}
+# of the text in its shards. A GPU took 140; its pool of memory has gaps.
+PART_TOKEN_BYTES = {"gpu": 200, "cpu": 190}
 LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
 KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
-# Largest share of a GPU that tokens take -> the share that it keeps for them and, if possible, for values of the model.
-TOKEN_SHARES = (0.25, 0.5), (0.5, 0.55)
+MOST_TOKEN_SHARE = 0.7  # of a GPU, for tokens that stay there
+VALUE_SHARE = 0.5  # of a GPU, for tokens that take up to half as much, and values of the model
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -295,13 +295,14 @@ def _name_of_settings(config: EstimateConfig) -> str:
 
 
 def _keeping_tokens(budget: Budget, tokens: int, workers: int) -> Budget:
-    """Return a budget whose GPUs keep the tokens of the text if these take up to a half of a GPU; and what parts leave
-    of a half, for values of the model, if the tokens take up to a quarter. Other GPUs need their memory for parts.
+    """Return a budget whose GPUs keep the tokens of the text, if these leave enough for parts; and values of the model,
+    if the tokens are few.
     """
     token_bytes = TOKEN_BYTES * tokens // workers
-    shares = ((most, kept) for most, kept in TOKEN_SHARES if token_bytes <= most * budget.device_bytes)
-    kept_share = next(shares, (0, 0.0))[1]
-    return replace(budget, kept_bytes=int(kept_share * budget.device_bytes))
+    if token_bytes > MOST_TOKEN_SHARE * budget.device_bytes:
+        return budget
+    values_stay = 2 * token_bytes <= VALUE_SHARE * budget.device_bytes
+    return replace(budget, kept_bytes=int(VALUE_SHARE * budget.device_bytes) if values_stay else token_bytes)
 
 
 def _least_parts(where: Executor | PlanContext) -> int:

@@ -45,7 +45,7 @@ from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
-from mgpu_ngram.engine.memory.spill import result_to_device, spill
+from mgpu_ngram.engine.memory.spill import packed, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
@@ -145,12 +145,13 @@ def adjust_parts(
 
 
 def estimate_text_part(
-    pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextOptions, shard: int, bad_V: Any, shared: Sequence[Any]
-) -> Estimated:
-    """Make a part of a text again, and estimate it: see `estimate_of`. Does not spill it: another task copies it to the
-    host while the next part is made.
+    pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextOptions, shard: int, bad_V: Any, shared: Sequence[Any],
+    stays: bool,
+) -> Estimated:  # fmt: skip
+    """Make a part of a text again, and estimate it: see `estimate_of`.
 
     shared  rules, unigrams, the adjusted counts and the probabilities of split bigrams
+    stays   the result stays on the device; else another task spills it while the next part is made
 
     To make it twice costs less than to keep it, because a part takes 20 times the memory of its text.
     """
@@ -160,7 +161,7 @@ def estimate_text_part(
     of_split = _split(lexicon, how), left_L, split_L
     estimated = _estimated(parts.pop(), rules, unigrams, *of_split, how.options, how.resources)
     estimated.seconds = add_seconds(seconds, estimated.seconds)
-    return estimated
+    return packed(estimated) if stays else estimated
 
 
 def _split(lexicon: Lexicon, how: TextOptions) -> tuple[int, ...]:
@@ -399,8 +400,11 @@ def split_probs_of(
         return [np.empty(0, np.int64), np.empty(0, np.float32)]
     if left_L is not None:
         part = with_split_counts(part, split, len(unigrams.prob_V), left_L)
-    bigrams = part.orders[2].on(device)
-    return [to_host(array) for array in split_probs(bigrams, split, rule, move_to(unigrams.prob_V, device))]
+
+    def found(device: str) -> tuple[Any, Any]:
+        return split_probs(part.orders[2].on(device), split, rule, move_to(unigrams.prob_V, device))
+
+    return [to_host(array) for array in on_device_or_host(found, device)]
 
 
 def join_split(found: list[list[np.ndarray]], places: int, device: str) -> Any:

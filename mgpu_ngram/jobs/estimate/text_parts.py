@@ -118,7 +118,7 @@ class TextParts:
         stays = self._stays_on_device()
 
         def call(windows: list[Handle], shard: int, group: int) -> Handle:
-            task = estimate_text_part, windows, self.lexicon, how, shard, estimation.bad, list(arguments)
+            task = estimate_text_part, windows, self.lexicon, how, shard, estimation.bad, list(arguments), stays
             made = executor.call(*task, label=f"estimating part {shard}", affinity=group)
             if stays:
                 return made

@@ -437,8 +437,8 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
     ("device", "workers", "transport", "million_tokens", "parts", "passes"),
     [
         ("gpu", 4, "ipc", 900, 1, 1),  # 0.4 * 0.9 * 100 GB / 38 bytes: up to 947 M tokens on one GPU
-        ("gpu", 4, "ipc", 1000, 16, 2),  # a group of 4 parts of up to 69 M tokens for each GPU; each is made twice
-        ("gpu", 2, "ipc", 2000, 30, 6),
+        ("gpu", 4, "ipc", 1000, 12, 2),  # a group of 3 parts of up to 91 M tokens for each GPU; each is made twice
+        ("gpu", 2, "ipc", 2000, 22, 4),
         ("cpu", 2, "memory", 100, 1, 1),
         ("cpu", 2, "tcp", 100, 2, 2),
     ],
