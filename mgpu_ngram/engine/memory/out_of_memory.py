@@ -35,6 +35,16 @@ def on_device_or_host(fn: Callable[[str], T], device: str, make_room: Callable[[
     return on_device_or_host(fn, device)
 
 
+def on_device_or_none(fn: Callable[[str], T], device: str) -> T | None:
+    """Return fn(device), or None when the device runs out of memory; other errors are raised."""
+    try:
+        return fn(device)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return None
+
+
 @contextmanager
 def memory_guard(
     doing: str, device: str, way_out: str = "use smaller chunks (chunk_bytes), a lower order or fewer workers"

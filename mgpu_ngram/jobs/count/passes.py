@@ -303,8 +303,11 @@ class CountPasses:
         counted.reports += [executor.call(_report_of, run, priority=True) for run in runs]
         return runs
 
-    def texts(self, counted: Counted) -> list[Handle]:
-        """Return handles of `TextIds`, the tokens of the text: one a worker, unless workers share memory."""
+    def texts(self, counted: Counted, budget: Budget) -> list[Handle]:
+        """Return handles of `TextIds`, the tokens of the text: one a worker, unless workers share memory.
+
+        budget  of the tasks that read them: where it has room, they are on the device
+        """
         executor, texts = self.executor, counted.texts
         counted.texts = []
         if executor.transport != "memory":
@@ -312,7 +315,7 @@ class CountPasses:
             executor.wait(iter(list(texts)))  # tasks run where finished arguments are
         counted.reports += [executor.call(_report_of, text, priority=True) for text in texts]
         if executor.device == "gpu" and counted.totals.num_shards > 1:
-            texts = [executor.call(on_device_again, text, self.budget, colocate_with=text) for text in texts]
+            texts = [executor.call(on_device_again, text, budget, colocate_with=text) for text in texts]
             executor.wait(iter(list(texts)))
         return texts
 

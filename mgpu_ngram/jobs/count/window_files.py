@@ -50,7 +50,7 @@ def groups_of_shards(
     room = tokens_of_group(passes.budget, executor.transport, passes.config.order, counted.totals.symbols)
     spans = spans_of(tokens_S, done, room, executor.workers)
     large = {group for group, span in enumerate(spans) if sum(tokens_S[slice(*span)]) > room}
-    runs, texts = passes.merge(counted), passes.texts(counted)
+    runs, texts = passes.merge(counted), passes.texts(counted, passes.budget)
     files = [executor.call(bundle_runs, *passes.stored)] if passes.stored else []  # spilled runs of earlier counts
 
     def groups() -> Iterator[ShardGroup]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Unigrams
 from mgpu_ngram.engine.estimate.part_rows import PartRows, rows_of, rows_of_parts
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
-from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
+from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host, on_device_or_none
 from mgpu_ngram.engine.memory.spill import result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.trie.levels import trie_with_one_unknown
@@ -93,86 +93,111 @@ class Assembly:
     def assembled(self, parts: list[Handle]) -> tuple[Handle, list[dict[str, float]]]:
         """Return (the handle of the `Estimate`, timings that the `Estimate` does not store).
 
-        One task assembles all parts; or, if the model has several parts and is not collapsed, each worker
-        assembles one stretch of the n-grams, or several if memory is short.
+        One task assembles all parts; or, if the model has several parts and is not collapsed, each worker assembles one
+        stretch of the n-grams, or several if memory is short. If a stretch does not fit a device after all, twice as
+        many are made. If no more can be made, they are made in host memory.
 
         parts  finished handles of `Estimated`; the list is emptied, so that each part is freed when it has been used
         """
-        executor, seconds, words_of = self.resources.executor, list[dict[str, float]](), list[tuple[int, int]]()
+        executor, is_gpu = self.resources.executor, self.resources.budget.device == "gpu"
         reports = list[_Report]()
         if len(parts) > 1 and not self.options.collapse:
             reports = executor.gather([executor.call(_report_of, part, self._bits) for part in parts])
-            words_of = self._stretches(reports)
-        if len(words_of) > 1:
-            seconds = [report.seconds for report in reports]
-            model = self._in_stretches(parts, words_of, [report.rows for report in reports])
-        else:
-            model = self._at_once(parts)
-            parts.clear()
-        executor.wait([model], self._advance)
-        return model, seconds
+        samples, rows = [report.sample for report in reports], [report.rows for report in reports]
+        stretches = self._stretches(reports) if reports else 1
+        while True:
+            words_of = cut_words(samples, self.symbols, stretches) if reports else []
+            has_more = is_gpu and len(reports) > 0 and len(words_of) == stretches < MAX_STRETCHES
+            if len(words_of) > 1:
+                model = self._in_stretches(parts, words_of, rows, may_leave=not has_more)
+            else:
+                model = self._at_once(parts, may_leave=not has_more)
+            if model is not None:
+                return model, [report.seconds for report in reports] if len(words_of) > 1 else []
+            stretches *= 2
 
-    def _at_once(self, parts: list[Handle]) -> Handle:
-        """Call the one task that assembles all parts."""
+    def _at_once(self, parts: list[Handle], may_leave: bool) -> Handle | None:
+        """Assemble all parts in one task, and empty the list.
+
+        may_leave  if the device has no room, assemble them in host memory; False: return None, with the list as it was
+        """
         resources, device = self.resources, self.resources.budget.device
         resources.progress.start("assemble", 1, "steps")
-        how = self._bits, self.options.collapse, self.split, device
-        return resources.executor.call(finish, list(parts), self.unigrams, self.vocabulary, *how, label="the model")
-
-    def _in_stretches(self, parts: list[Handle], words_of: list[tuple[int, int]], rows: list[dict[int, int]]) -> Handle:
-        """Assemble stretches, add their suffixes, and call the task that joins them.
-
-        words_of  (first, past the last) first word of the n-grams of each stretch
-        rows      `rows_of` each part
-        """
-        executor, budget, folder = self.resources.executor, self.resources.budget, self.resources.folder
-        window = 2 * executor.workers
-        is_windowed, has_suffixes = len(words_of) > window, self.options.suffixed_order > 2
-        self.resources.progress.start("assemble", len(words_of) * (1 + (is_windowed and has_suffixes)) + 1, "steps")
-        stretches: list[Handle] = []
-        of_parts = rows_of_parts(rows, self.symbols, self.split)
-
-        def call(i: int) -> Handle:
-            stretches.append(self._stretch(parts, i, words_of[i], of_parts))
-            return stretches[-1]
-
-        calls = map(call, range(len(words_of)))
-        if is_windowed:
-            windowed(executor, calls, window, self._advance)
-        else:  # no wait: the next tasks are called while these run
-            list(calls)
+        how = self._bits, self.options.collapse, self.split, device, may_leave
+        model = resources.executor.call(finish, list(parts), self.unigrams, self.vocabulary, *how, label="the model")
+        if may_leave:
+            parts.clear()
+        resources.executor.wait([model], self._advance)
+        if not may_leave and not self._all_fit([model]):
+            return None
         parts.clear()
-        if has_suffixes:
-            places = [executor.call(places_of, stretch) for stretch in stretches]
-            stretches = [
-                executor.call(link_stretch, stretch, places, budget, folder, label="the model's suffixes", affinity=i)
-                for i, stretch in enumerate(stretches)
-            ]
-            del places
-        model = executor.call(join, stretches, self.unigrams, self.vocabulary, budget.device, label="the model")
-        if has_suffixes or not is_windowed:
-            executor.wait(stretches, self._advance)
         return model
 
-    def _stretch(self, parts: list[Handle], i: int, words: tuple[int, int], rows: PartRows) -> Handle:
+    def _in_stretches(
+        self, parts: list[Handle], words_of: list[tuple[int, int]], rows: list[dict[int, int]], may_leave: bool
+    ) -> Handle | None:
+        """Assemble stretches, empty the list of parts, add the suffixes of stretches, and join them.
+
+        words_of   (first, past the last) first word of the n-grams of each stretch
+        rows       `rows_of` each part
+        may_leave  as in `_at_once`
+        """
+        executor, budget, folder = self.resources.executor, self.resources.budget, self.resources.folder
+        steps = len(words_of) * (1 + (self.options.suffixed_order > 2)) + 1
+        self.resources.progress.start("assemble", steps, "steps")
+        made, of_parts = list[Handle](), rows_of_parts(rows, self.symbols, self.split)
+
+        def calls() -> Iterator[Handle]:
+            for i, words in enumerate(words_of):
+                made.append(self._stretch(parts, i, words, of_parts, may_leave))
+                yield made[-1]
+
+        windowed(executor, calls(), 2 * executor.workers, self._advance)
+        if not may_leave and not self._all_fit(made):
+            return None
+        parts.clear()
+        stretches, linked = list(made), list[Handle]()
+        if self.options.suffixed_order > 2:
+            places = [executor.call(places_of, stretch) for stretch in made]
+            stretches = [
+                executor.call(link_stretch, stretch, places, budget, folder, label="the model's suffixes", affinity=i)
+                for i, stretch in enumerate(made)
+            ]
+            linked = list(stretches)
+            del places
+        made.clear()  # frees each one when it has been linked
+        model = executor.call(join, stretches, self.unigrams, self.vocabulary, budget.device, label="the model")
+        del stretches
+        executor.wait(iter(linked), self._advance)
+        linked.clear()
+        executor.wait([model], self._advance)
+        return model
+
+    def _all_fit(self, made: Sequence[Handle]) -> bool:
+        """Return whether all tasks had room on their device."""
+        executor = self.resources.executor
+        return all(executor.gather([executor.call(_fits, handle) for handle in made]))
+
+    def _stretch(
+        self, parts: Sequence[Handle], i: int, words: tuple[int, int], rows: PartRows, may_leave: bool
+    ) -> Handle:  # fmt: skip
         """Call the task that assembles stretch i."""
         call, bits = self.resources.executor.call, self._bits
         budget, folder = self.resources.budget, self.resources.folder
         taken = [call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts]
         return call(
-            make_stretch, taken, self.unigrams, bits, words, rows, budget, folder,
+            make_stretch, taken, self.unigrams, words, _StretchOptions(bits, rows, budget, folder, may_leave),
             label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
         )  # fmt: skip
 
-    def _stretches(self, reports: list[_Report]) -> list[tuple[int, int]]:
-        """Return the words of each stretch: one stretch a worker, or several where all parts' bytes need more."""
+    def _stretches(self, reports: Sequence[_Report]) -> int:
+        """Return the number of stretches: one a worker, or several where all parts' bytes need more."""
         budget, workers = self.resources.budget, self.resources.executor.workers
         here_bytes = sum(report.gpu_bytes for report in reports)  # need not be copied
         work_bytes = STRETCH_COPIES * sum(report.nbytes for report in reports) - here_bytes
         room = max(1, budget.alone_bytes() - here_bytes // workers)
         needed = min(math.ceil(work_bytes / room), MAX_STRETCHES)
-        samples = [report.sample for report in reports]
-        return cut_words(samples, self.symbols, max(1, -(-needed // workers)) * workers)
+        return max(1, -(-needed // workers)) * workers
 
     @property
     def _bits(self) -> int:
@@ -200,21 +225,37 @@ def _report_of(part: Estimated, bits: int) -> _Report:
     return _Report(sample_first_words(part, bits), rows_of(part), nbytes, gpu_bytes, part.seconds)
 
 
+class _StretchOptions(NamedTuple):
+    """How stretches are made; `may_leave` as in `Assembly`."""
+
+    bits: int
+    rows: PartRows
+    budget: Budget
+    folder: str
+    may_leave: bool
+
+
 def make_stretch(
-    parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], rows: PartRows, budget: Budget,
-    folder: str,
-) -> Stretch:  # fmt: skip
-    """Assemble a stretch of all parts on the device, or in host memory if the device has no room; spill it."""
-    watch = Stopwatch(budget.device)
+    parts: list[Estimated], unigrams: Unigrams, words: tuple[int, int], how: _StretchOptions
+) -> Stretch | None:
+    """Assemble a stretch of all parts, and spill it. Return None if it does not fit the device and may not leave it."""
+    device = how.budget.device
+    watch = Stopwatch(device)
 
     def made(device: str) -> Stretch:
         moved = [result_to_device(part, device) for part in parts]
-        return assemble_stretch(_moved(unigrams, device), moved, bits, words, rows)
+        return assemble_stretch(_moved(unigrams, device), moved, how.bits, words, how.rows)
 
-    stretch = on_device_or_host(made, budget.device)
+    stretch = (on_device_or_host if how.may_leave else on_device_or_none)(made, device)
+    if stretch is None:
+        return None
     watch.lap("assemble")
     stretch.seconds = watch.seconds
-    return spill(stretch, budget, folder)
+    return spill(stretch, how.budget, how.folder)
+
+
+def _fits(made: Stretch | Estimate | None) -> bool:
+    return made is not None
 
 
 def link_stretch(stretch: Stretch, places: list[Places], budget: Budget, folder: str) -> Stretch:
@@ -245,16 +286,18 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
 
 def finish(
     parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool,
-    split: Sequence[int], device: str,
-) -> Estimate:  # fmt: skip
-    """Return the model of all parts, on the device or, if that is full, in host memory."""
+    split: Sequence[int], device: str, may_leave: bool,
+) -> Estimate | None:  # fmt: skip
+    """Return the model of all parts, on the device; if that is full, in host memory, or None if it may not go there."""
     watch = Stopwatch(device)
 
     def made(device: str) -> Any:
         moved = [result_to_device(part, device) for part in parts]
         return assemble(_moved(unigrams, device), moved, bits, collapse, split)
 
-    trie = on_device_or_host(made, device)
+    trie = (on_device_or_host if may_leave else on_device_or_none)(made, device)
+    if trie is None:
+        return None
     words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))
     watch.lap("assemble")
     return Estimate(trie, words, add_seconds(watch.seconds, *(p.seconds for p in parts)))

@@ -56,8 +56,9 @@ PART_TOKEN_BYTES = {"gpu": 200, "cpu": 190}
 LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
 KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
-MOST_TOKEN_SHARE = 0.7  # of a GPU, for tokens that stay there
-VALUE_SHARE = 0.5  # of a GPU, for tokens that take up to half as much, and values of the model
+TOKENS_AND_WORDS = 1.1  # bytes that tokens and the vocabulary take, over those of tokens
+MOST_TOKEN_SHARE = 0.7  # of a GPU: more tokens do not stay there
+FEW_TOKEN_SHARE, VALUE_SHARE = 0.3, 0.55  # so few tokens and values of the model share more of a GPU
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -134,11 +135,11 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     counting = config.counting()
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     tokens, symbols = guess(counting, corpus)
-    budget = _keeping_tokens(planned_budget(context, KEPT_TOKEN_BYTES * tokens), tokens, context.workers)
+    budget, part_budget = _budgets(planned_budget(context, KEPT_TOKEN_BYTES * tokens), tokens, context.workers)
     chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
-    parts = _part_limits(context, budget).num_parts(tokens)
+    parts = _part_limits(context, part_budget).num_parts(tokens)
     token_bytes = TOKEN_BYTES * tokens
-    places = places_of(config.name, TOKENS, token_bytes, context, budget)
+    places = places_of(config.name, TOKENS, token_bytes, context, part_budget)
     on_devices = min(token_bytes, places.device_room)
     return {
         "job": config.name,
@@ -222,10 +223,11 @@ def estimated(
     resume, overwrite = context.resume, context.overwrite
     limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
     tokens = guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
-    budget = _keeping_tokens(count_budget(memory, executor, KEPT_TOKEN_BYTES * tokens), tokens, executor.workers)
+    budget = count_budget(memory, executor, KEPT_TOKEN_BYTES * tokens)
+    budget, part_budget = _budgets(budget, tokens, executor.workers)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    part_limits = _part_limits(executor, budget)
+    part_limits = _part_limits(executor, part_budget)
     chosen: dict[str, Any] = {"parts": asdict(part_limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
@@ -236,12 +238,13 @@ def estimated(
     with Checkpoint.open(path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
         folder = str(checkpoint.entries_folder)
         executor.check_folder(folder)
+        resources = Resources(executor, part_budget, folder, progress)
         if not isinstance(source, Corpus):
-            resources = Resources(executor, budget, folder, progress)
             estimation, parts, estimate = parts_of_counts(config, limit, source, resources, part_limits)
         else:
             context = replace(context, executor=executor)
-            estimation, parts, estimate = _parts_of_text(config, limit, source, context, budget, checkpoint)
+            how = budget, resources, checkpoint
+            estimation, parts, estimate = _parts_of_text(config, limit, source, context, *how)
         model, statistics = estimation.finish(parts, estimate)
         of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
         progress.finish()
@@ -260,10 +263,15 @@ def estimated(
 
 def _parts_of_text(
     config: EstimateConfig, limit: Words | None, corpus: Corpus, context: RunContext, budget: Budget,
-    checkpoint: Checkpoint,
+    resources: Resources, checkpoint: Checkpoint,
 ) -> tuple[Estimation, list[Handle], Estimate]:  # fmt: skip
-    """Count a text. Return (the remaining steps, handles of the parts, what estimates them)."""
-    counting, folder = config.counting(), str(checkpoint.entries_folder)
+    """Number the words of a text, and make its parts. Return (the remaining steps, handles of the parts, what estimates
+    them).
+
+    budget     until words are numbered
+    resources  of the tasks after that
+    """
+    counting = config.counting()
     inside = read_word_file(config.vocabulary, "vocabulary")
     chosen = checkpoint.chosen
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
@@ -275,9 +283,8 @@ def _parts_of_text(
     if not totals.tokens:
         raise InputError("the text is empty; give text with one sentence per line")
     options = config.options(config.highest)
-    resources = Resources(context.executor, budget, folder, context.progress)
     estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals.symbols, totals.split)
-    texts = job.texts(counted)
+    texts = job.texts(counted, resources.budget)
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), context.checkpoint_seconds, job.verify)
     parts = TextParts(resources, estimation, texts, counted.lexicon, shards, job.counting, saved)
@@ -294,15 +301,18 @@ def _name_of_settings(config: EstimateConfig) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _keeping_tokens(budget: Budget, tokens: int, workers: int) -> Budget:
-    """Return a budget whose GPUs keep the tokens of the text, if these leave enough for parts; and values of the model,
-    if the tokens are few.
+def _budgets(budget: Budget, tokens: int, workers: int) -> tuple[Budget, Budget]:
+    """Return the budgets until words are numbered, and after that, when GPUs keep up to `MOST_TOKEN_SHARE` of tokens.
+
+    Few tokens stay on their GPU all the time, and values of the model beside them. To number words takes more memory
+    than to make parts, so more tokens leave it meanwhile.
     """
     token_bytes = TOKEN_BYTES * tokens // workers
-    if token_bytes > MOST_TOKEN_SHARE * budget.device_bytes:
-        return budget
-    values_stay = 2 * token_bytes <= VALUE_SHARE * budget.device_bytes
-    return replace(budget, kept_bytes=int(VALUE_SHARE * budget.device_bytes) if values_stay else token_bytes)
+    if token_bytes <= FEW_TOKEN_SHARE * budget.device_bytes:
+        budget = replace(budget, kept_bytes=int(VALUE_SHARE * budget.device_bytes))
+        return budget, budget
+    kept_bytes = TOKENS_AND_WORDS * token_bytes if token_bytes <= MOST_TOKEN_SHARE * budget.device_bytes else 0
+    return budget, replace(budget, kept_bytes=int(kept_bytes))
 
 
 def _least_parts(where: Executor | PlanContext) -> int:

@@ -61,7 +61,7 @@ def passes(device, unpack_keys):
                     context = RunContext(executor, folder)
                     job = CountPasses(config, context, chunks, budget, checkpoint, lmplz, lmplz is not None)
                     counted = job.count(num_streams(config, inputs, len(chunks)))
-                    made = executor.gather(job.texts(counted) if lmplz else job.merge(counted))
+                    made = executor.gather(job.texts(counted, job.budget) if lmplz else job.merge(counted))
                     vocabulary, lexicon = executor.gather([counted.vocabulary, counted.lexicon])
                     checkpoint.discard()
             finally:

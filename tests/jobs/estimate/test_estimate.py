@@ -516,7 +516,7 @@ def test_spilled_results_use_no_host_memory(tmp_path):
 
 
 def test_a_device_without_room_for_the_model(monkeypatch):
-    """It is assembled in host memory from the same parts."""
+    """It is assembled in host memory from the same parts, or in stretches."""
     parts, devices, assemble = [estimated_by_hand()], [], estimate_model.assemble
 
     def full_at_first(unigrams, parts, *more):
@@ -532,13 +532,15 @@ def test_a_device_without_room_for_the_model(monkeypatch):
     monkeypatch.setattr(estimate_model, "Stopwatch", lambda device: Stopwatch("cpu"))
     words = Words.of(["<unk>", "<s>", "</s>", "a"])
     unigrams = Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))
-    made = estimate_model.finish(parts, unigrams, words, 3, False, (), "gpu")
+    assert estimate_model.finish(parts, unigrams, words, 3, False, (), "gpu", False) is None
+    devices.clear()
+    made = estimate_model.finish(parts, unigrams, words, 3, False, (), "gpu", True)
     assert devices == [1, 1] and made.trie.starts == (0, 4, 6)
     assert np.abs(made.trie.prob_G[4:]).tolist() == [0.5, 0.25]
     assert made.trie.backoff_M.tolist() == [0, -1, 0, -0.5]
     with pytest.raises(MemoryError):
         devices.clear()
-        estimate_model.finish(parts, unigrams, words, 3, False, (), "cpu")
+        estimate_model.finish(parts, unigrams, words, 3, False, (), "cpu", True)
 
 
 @pytest.mark.parametrize("options", [{}, {"prune": [0, 1, 1]}, {"vocab_pad": 9000}])
@@ -981,10 +983,10 @@ def test_a_header(text, make, tmp_path):
     assert head == comments.encode() + plain
 
 
-@pytest.mark.parametrize(("order", "copies", "told"), [(2, 3, 1), (4, 3, 1), (2, 10**9, 1), (4, 10**9, 2)])
+@pytest.mark.parametrize(("order", "copies", "told"), [(2, 3, 1), (4, 3, 2), (2, 10**9, 1), (4, 10**9, 2)])
 def test_phases(order, copies, told, text, here, tmp_path, part_tokens, monkeypatch):
-    """Each phase reports as many units as it finishes. A model in many stretches reports each stretch twice: when it is
-    made, and when it has its suffixes; a model in few stretches once.
+    """Each phase reports as many units as it finishes. A model with suffixes reports each stretch twice: when it is
+    made, and when it has its suffixes.
     """
     (tmp_path / "text").write_bytes(text)
     part_tokens(500)

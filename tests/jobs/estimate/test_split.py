@@ -46,13 +46,11 @@ def estimated(device, tmp_path, part_tokens, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("full", ["part_of_tables", "assemble"])
-def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
-    """Work that does not fit moves to host memory: the same model."""
+def test_a_gpu_that_fills_up(estimated, device, monkeypatch):
+    """A part that does not fit is made in host memory: the same model."""
     text, options = random_text(400), {"order": 3, "prune": [0, 1]}
     expected = estimated(text, 3, **options)
-    page = estimate_model if full == "assemble" else estimate_tasks
-    real, calls = getattr(page, full), []
+    real, calls = estimate_tasks.part_of_tables, []
 
     def fails_on_a_gpu(*arguments):
         result = real(*arguments)
@@ -61,10 +59,38 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
             raise MemoryError
         return result
 
-    monkeypatch.setattr(page, full, fails_on_a_gpu)
+    monkeypatch.setattr(estimate_tasks, "part_of_tables", fails_on_a_gpu)
     assert estimated(text, 3, **options) == expected
     if device == "gpu":
         assert any(calls) and not all(calls)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("most", "on_host"), [(300, False), (0, True)])
+def test_a_gpu_that_fills_up_while_stretches_are_made(most, on_host, estimated, device, monkeypatch):
+    """Twice as many are made, again and again; if no more can be made, in host memory: the same model."""
+    text, sizes = random_text(400), []
+    expected = estimated(text, 3, order=3)
+    monkeypatch.setattr(assemble, "SAMPLED_NGRAMS", 4)
+
+    def fails_on_a_gpu(real):
+        def made(unigrams, parts, *more):
+            size = sum(len(part.probabilities[2]) for part in parts)
+            sizes.append((size, on_gpu(unigrams.prob_V)))
+            if on_gpu(unigrams.prob_V) and size > most:
+                raise MemoryError
+            return real(unigrams, parts, *more)
+
+        return made
+
+    for name in "assemble", "assemble_stretch":
+        monkeypatch.setattr(estimate_model, name, fails_on_a_gpu(getattr(estimate_model, name)))
+    assert estimated(text, 3, order=3) == expected
+    if device == "gpu":
+        whole = sizes[0][0]
+        made = [size for size, _ in sizes[-len(sizes) // 2 :]]
+        assert whole > max(size for size, _ in sizes[1:]) and len(sizes) > 4 and sum(made) <= 2 * whole
+        assert any(not is_on_gpu for _, is_on_gpu in sizes) == on_host
 
 
 @pytest.mark.gpu
