@@ -111,8 +111,7 @@ def with_suffixes(part: Part) -> Part:
 
 
 def _raw_part(orders: dict[int, Order]) -> Part:
-    nothing = array_module(orders[2].raw_R).empty(0, np.int64)
-    return Part(orders, nothing, nothing)
+    return Part(orders, array_module(orders[2].raw_R).empty(0, np.int64))
 
 
 def _rows_of_start(orders: dict[int, Order], n: int) -> slice:
@@ -178,6 +177,16 @@ def last_ngrams(part: Part, n: int, suffix: int, place_V: np.ndarray, split: Seq
     return found
 
 
+def row_of_split(part: Part, place: int) -> int | None:
+    """Return the row of a split bigram that suffixes of order 3 name; None if no trigram has this suffix."""
+    assert part.split_left is not None
+    place_P = part.split_left.place_P
+    xp = array_module(place_P)
+    row = int(xp.searchsorted(place_P, xp.asarray([place]))[0])
+    is_here = row < len(place_P) and int(place_P[row]) == place
+    return len(part.orders[2]) + row if is_here else None
+
+
 def _first_words(part: Part, n: int, rows: Any) -> Any:
     """Return the ids of the first words of some n-grams of order n, of a whole model or of a part in suffix order."""
     order = part.orders[n]
@@ -199,7 +208,7 @@ def split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: int
 def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: Any) -> Part:
     """Return a part with the adjusted counts of its split bigrams.
 
-    left_L  (H * V,) int64, the sum of `split_left_L` over all parts
+    left_L  (H * V,) int64, the sum of `split_left` over all parts
     """
     bigrams = part.orders[2]
     place_R = split_places(bigrams.word(0), bigrams.word(1), split, symbols)

@@ -63,7 +63,7 @@ class Order:
     keys      (C, R) uint64, rising keys with `bits` bits a word; None in a part that is the whole model
     raw_R     (R,) uint32, count of each n-gram in the text; count_R itself after `Part.drop_raw_counts`
     suffix_R  (R,) uint32: the row of the suffix of each n-gram in the order below. Order 2: a word id. Order
-              3: may exceed all rows, for the place of a split bigram. None: not found yet
+              3: rows past the end are those of `Part.split_left`. None: not found yet
     count_R   (R,) uint32, adjusted counts; raw_R itself in the highest order
     marked_R  (R,) bool, whether the n-gram is pruned; None if no n-gram of this order is pruned
     links     `Links`, in a part that is the whole model; else None
@@ -116,13 +116,45 @@ class Order:
         return word_ids(self.keys, self.n, self.bits, position)
 
 
+class SplitLeft(NamedTuple):
+    """The numbers of distinct words before split bigrams, P of them.
+
+    place_P  (P,) int64, rising: their places among all split bigrams, of which each split word has V
+    left_P   (P,) int64
+    """
+
+    place_P: Any
+    left_P: Any
+
+    def dense(self, places: int) -> Any:
+        """Return (H * V,) int64: the number of each split bigram, 0 for those that are not here."""
+        left_L = array_module(self.left_P).zeros(places, np.int64)
+        left_L[self.place_P] = self.left_P
+        return left_L
+
+
+def add_split_left(*several: SplitLeft) -> SplitLeft:
+    """Return the sum, on the device of the first one."""
+    device, xp = device_of(several[0].place_P), array_module(several[0].place_P)
+    place_P, left_P = (xp.concatenate([move_to(a, device) for a in arrays]) for arrays in zip(*several, strict=True))
+    if not len(place_P):
+        return SplitLeft(place_P, left_P)
+    order = xp.argsort(place_P)
+    place_P, left_P = place_P[order], left_P[order]
+    is_last_P = xp.ones(len(place_P), bool)
+    is_last_P[:-1] = place_P[1:] != place_P[:-1]
+    ends = xp.flatnonzero(is_last_P)
+    sums = xp.cumsum(left_P)[ends]
+    return SplitLeft(place_P[ends], xp.diff(xp.concatenate([xp.zeros(1, np.int64), sums])))
+
+
 @dataclass(eq=False)
 class Part:
     """A part with its adjusted counts.
 
     orders            orders 2 to N
     left_V            (V,) int64: the number of distinct words before each word, from the bigrams of this part
-    split_left_L      (H * V,) int64: the same for split bigrams, from the trigrams of this part
+    split_left        the same for split bigrams that are suffixes of trigrams of this part; None without split words
     counts_of_counts  {order: number of its n-grams with adjusted count 1, 2, 3, 4}
     sizes             {order: (number of kept n-grams, number of all n-grams)}
     last              `last_ngrams` from the last word of the text on, by split word that the bigram begins with; by -1
@@ -131,7 +163,7 @@ class Part:
 
     orders: dict[int, Order]
     left_V: Any
-    split_left_L: Any
+    split_left: SplitLeft | None = None
     counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     last: dict[int, list[Any]] = field(default_factory=dict)
@@ -144,7 +176,9 @@ class Part:
 
     def arrays(self) -> dict[str, Any]:
         """Return all arrays by name, each once."""
-        named = {"left_V": self.left_V, "split_left_L": self.split_left_L}
+        named = {"left_V": self.left_V}
+        if self.split_left is not None:
+            named |= {"split": self.split_left.place_P, "split_left": self.split_left.left_P}
         for n, order in self.orders.items():
             found = {"keys": order.keys, "raw": order.raw_R, "suffix": order.suffix_R, "marked": order.marked_R}
             if order.links:
@@ -174,7 +208,8 @@ class Part:
                 marked_R=marked_R,
                 links=links,
             )
-        return replace(self, orders=orders, left_V=named["left_V"], split_left_L=named["split_left_L"])
+        split_left = SplitLeft(named["split"], named["split_left"]) if "split" in named else None
+        return replace(self, orders=orders, left_V=named["left_V"], split_left=split_left)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from mgpu_ngram.engine.estimate.adjusted_counts import split_places
 from mgpu_ngram.engine.estimate.part import Contexts, Estimated, EstimateOptions, Order, Part, word_ids
 from mgpu_ngram.engine.estimate.probabilities import log10_backoffs, probs_of_words, weighed
 from mgpu_ngram.engine.memory.copies import move_to
+from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
@@ -35,47 +36,59 @@ class _Lower:
     """The order below, M n-grams, whose rows are the suffixes of an order.
 
     prob_L      (L,) float32, probabilities: of kept n-grams; for a Rule, log10 values of all. In text order; those of
-                split bigrams follow
+                split bigrams of the part follow
     place_M     (M,) the row in text order of each row in suffix order; None if they are the same
     context_M1  (M + 1,) uint32, the context of each row in text order, and the number of contexts; None for words
     kept_M1     (M + 1,) the number of kept n-grams before each row in text order; None if all are kept
-    symbols     words of the vocabulary if places of split bigrams follow the rows, else 0
+    split_P     (P,) places of the split bigrams of the part, whose rows follow; None if there can be none
+    symbols     words of the vocabulary
     """
 
     prob_L: Any
     place_M: Any = None
     context_M1: Any = None
     kept_M1: Any = None
+    split_P: Any = None
     symbols: int = 0
 
     def on(self, device: str) -> _Lower:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{k: move_to(a, device) for k, a in found.items() if a is not None and k != "symbols"})
 
-    def with_split(self, split_L: Any, symbols: int) -> _Lower:
-        """Return the order with the probabilities of split bigrams behind it."""
-        xp = array_module(self.prob_L)
-        return replace(self, prob_L=xp.concatenate([self.prob_L, xp.asarray(split_L)]), symbols=symbols)
+    def with_split(self, place_P: Any, split_L: Any, symbols: int) -> _Lower:
+        """Return the order with some split bigrams behind it; the probabilities of all split bigrams stay where they
+        are.
+        """
+        here, there = device_of(self.prob_L), device_of(split_L)
+        prob_P = move_to(split_L[move_to(place_P, there)], here)
+        prob_L = array_module(self.prob_L).concatenate([self.prob_L, prob_P])
+        return replace(self, prob_L=prob_L, split_P=move_to(place_P, here), symbols=symbols)
 
     def contexts_of(self, suffix_R: Any) -> Any:
         """Return the numbers of the contexts of suffixes, which are rows in text order; those of split words follow."""
-        if not self.symbols:
+        if self.split_P is None:
             return self.context_M1[suffix_R]
-        xp, M = array_module(suffix_R), len(self.context_M1) - 1
-        is_split_R = suffix_R >= M
-        number_R = self.context_M1[xp.where(is_split_R, M, suffix_R)].astype(np.int64)
-        return number_R + xp.where(is_split_R, (suffix_R.astype(np.int64) - M) // self.symbols, 0)
+        contexts = self.context_M1[-1:].astype(np.int64) + self.split_P // self.symbols
+        xp = array_module(suffix_R)
+        return xp.concatenate([self.context_M1[:-1].astype(np.int64), contexts])[suffix_R]
 
     def kept_rows(self, suffix_R: Any) -> Any:
-        """Return suffixes that are kept as rows of kept n-grams; places of split bigrams follow these rows."""
+        """Return suffixes that are kept as rows of kept n-grams; rows of split bigrams follow these."""
         if self.kept_M1 is None:
             return suffix_R
-        if not self.symbols:
-            return self.kept_M1[suffix_R]
-        xp, M = array_module(suffix_R), len(self.kept_M1) - 1
-        is_split_R = suffix_R >= M
-        kept_R = self.kept_M1[xp.where(is_split_R, M, suffix_R)].astype(suffix_R.dtype)
-        return kept_R + xp.where(is_split_R, suffix_R - suffix_R.dtype.type(M), suffix_R.dtype.type(0))
+        xp, kept_M1 = array_module(suffix_R), self.kept_M1
+        if self.split_P is not None:
+            kept_M1 = xp.concatenate([kept_M1, kept_M1[-1:] + xp.arange(1, len(self.split_P) + 1, dtype=kept_M1.dtype)])
+        return kept_M1[suffix_R]
+
+    def places(self, suffix_K: Any) -> Any:
+        """Return rows of kept n-grams with the places of split bigrams behind them, instead of their rows."""
+        if self.split_P is None:
+            return suffix_K
+        M = len(self.context_M1) - 1 if self.kept_M1 is None else int(self.kept_M1[-1])
+        xp = array_module(suffix_K)
+        place_L = xp.concatenate([xp.arange(M), M + self.split_P])
+        return place_L.astype(node_dtype(int(place_L[-1]) if len(place_L) else 0))[suffix_K]
 
 
 @dataclass(frozen=True)
@@ -120,11 +133,11 @@ def estimate_one_of_parts(
 
     An order for which the device has no room is estimated in host memory.
     """
-    made, N = Estimated({}, {}, {}), max(part.orders)
+    made, N, split_left = Estimated({}, {}, {}), max(part.orders), part.split_left
     lower = _Lower(probs_of_words(prob_V, rules[1]))
     for n in sorted(part.orders):
-        if n == 3 and split_L is not None:
-            lower = lower.with_split(split_L, len(prob_V))
+        if n == 3 and split_left is not None:
+            lower = lower.with_split(split_left.place_P, split_L, len(prob_V))
         fn = partial(_estimate_order, part.orders.pop(n), lower, rules[n], n == N)
         made.contexts[n - 1], made.words[n], made.probabilities[n], suffix_K, lower = on_device_or_host(fn, device)
         del fn  # frees the order
@@ -184,7 +197,7 @@ def _estimate_order(
     context_C = context_K[first_C1[:-1]]
     value_C = backoff_C[context_C] if isinstance(rule, Rule) else log10_backoffs(gamma_C[context_C])
     words_K = word_ids(keys_K, n, bits, n - 1).astype(np.uint32)
-    return Contexts(columns, value_C, first_C1), words_K, log10_K, suffix_K, above
+    return Contexts(columns, value_C, first_C1), words_K, log10_K, lower.places(suffix_K), above
 
 
 def _in_text_order(order: Order, lower: _Lower) -> _Rows:

@@ -17,7 +17,7 @@ from mgpu_ngram.core.counts.vocabulary import START_ID
 from mgpu_ngram.core.ngrams.trie import node_dtype
 from mgpu_ngram.engine.count.suffix_order import to_suffix_order, with_column
 from mgpu_ngram.engine.estimate.adjusted_counts import MAX_COUNTED, marked, narrow, split_places
-from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, word_ids
+from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, SplitLeft, word_ids
 from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
@@ -48,7 +48,7 @@ def part_of_tables(
     elsewhere  split words whose bigrams belong to another part; their rows of order 2 are left out
     """
     N, orders, first_M = options.order, dict[int, Order](), None
-    part = Part(orders, None, array_module(tables[2].keys).empty(0, np.int64))
+    part = Part(orders, None)
     for n in range(2, N + 1):
         table = tables[n]
         keys, raw_R, bits = table.keys, narrow(table.counts), table.bits
@@ -61,7 +61,7 @@ def part_of_tables(
             below.count_R = narrow(xp.where(first_M == START_ID, below.raw_R, xp.diff(first_M1)))
         orders[n] = Order(n, bits, keys, raw_R, suffix_R, raw_R, marked(table, raw_R, options.thresholds[n - 1], bad_V))
         if n == 3 and split:
-            part.split_left_L = _take_out_split(orders, first_M, symbols, split, elsewhere)
+            part.split_left = _take_out_split(orders, first_M, symbols, split, elsewhere)
         first_M = first_R
     part.left_V = count_ids(orders[2].suffix_R, symbols)
     for n, order in orders.items():
@@ -72,23 +72,23 @@ def part_of_tables(
 
 def _take_out_split(
     orders: dict[int, Order], first_M: Any, symbols: int, split: Sequence[int], elsewhere: Sequence[int]
-) -> Any:
+) -> SplitLeft:
     """Leave the bigrams of `elsewhere` out of order 2, set the counts of the other split bigrams to 0, and let the
-    suffixes of order 3 be places of split bigrams behind all rows. Return (H * V,) int64, their adjusted counts.
+    suffixes of order 3 be rows of the result, behind all rows of order 2. Return the adjusted counts of split bigrams.
     """
     order, above = orders[2], orders[3]
     xp = array_module(order.keys)
     place_M = split_places(first_M, order.suffix_R, split, symbols)
-    mine_P = (place_M >= 0).nonzero()[0]
-    left_L = xp.zeros(len(split) * symbols, np.int64)
-    left_L[place_M[mine_P]] = order.count_R[mine_P]
-    order.count_R = xp.where(place_M >= 0, 0, order.count_R).astype(order.count_R.dtype)
+    is_split_M = place_M >= 0
+    mine_P = is_split_M.nonzero()[0]
+    split_left = SplitLeft(place_M[mine_P], order.count_R[mine_P].astype(np.int64))
+    order.count_R = xp.where(is_split_M, 0, order.count_R).astype(order.count_R.dtype)
     stays_M = xp.ones(len(order), bool)
     for word in elsewhere:
         stays_M &= first_M != word
     rows = stays_M.nonzero()[0]
-    new_M = xp.where(place_M >= 0, len(rows) + place_M, xp.cumsum(stays_M) - 1)
-    above.suffix_R = new_M.astype(node_dtype(len(rows) + len(left_L)))[above.suffix_R]
+    new_M = xp.where(is_split_M, len(rows) + xp.cumsum(is_split_M), xp.cumsum(stays_M)) - 1
+    above.suffix_R = new_M.astype(node_dtype(len(rows) + len(mine_P)))[above.suffix_R]
     if len(rows) < len(order):
         orders[2] = order.taken(rows)
-    return left_L
+    return split_left

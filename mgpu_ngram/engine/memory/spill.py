@@ -52,6 +52,14 @@ def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] |
         return result
     if budget.device == "gpu" and all(map(on_gpu, arrays.values())) and budget.place(nbytes) == "device":
         return result
+    return leave_device(result, budget, folder, store)
+
+
+def leave_device(
+    result: A, budget: Budget, folder: str, store: Callable[[A, str], A] | None = None
+) -> A:  # fmt: skip
+    """Return the result in host memory, or in a file if that has no room; parameters as for `spill`."""
+    nbytes = sum(array.nbytes for array in result.arrays().values())
     if not budget.fits_host(nbytes):
         return (store or to_file)(result, folder)
     on_host = result_to_device(result, "cpu")

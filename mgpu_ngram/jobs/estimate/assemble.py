@@ -32,7 +32,7 @@ from mgpu_ngram.engine.estimate.part_rows import PartRows, rows_of, rows_of_part
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host, on_device_or_none
-from mgpu_ngram.engine.memory.spill import result_to_device, spill
+from mgpu_ngram.engine.memory.spill import leave_device, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.trie.levels import trie_with_one_unknown
 from mgpu_ngram.engine.trie.row_sums import check_row_sums
@@ -94,8 +94,8 @@ class Assembly:
         """Return (the handle of the `Estimate`, timings that the `Estimate` does not store).
 
         One task assembles all parts; or, if the model has several parts and is not collapsed, each worker assembles one
-        stretch of the n-grams, or several if memory is short. If a stretch does not fit a device after all, twice as
-        many are made. If no more can be made, they are made in host memory.
+        stretch of the n-grams, or several if memory is short. If a stretch does not fit a device after all, the parts
+        leave GPUs; then twice as many stretches are made. If no more can be made, they are made in host memory.
 
         parts  finished handles of `Estimated`; the list is emptied, so that each part is freed when it has been used
         """
@@ -114,7 +114,18 @@ class Assembly:
                 model = self._at_once(parts, may_leave=not has_more)
             if model is not None:
                 return model, [report.seconds for report in reports] if len(words_of) > 1 else []
-            stretches *= 2
+            if any(report.gpu_bytes for report in reports):
+                reports = self._off_gpus(parts)
+                stretches = max(stretches, self._stretches(reports))
+            else:
+                stretches *= 2
+
+    def _off_gpus(self, parts: list[Handle]) -> list[_Report]:
+        """Move parts to host memory, because the gaps between them may be what large arrays lack; return reports."""
+        executor, where = self.resources.executor, (self.resources.budget, self.resources.folder)
+        parts[:] = [executor.call(leave_device, part, *where, label=f"part {i}") for i, part in enumerate(parts)]
+        executor.wait(iter(list(parts)))
+        return executor.gather([executor.call(_report_of, part, self._bits) for part in parts])
 
     def _at_once(self, parts: list[Handle], may_leave: bool) -> Handle | None:
         """Assemble all parts in one task, and empty the list.

@@ -23,8 +23,10 @@ from mgpu_ngram.jobs.estimate.tasks import (
     PartReport,
     PartResources,
     ReportOfWords,
+    add_splits,
     add_vectors,
     adjust_words,
+    all_split_left,
     counts_of_last,
     element_at,
     estimate_unigrams_of,
@@ -119,7 +121,8 @@ class Estimation:
         split_left = None
         if self.split and not smoothing:
             split_lefts = [executor.call(split_left_of, part) for part in parts]
-            [split_left] = reduce_tasks(executor, add_vectors, split_lefts, SUM_ARITY)
+            [summed] = reduce_tasks(executor, add_splits, split_lefts, SUM_ARITY)
+            split_left = executor.call(all_split_left, summed, len(self.split) * self.symbols)
         statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
         unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)
         split_L = None

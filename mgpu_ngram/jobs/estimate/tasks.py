@@ -27,11 +27,19 @@ from mgpu_ngram.engine.estimate.adjusted_counts import (
     linked_part,
     narrowed,
     places_in_text,
+    row_of_split,
     split_places,
     with_split_counts,
     with_suffixes,
 )
-from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Part, Unigrams
+from mgpu_ngram.engine.estimate.part import (
+    Estimated,
+    EstimateOptions,
+    Part,
+    SplitLeft,
+    Unigrams,
+    add_split_left,
+)
 from mgpu_ngram.engine.estimate.part_values import estimate_one_of_parts, split_probs
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
@@ -215,8 +223,8 @@ def _add_last(part: Part, last: LastWord | None, split: Sequence[int], symbols: 
         return
     part.last[-1] = last_ngrams(part, 2, last.word, last.place_V, split)
     for i, first in enumerate(split):
-        place = len(part.orders[2]) + i * symbols + last.word
-        part.last[first] = last_ngrams(part, 3, place, last.place_V)
+        row = row_of_split(part, i * symbols + last.word)
+        part.last[first] = [] if row is None else last_ngrams(part, 3, row, last.place_V)
 
 
 def summary(part: Part, split: Sequence[int], symbols: int) -> Part:
@@ -235,7 +243,7 @@ def _with_summary(total: Part, part: Part) -> Part:
     return Part(
         bigrams,
         add_vectors(total.left_V, part.left_V),
-        add_vectors(total.split_left_L, part.split_left_L),
+        add_splits(total.split_left, part.split_left) if total.split_left and part.split_left else None,
         {n: (np.array(counts) + part.counts_of_counts[n]).tolist() for n, counts in total.counts_of_counts.items()},
         {n: (kept + part.sizes[n][0], every + part.sizes[n][1]) for n, (kept, every) in total.sizes.items()},
         {first: max(ngrams, part.last[first]) for first, ngrams in total.last.items()},
@@ -326,8 +334,22 @@ def left_of(part: Part) -> Any:
     return part.left_V
 
 
-def split_left_of(part: Part) -> Any:
-    return part.split_left_L
+def split_left_of(part: Part) -> SplitLeft | None:
+    return part.split_left
+
+
+def add_splits(*several: SplitLeft) -> SplitLeft:
+    """Return the sum, on the device of the first one, or in host memory if that is full."""
+
+    def add(device: str) -> SplitLeft:
+        return add_split_left(*(SplitLeft(*(move_to(array, device) for array in one)) for one in several))
+
+    return on_device_or_host(add, device_of(several[0].place_P))
+
+
+def all_split_left(left: SplitLeft, places: int) -> Any:
+    """Return (H * V,) int64, the adjusted counts of all split bigrams."""
+    return left.dense(places)
 
 
 def element_at(vector: Any, place: int) -> int:
@@ -408,7 +430,7 @@ def split_probs_of(
 
 
 def join_split(found: list[list[np.ndarray]], places: int, device: str) -> Any:
-    """Return (H * V,) float32, the probabilities of all split bigrams, on the device, where all parts need them."""
+    """Return (H * V,) float32, the probabilities of all split bigrams, on the device, where all parts need some."""
     prob_L = np.zeros(places, np.float32)
     for place_P, prob_P in found:
         prob_L[place_P] = prob_P

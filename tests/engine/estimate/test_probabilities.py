@@ -13,7 +13,7 @@ from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
 from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_rows, part_values, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
-from mgpu_ngram.engine.estimate.part import EstimateOptions
+from mgpu_ngram.engine.estimate.part import EstimateOptions, add_split_left
 from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -122,7 +122,7 @@ def estimated(
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
     found[1] = np.array(count_counts(count_V, 4))
     if split:
-        left_L = sum(part.split_left_L for part in adjusted)
+        left_L = add_split_left(*(part.split_left for part in adjusted)).dense(len(split) * V)
         found[2] = found[2] + count_counts(left_L, 4)
     if not exact and order > 1:
         rank_V = np.arange(V)  # ids as in lmplz
@@ -140,7 +140,8 @@ def estimated(
             if n == 2 and first in split:
                 place = split.index(first) * V + word
                 chain = [chain[0]._replace(adjusted=int(left_L[place]))]
-                suffixes = [len(part.orders[2]) + place for part in adjusted]
+                suffixes = [adjusted_counts.row_of_split(part, place) for part in adjusted]
+                suffixes = [-1 if suffix is None else suffix for suffix in suffixes]  # no row
                 slipped.append((2, *chain[0][2:]))
                 n = 3
                 continue

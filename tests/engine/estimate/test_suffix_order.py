@@ -4,8 +4,8 @@ import numpy as np
 
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.engine.count.suffix_order import tables_of_windows
-from mgpu_ngram.engine.estimate.adjusted_counts import last_ngrams
-from mgpu_ngram.engine.estimate.part import EstimateOptions
+from mgpu_ngram.engine.estimate.adjusted_counts import last_ngrams, row_of_split
+from mgpu_ngram.engine.estimate.part import EstimateOptions, SplitLeft, add_split_left
 from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tables
 from mgpu_ngram.kernels.count.select_windows import select_windows
 from mgpu_ngram.kernels.dispatch import to_host
@@ -36,6 +36,26 @@ def test_adjusted_counts(to_device, unpack_keys):
     assert to_host(trigrams.count_R).tolist() == [2, 1, 1, 1]
     assert to_host(made.left_V).tolist() == [0, 0, 1, 2, 2]  # <unk>, <s>, </s>, a, b
     assert made.counts_of_counts == {2: [4, 1, 0, 0], 3: [3, 1, 0, 0]} and made.sizes == {2: (5, 5), 3: (4, 4)}
+
+
+def test_split_bigrams(to_device):
+    """a is split: its bigrams have no counts, and the suffixes of trigrams are rows behind all bigrams."""
+    made = part(to_device, split=(A - 1,))
+    assert [to_host(array).tolist() for array in made.split_left] == [[E - 1, B - 1], [1, 1]]
+    assert to_host(made.orders[2].count_R).tolist() == [1, 1, 0, 0, 2]
+    assert to_host(made.orders[3].suffix_R).tolist() == [5, 6, 4, 4]
+    assert [row_of_split(made, place) for place in (E - 1, B - 1, A - 1, 99)] == [5, 6, None, None]
+    made = part(to_device, split=(A - 1,), elsewhere=[A - 1])
+    assert len(made.orders[2]) == 3 and to_host(made.orders[3].suffix_R).tolist() == [3, 4, 2, 2]
+
+
+def test_split_bigrams_of_several_parts_are_added(to_device):
+    one, other, nothing = ([2, 4], [1, 1]), ([0, 4], [5, 2]), ([], [])
+    parts = [SplitLeft(*(to_device(np.array(array, np.int64)) for array in p)) for p in (one, nothing, other)]
+    added = add_split_left(*parts)
+    assert [to_host(array).tolist() for array in added] == [[0, 2, 4], [5, 1, 3]]
+    assert to_host(added.dense(6)).tolist() == [5, 0, 1, 0, 3, 0]
+    assert [len(array) for array in add_split_left(parts[1], parts[1])] == [0, 0]
 
 
 def test_tables_of_counts_are_sorted_again(to_device, unpack_keys):
