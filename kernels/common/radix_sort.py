@@ -67,7 +67,15 @@ def _pass(columns, out, key_column, shift):
         start[d + 1] += start[d]
     if most == R:  # also of no rows
         return False
-    if C == 2:  # the common case, without an inner loop
+    if C == 1:  # the common cases, without an inner loop
+        x = out[0]
+        for r in range(R):
+            d = (key[r] >> s) & low
+            p = start[d]
+            start[d] = p + 1
+            x[p] = key[r]
+        return True
+    if C == 2:
         a, b, x, y = columns[0], columns[1], out[0], out[1]
         for r in range(R):
             d = (key[r] >> s) & low

@@ -23,7 +23,7 @@ from mgpu_ngram.engine.estimate.probabilities import log10_backoffs, probs_of_wo
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
-from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
+from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
@@ -111,12 +111,6 @@ class _Rows:
     def contexts(self) -> int:
         return int(self.context_R1[-1])
 
-    def first_rows(self) -> Any:
-        """Return (C + 1,) int64: the first row of each context, and the number of rows."""
-        xp = array_module(self.context_R1)
-        starts = xp.flatnonzero(self.context_R1[1:] != self.context_R1[:-1]) + 1
-        return xp.concatenate([xp.zeros(1, np.int64), starts.astype(np.int64)])
-
     def kept(self) -> Any:
         """Return the rows that are not pruned; all as a slice if there are no others."""
         return slice(None) if self.marked_R is None else array_module(self.marked_R).flatnonzero(~self.marked_R)
@@ -150,10 +144,10 @@ def split_probs(bigrams: Order, split: Sequence[int], rule: Discounts | Rule, pr
     """Return (places among split bigrams, probabilities (P,) float32) of a part's split bigrams: whole contexts."""
     place_R = split_places(bigrams.word(0), bigrams.word(1), split, len(prob_V))
     rows, lower_L = _in_text_order(bigrams, _Lower(prob_V)), probs_of_words(prob_V, rule)
+    context_R = rows.context_R1[:-1]
     if isinstance(rule, Rule):
-        prob_R = smooth_contexts(rows.count_R, rows.marked_R, rows.suffix_R, lower_L, rows.first_rows(), rule)[0]
+        prob_R = smooth_contexts(rows.count_R, rows.marked_R, rows.suffix_R, lower_L, _first_rows(context_R), rule)[0]
     else:
-        context_R = rows.context_R1[:-1]
         weights = weighed(context_R, rows.count_R, rows.marked_R, rows.contexts, rule)
         prob_R = interpolate(rows.count_R, context_R, rows.suffix_R, *weights, lower_L, rule)
     mine = (place_R >= 0).nonzero()[0]
@@ -174,7 +168,7 @@ def _estimate_order(
     suffix_K, context_K = lower.kept_rows(rows.suffix_R[kept]), context_R[kept]
     if isinstance(rule, Rule):
         prob_R, backoff_C = smooth_contexts(
-            rows.count_R, rows.marked_R, rows.suffix_R, lower.prob_L, rows.first_rows(), rule
+            rows.count_R, rows.marked_R, rows.suffix_R, lower.prob_L, _first_rows(context_R), rule
         )
         above_L, log10_K = prob_R, prob_R[kept]
     else:
@@ -183,21 +177,35 @@ def _estimate_order(
         log10_K = log10_values(above_L)
         del total_C
     above = lower if is_highest else _above(rows, above_L)
-    # Now only kept n-grams.
-    keys_K = (
-        keys[:, kept]
-        if rows.row_R is None
-        else reorder_words(keys.take(rows.row_R[kept], axis=1), bits, to_text_order(n))
-    )
-    del keys, rows
-    [(columns, sizes_C)] = count_prefixes(keys_K, bits, n - 1, n - 1)
-    xp = array_module(sizes_C)
-    first_C1 = xp.zeros(len(sizes_C) + 1, node_dtype(len(log10_K)))
-    xp.cumsum(sizes_C, out=first_C1[1:])
-    context_C = context_K[first_C1[:-1]]
+    row_K = kept if rows.row_R is None else rows.row_R[kept]
+    del rows
+    first_C1 = _first_rows(context_K)  # now of kept n-grams alone
+    context_C, row_C = context_K[first_C1[:-1]], first_C1[:-1] if isinstance(row_K, slice) else row_K[first_C1[:-1]]
     value_C = backoff_C[context_C] if isinstance(rule, Rule) else log10_backoffs(gamma_C[context_C])
-    words_K = word_ids(keys_K, n, bits, n - 1).astype(np.uint32)
-    return Contexts(columns, value_C, first_C1), words_K, log10_K, lower.places(suffix_K), above
+    contexts = Contexts(
+        _contexts(keys.take(row_C, axis=1), n, bits), value_C, first_C1.astype(node_dtype(len(log10_K)))
+    )
+    last_two = keys[: check.num_columns(2, bits)]  # the first two words in suffix order
+    last_two = last_two[:, row_K] if isinstance(row_K, slice) else last_two.take(row_K, axis=1)
+    words_K = word_ids(last_two, 2, bits, 1).astype(np.uint32)
+    return contexts, words_K, log10_K, lower.places(suffix_K), above
+
+
+def _first_rows(context_R: Any) -> Any:
+    """Return (C + 1,) int64: the first row of each context, and the number of rows; contexts rise."""
+    xp, R = array_module(context_R), len(context_R)
+    is_first_R1 = xp.ones(R + 1, bool)
+    is_first_R1[1:R] = context_R[1:] != context_R[:-1]
+    return xp.flatnonzero(is_first_R1)
+
+
+def _contexts(keys: Any, n: int, bits: int) -> Any:
+    """Return (B, C) uint64: the n-grams of some keys (C, R) of suffix order without their last words, in text order."""
+    keys = keys if n == 2 else reorder_words(keys, bits, to_text_order(n))
+    B = check.num_columns(n - 1, bits)
+    columns = keys if B == len(keys) else keys[:B].copy()
+    columns[-1] &= ~np.uint64(0) << np.uint64(64 * B - (n - 1) * bits)
+    return columns
 
 
 def _in_text_order(order: Order, lower: _Lower) -> _Rows:
