@@ -14,6 +14,7 @@ import numpy as np
 
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.ngrams.trie import node_dtype
+from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
@@ -84,15 +85,18 @@ def sort_by_first_word(first_R: Any, suffix_R: Any, place_M: Any, bits: int) -> 
     key_R = first_R << np.uint64(64 - bits)
     key_R |= xp.arange(R, dtype=np.uint64)
     if place_M is not None:
-        M = len(place_M)
-        first_M1 = xp.searchsorted(suffix_R, xp.arange(M + 1, dtype=suffix_R.dtype))
-        start_M = xp.empty(M, np.int64)  # in the order of tables
-        start_M[place_M] = xp.diff(first_M1)
-        start_M = xp.cumsum(start_M) - start_M
-        shift_M = start_M[place_M] - first_M1[:-1]
+        size_M = count_ids(suffix_R, len(place_M))
+        start_M = xp.empty(len(place_M), np.int64)  # in the order of tables
+        start_M[place_M] = size_M
+        start_M = (xp.cumsum(start_M) - start_M)[place_M]
+        start_M += size_M
+        start_M -= xp.cumsum(size_M)  # how far the n-grams with each suffix move
+        to_R = start_M[suffix_R]
+        to_R += xp.arange(R)
         moved_R = xp.empty(R, np.uint64)
-        moved_R[shift_M[suffix_R] + xp.arange(R)] = key_R
+        moved_R[to_R] = key_R
         key_R = moved_R
+        del size_M, start_M, to_R, moved_R
     key_R = radix_sort(key_R[None], bits)[0]
     row_R = (key_R & np.uint64((1 << 64 - bits) - 1)).astype(node_dtype(R))
     return row_R, key_R >> np.uint64(64 - bits)
