@@ -181,6 +181,14 @@ def show_text_plan(plan: dict[str, Any], more: str) -> None:
     )
 
 
+def show_time_plan(plan: dict[str, Any]) -> None:
+    """Print how long a run may take."""
+    seconds, of = plan["seconds_about"], {"gpu": "H200s", "cpu": "cores of a Xeon"}[plan["device"]]
+    print(
+        f"time: about {seconds:,.{0 if seconds >= 10 else 1}f} s at the rates of {of}, and the time to write the output"
+    )
+
+
 def show_count_plan(plan: dict[str, Any], is_whole: bool = True) -> None:
     """Print the strategies and the memory of counting.
 
@@ -198,6 +206,8 @@ def show_count_plan(plan: dict[str, Any], is_whole: bool = True) -> None:
     print(f"device: about {plan['device_bytes']:,} of {plan['device_bytes_free']:,} free bytes")
     print(f"host: up to {plan['host_bytes']:,} of {plan['host_bytes_free']:,} bytes")
     print(f"disk: up to {plan['spill_bytes']:,} bytes of {plan['kept']}")
+    if is_whole:
+        show_time_plan(plan)
 
 
 def _show_info(path: str, manifest: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.ngrams.smoothing import KNESER_NEY, METHODS
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_text_plan
+from mgpu_ngram.stages.count import show_text_plan, show_time_plan
 from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES, TOKEN_BYTES
 from mgpu_ngram.stages.flags import add_model_output, add_text, model_format
 from mgpu_ngram.stages.report import (
@@ -195,6 +195,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
             f"tokens: up to {plan['device_bytes']:,} bytes on devices, {plan['host_bytes']:,} in host memory, "
             f"{plan['spill_bytes']:,} in files"
         )
+        show_time_plan(plan)
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         show_estimated(path, described)

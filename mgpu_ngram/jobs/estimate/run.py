@@ -42,6 +42,7 @@ from mgpu_ngram.jobs.count.plan import (
     num_streams,
     places_of,
     planned_budget,
+    seconds_about,
 )
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
@@ -59,6 +60,9 @@ KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code,
 TOKENS_AND_WORDS = 1.1  # bytes that tokens and the vocabulary take, over those of tokens
 MOST_TOKEN_SHARE = 0.5  # of a GPU: more tokens do not stay there
 FEW_TOKEN_SHARE, VALUE_SHARE = 0.3, 0.55  # so few tokens and values of the model share more of a GPU
+# Seconds of a worker for 1 G tokens in plans, as `COUNT_SECONDS`: for the only part of a model, which one worker makes;
+# for several parts, which are made twice.
+ESTIMATE_SECONDS = {"gpu": (1.7, 2.8), "cpu": (1400.0, 2900.0)}
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -141,6 +145,11 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     token_bytes = TOKEN_BYTES * tokens
     places = places_of(config.name, TOKENS, token_bytes, context, part_budget)
     on_devices = min(token_bytes, places.device_room)
+    passes = 1 if parts == 1 else 2 * -(-len(groups_of(parts, context.workers)) // context.workers)
+    seconds = ESTIMATE_SECONDS[context.device][parts > 1]
+    if parts == 1 and context.device == "gpu":
+        seconds *= context.workers
+    reading = tokens, config.highest, passes if parts > 1 else 0, on_devices / max(1, token_bytes)
     return {
         "job": config.name,
         **where,
@@ -152,7 +161,8 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
         "chunks_per_worker": -(-len(chunks) // context.workers),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
         "shards": parts,
-        "passes": 1 if parts == 1 else 2 * -(-len(groups_of(parts, context.workers)) // context.workers),
+        "passes": passes,
+        "seconds_about": seconds_about(seconds, *reading, context),
         "token_bytes": token_bytes,
         "device_bytes": on_devices,
         "host_bytes": token_bytes - on_devices - places.spill_bytes,

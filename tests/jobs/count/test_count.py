@@ -727,6 +727,7 @@ def test_plan_describes_the_run_without_reading(tmp_path):
     planned_gz = plan(CountConfig([str(tmp_path / "*.gz")]), PlanContext(2, "cpu", 64 << 30))
     assert planned_gz["chunks"] == 2 == 2 * planned_gz["chunks_per_worker"]
     assert planned["kept"] == "tokens" and planned["passes"] == 1
+    assert planned["seconds_about"] == pytest.approx(planned["tokens_about"] / 4e9 * (1100 + 33))  # 4 cores, one pass
     assert planned["host_bytes"] + planned["spill_bytes"] == 4 * planned["tokens_about"]
     for host_bytes, passes in (512 << 20, 12), (8 << 30, 1):  # 12: each shard is a group
         context = PlanContext(1, "cpu", 1 << 30, memory=MemoryConfig(host_bytes=host_bytes))

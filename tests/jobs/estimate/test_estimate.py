@@ -37,6 +37,7 @@ from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.stages.registry import STAGES
 from tests.support.slowness import wait_until
 from tests.support.variants import first_fast, only_fast, slow_cases
 
@@ -431,6 +432,28 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
     finally:
         executor.close()
     assert found == ([workers * executor.threads] if parts == 1 else parts * ["one"])
+
+
+@pytest.mark.parametrize(
+    ("device", "device_bytes", "workers", "seconds", "said"),
+    [
+        ("gpu", 125 * 10**9, 1, 1.7, "about 1.7 s at the rates of H200s"),  # one part
+        ("gpu", 125 * 10**9, 2, 1.7, "about 1.7 s at the rates of H200s"),  # one GPU makes it
+        ("gpu", 20 * 10**9, 1, 3.22, "about 3.2 s at"),  # 38 parts in 7 groups; 14 passes over tokens on the GPU
+        ("cpu", None, 2, 700, "about 700 s at the rates of cores of a Xeon"),  # one part by two threads
+    ],
+)
+def test_a_plan_says_how_long_it_takes(device, device_bytes, workers, seconds, said, tmp_path, capsys):
+    """1 G tokens at the rates of the machines where they were measured."""
+    with open(tmp_path / "text", "wb") as file:
+        file.truncate(int(1e9 * count_plan.BYTES_PER_TOKEN["word"]))
+    memory = MemoryConfig(host_bytes=400 * 10**9, device_bytes=device_bytes)
+    plan = estimate.plan(
+        EstimateConfig([str(tmp_path / "text")], order=5), PlanContext(workers, device, 0, memory=memory)
+    )
+    assert plan["seconds_about"] == pytest.approx(seconds)
+    STAGES["estimate"].show_plan(plan | {"transport": "memory"})  # as the command adds
+    assert f"time: {said}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
