@@ -178,7 +178,7 @@ def last_ngrams(part: Part, n: int, suffix: int, place_V: np.ndarray, split: Seq
 
 
 def row_of_split(part: Part, place: int) -> int | None:
-    """Return the row of a split bigram that suffixes of order 3 name; None if no trigram has this suffix."""
+    """Return the row by which suffixes of order 3 name a split bigram; None if the part does not have it."""
     assert part.split_left is not None
     place_P = part.split_left.place_P
     xp = array_module(place_P)
@@ -219,7 +219,8 @@ def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: An
     left_P = narrow(move_to(left_L[move_to(place_R[rows], device_of(left_L))], device))
     count_R = bigrams.count_R.astype(np.promote_types(bigrams.count_R.dtype, left_P.dtype))
     count_R[rows] = left_P
-    return replace(part, orders=part.orders | {2: replace(bigrams, count_R=count_R)})
+    raw_R = count_R if bigrams.raw_R is bigrams.count_R else bigrams.raw_R  # after `Part.drop_raw_counts`
+    return replace(part, orders=part.orders | {2: replace(bigrams, raw_R=raw_R, count_R=count_R)})
 
 
 def marked(table: Table, raw_R: Any, threshold: int, bad_V: Any) -> Any:

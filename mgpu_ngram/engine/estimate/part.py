@@ -1,12 +1,12 @@
 """One part of a model: its n-grams with adjusted counts, and with estimated values.
 
 A part holds all n-grams of orders 2 to N whose last context word belongs to it. So all continuations of a context are
-in one part, and so are an n-gram and its suffix. Parts exchange only vectors over the vocabulary, counts of counts and
-the finished model. Every part has all words of order 1.
+in one part, and so are an n-gram and its suffix. Parts exchange only vectors over the vocabulary, counts of counts,
+bigrams of split words and the finished model. Every part has all words of order 1.
 
 If a word is split (core.shards.split_words), the word before it selects the part of its trigrams and longer n-grams.
-Its bigrams ("split bigrams") are all in one part. The other parts send that part the number of words before each
-split bigram, and receive its probability: vectors over the vocabulary for each split word.
+Its bigrams ("split bigrams") are all in one part. The other parts send that part the numbers of words before the
+split bigrams that they have, and receive the probabilities of these.
 
 A single part holds the whole model. Its n-grams become the nodes of a trie at once: they are linked to their histories,
 which are rows of the order below, so that neither suffixes nor contexts are searched in a whole table.

@@ -55,14 +55,14 @@ class _Lower:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{k: move_to(a, device) for k, a in found.items() if a is not None and k != "symbols"})
 
-    def with_split(self, place_P: Any, split_L: Any, symbols: int) -> _Lower:
-        """Return the order with some split bigrams behind it; the probabilities of all split bigrams stay where they
-        are.
+    def with_split(self, place_P: Any, split_L: Any, symbols: int, device: str) -> _Lower:
+        """Return the order on the device with some split bigrams behind it; the probabilities of all split bigrams stay
+        where they are.
         """
-        here, there = device_of(self.prob_L), device_of(split_L)
-        prob_P = move_to(split_L[move_to(place_P, there)], here)
-        prob_L = array_module(self.prob_L).concatenate([self.prob_L, prob_P])
-        return replace(self, prob_L=prob_L, split_P=move_to(place_P, here), symbols=symbols)
+        here = self.on(device)
+        prob_P = move_to(split_L[move_to(place_P, device_of(split_L))], device)
+        prob_L = array_module(here.prob_L).concatenate([here.prob_L, prob_P])
+        return replace(here, prob_L=prob_L, split_P=move_to(place_P, device), symbols=symbols)
 
     def contexts_of(self, suffix_R: Any) -> Any:
         """Return the numbers of the contexts of suffixes, which are rows in text order; those of split words follow."""
@@ -131,11 +131,11 @@ def estimate_one_of_parts(
     lower = _Lower(probs_of_words(prob_V, rules[1]))
     for n in sorted(part.orders):
         if n == 3 and split_left is not None:
-            lower = lower.with_split(split_left.place_P, split_L, len(prob_V))
-        fn = partial(_estimate_order, part.orders.pop(n), lower, rules[n], n == N)
+            lower = on_device_or_host(partial(lower.with_split, split_left.place_P, split_L, len(prob_V)), device)
+        fn = partial(_estimate_order, part.orders.pop(n), lower, rules[n], 3 <= n <= options.suffixed_order, n == N)
         made.contexts[n - 1], made.words[n], made.probabilities[n], suffix_K, lower = on_device_or_host(fn, device)
         del fn  # frees the order
-        if 3 <= n <= options.suffixed_order:
+        if suffix_K is not None:
             made.suffixes[n] = suffix_K
     return made
 
@@ -155,15 +155,15 @@ def split_probs(bigrams: Order, split: Sequence[int], rule: Discounts | Rule, pr
 
 
 def _estimate_order(
-    order: Order, lower: _Lower, rule: Discounts | Rule, is_highest: bool, device: str
+    order: Order, lower: _Lower, rule: Discounts | Rule, has_suffixes: bool, is_highest: bool, device: str
 ) -> tuple[Contexts, Any, Any, Any, _Lower]:
-    """Return (contexts; of kept n-grams, the last words, log10 probabilities and suffixes; the `_Lower` of the order
-    above).
+    """Return (contexts; of kept n-grams, the last words, log10 probabilities and, if `has_suffixes`, suffixes; the
+    `_Lower` of the order above).
     """
     n, bits, lower = order.n, order.bits, lower.on(device)
     moved = order.on(device)
     keys, rows = moved.keys, _in_text_order(moved, lower)
-    del moved  # frees what is in text order now
+    del moved  # frees copies of an order that is in host memory
     kept, context_R = rows.kept(), rows.context_R1[:-1]
     suffix_K, context_K = lower.kept_rows(rows.suffix_R[kept]), context_R[kept]
     if isinstance(rule, Rule):
@@ -188,7 +188,7 @@ def _estimate_order(
     last_two = keys[: check.num_columns(2, bits)]  # the first two words in suffix order
     last_two = last_two[:, row_K] if isinstance(row_K, slice) else last_two.take(row_K, axis=1)
     words_K = word_ids(last_two, 2, bits, 1).astype(np.uint32)
-    return contexts, words_K, log10_K, lower.places(suffix_K), above
+    return contexts, words_K, log10_K, lower.places(suffix_K) if has_suffixes else None, above
 
 
 def _first_rows(context_R: Any) -> Any:

@@ -1,7 +1,8 @@
 """Plain counts of one part of a model, and single words: Witten-Bell, absolute, Good-Turing and additive smoothing.
 
-Parts and their rows are those of `engine.estimate.probabilities`. Plain counts need no numbers of left extensions:
-parts exchange only counts of counts, the probabilities of single words, and those of split bigrams.
+Parts and their rows are those of `engine.estimate.suffix_order`, or of `engine.estimate.adjusted_counts` for a model of
+one part. Plain counts need no numbers of left extensions: parts exchange only counts of counts, the probabilities of
+single words, and those of split bigrams.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimate the probabilities and backoffs of a part, by modified Kneser-Ney or `plain_count_smoothing`."""
+"""Estimate a model of one part, and single words, by modified Kneser-Ney or `plain_count_smoothing`."""
 
 from __future__ import annotations
 

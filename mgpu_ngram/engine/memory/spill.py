@@ -48,8 +48,6 @@ def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] |
     """
     arrays = result.arrays()
     nbytes = sum(array.nbytes for array in arrays.values())
-    if nbytes and all(_is_in_file(array) for array in arrays.values() if array.nbytes):
-        return result
     if budget.device == "gpu" and all(map(on_gpu, arrays.values())) and budget.place(nbytes) == "device":
         return result
     return leave_device(result, budget, folder, store)
@@ -59,7 +57,12 @@ def leave_device(
     result: A, budget: Budget, folder: str, store: Callable[[A, str], A] | None = None
 ) -> A:  # fmt: skip
     """Return the result in host memory, or in a file if that has no room; parameters as for `spill`."""
-    nbytes = sum(array.nbytes for array in result.arrays().values())
+    arrays = result.arrays()
+    nbytes = sum(array.nbytes for array in arrays.values())
+    if nbytes and all(_is_in_file(array) for array in arrays.values() if array.nbytes):
+        return result
+    if hasattr(result, "_held") and not any(map(on_gpu, arrays.values())):  # it is counted already
+        return result
     if not budget.fits_host(nbytes):
         return (store or to_file)(result, folder)
     on_host = result_to_device(result, "cpu")

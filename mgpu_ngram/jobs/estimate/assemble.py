@@ -107,14 +107,15 @@ class Assembly:
         stretches = self._stretches(reports) if reports else 1
         while True:
             words_of = cut_words(samples, self.symbols, stretches) if reports else []
-            has_more = is_gpu and len(reports) > 0 and len(words_of) == stretches < MAX_STRETCHES
+            can_leave = any(report.gpu_bytes for report in reports)
+            has_more = is_gpu and len(reports) > 0 and (can_leave or len(words_of) == stretches < MAX_STRETCHES)
             if len(words_of) > 1:
                 model = self._in_stretches(parts, words_of, rows, may_leave=not has_more)
             else:
                 model = self._at_once(parts, may_leave=not has_more)
             if model is not None:
                 return model, [report.seconds for report in reports] if len(words_of) > 1 else []
-            if any(report.gpu_bytes for report in reports):
+            if can_leave:
                 reports = self._off_gpus(parts)
                 stretches = max(stretches, self._stretches(reports))
             else:
@@ -139,7 +140,7 @@ class Assembly:
         if may_leave:
             parts.clear()
         resources.executor.wait([model], self._advance)
-        if not may_leave and not self._all_fit([model]):
+        if not may_leave and not self._fits(model):
             return None
         parts.clear()
         return model
@@ -156,15 +157,24 @@ class Assembly:
         executor, budget, folder = self.resources.executor, self.resources.budget, self.resources.folder
         steps = len(words_of) * (1 + (self.options.suffixed_order > 2)) + 1
         self.resources.progress.start("assemble", steps, "steps")
-        made, of_parts = list[Handle](), rows_of_parts(rows, self.symbols, self.split)
+        made, of_parts, failed = list[Handle](), rows_of_parts(rows, self.symbols, self.split), list[Handle]()
+        stays = len(words_of) <= executor.workers  # else the next stretch of a worker needs the room
+        how = _StretchOptions(self._bits, of_parts, budget, folder, may_leave, stays)
 
         def calls() -> Iterator[Handle]:
             for i, words in enumerate(words_of):
-                made.append(self._stretch(parts, i, words, of_parts, may_leave))
+                if failed:
+                    return
+                made.append(self._stretch(parts, i, words, how))
                 yield made[-1]
 
-        windowed(executor, calls(), 2 * executor.workers, self._advance)
-        if not may_leave and not self._all_fit(made):
+        def done(handle: Handle) -> None:
+            if not may_leave and not failed and not self._fits(handle):
+                failed.append(handle)
+            self._advance(handle)
+
+        windowed(executor, calls(), 2 * executor.workers, done)
+        if failed:
             return None
         parts.clear()
         stretches, linked = list(made), list[Handle]()
@@ -184,20 +194,17 @@ class Assembly:
         executor.wait([model], self._advance)
         return model
 
-    def _all_fit(self, made: Sequence[Handle]) -> bool:
-        """Return whether all tasks had room on their device."""
-        executor = self.resources.executor
-        return all(executor.gather([executor.call(_fits, handle) for handle in made]))
+    def _fits(self, made: Handle) -> bool:
+        """Return whether a finished task had room on its device."""
+        [is_made] = self.resources.executor.gather([self.resources.executor.call(_is_made, made)])
+        return bool(is_made)
 
-    def _stretch(
-        self, parts: Sequence[Handle], i: int, words: tuple[int, int], rows: PartRows, may_leave: bool
-    ) -> Handle:  # fmt: skip
+    def _stretch(self, parts: Sequence[Handle], i: int, words: tuple[int, int], how: _StretchOptions) -> Handle:
         """Call the task that assembles stretch i."""
         call, bits = self.resources.executor.call, self._bits
-        budget, folder = self.resources.budget, self.resources.folder
         taken = [call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts]
         return call(
-            make_stretch, taken, self.unigrams, words, _StretchOptions(bits, rows, budget, folder, may_leave),
+            make_stretch, taken, self.unigrams, words, how,
             label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
         )  # fmt: skip
 
@@ -237,13 +244,18 @@ def _report_of(part: Estimated, bits: int) -> _Report:
 
 
 class _StretchOptions(NamedTuple):
-    """How stretches are made; `may_leave` as in `Assembly`."""
+    """How stretches are made.
+
+    may_leave  as in `Assembly`
+    stays      a stretch may stay on its GPU
+    """
 
     bits: int
     rows: PartRows
     budget: Budget
     folder: str
     may_leave: bool
+    stays: bool
 
 
 def make_stretch(
@@ -262,10 +274,10 @@ def make_stretch(
         return None
     watch.lap("assemble")
     stretch.seconds = watch.seconds
-    return spill(stretch, how.budget, how.folder)
+    return (spill if how.stays else leave_device)(stretch, how.budget, how.folder)
 
 
-def _fits(made: Stretch | Estimate | None) -> bool:
+def _is_made(made: Stretch | Estimate | None) -> bool:
     return made is not None
 
 

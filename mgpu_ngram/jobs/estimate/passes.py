@@ -122,14 +122,14 @@ class Estimation:
         if self.split and not smoothing:
             split_lefts = [executor.call(split_left_of, part) for part in parts]
             [summed] = reduce_tasks(executor, add_splits, split_lefts, SUM_ARITY)
-            split_left = executor.call(all_split_left, summed, len(self.split) * self.symbols)
+            split_left = executor.call(all_split_left, summed, len(self.split) * self.symbols, self.budget)
         statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
         unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)
         split_L = None
         if self.split:
             how = self.split, split_left, rules[2], unigrams, device
             found = [executor.call(split_probs_of, part, *how) for part in parts]
-            split_L = executor.call(join_split, found, len(self.split) * self.symbols, device)
+            split_L = executor.call(join_split, found, len(self.split) * self.symbols, self.budget)
         self.kept = statistics.kept
         made = estimate((rules, unigrams, split_left, split_L))
         assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options, self.split)

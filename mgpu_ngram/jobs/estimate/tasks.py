@@ -52,16 +52,17 @@ from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tab
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, to_device
-from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, on_device_or_none
 from mgpu_ngram.engine.memory.spill import packed, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.count_true import count_true
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import Rule
 
+SPLIT_SHARE = 0.05  # of a GPU, for a vector of all split bigrams
 LESS = "use a smaller memory.host_bytes, which makes smaller parts, a lower order, or more workers"
 
 
@@ -164,12 +165,16 @@ def estimate_text_part(
     To make it twice costs less than to keep it, because a part takes 20 times the memory of its text.
     """
     rules, unigrams, left_L, split_L = shared
-    parts = [_part_of_text(pieces, shard, lexicon, how, bad_V)]
+    parts, split = [_part_of_text(pieces, shard, lexicon, how, bad_V)], _split(lexicon, how)
     seconds = parts[0].seconds
-    of_split = _split(lexicon, how), left_L, split_L
-    estimated = _estimated(parts.pop(), rules, unigrams, *of_split, how.options, how.resources)
+    # Plain arguments: a tuple that is unpacked would keep the part.
+    estimated = _estimated(parts.pop(), rules, unigrams, split, left_L, split_L, how.options, how.resources)
     estimated.seconds = add_seconds(seconds, estimated.seconds)
-    return packed(estimated) if stays else estimated
+    if not stays:
+        return estimated
+    kept = on_device_or_none(lambda _: packed(estimated), how.resources.budget.device)
+    is_on_gpu = kept is not None and all(map(on_gpu, kept.arrays().values()))
+    return kept if kept is not None and is_on_gpu else keep_part(estimated, how.resources.budget, how.resources.folder)
 
 
 def _split(lexicon: Lexicon, how: TextOptions) -> tuple[int, ...]:
@@ -347,9 +352,18 @@ def add_splits(*several: SplitLeft) -> SplitLeft:
     return on_device_or_host(add, device_of(several[0].place_P))
 
 
-def all_split_left(left: SplitLeft, places: int) -> Any:
-    """Return (H * V,) int64, the adjusted counts of all split bigrams."""
-    return left.dense(places)
+def all_split_left(left: SplitLeft, places: int, budget: Budget) -> Any:
+    """Return (H * V,) int64, the adjusted counts of all split bigrams, in host memory if they would crowd a GPU."""
+    place = _place_of_split(8 * places, budget)
+
+    def dense(device: str) -> Any:
+        return SplitLeft(*(move_to(array, device) for array in left)).dense(places)
+
+    return on_device_or_host(dense, place)
+
+
+def _place_of_split(nbytes: int, budget: Budget) -> str:
+    return "cpu" if nbytes > SPLIT_SHARE * budget.device_bytes else budget.device
 
 
 def element_at(vector: Any, place: int) -> int:
@@ -414,6 +428,16 @@ def last_of(part: Part) -> dict[int, list[LastNgram]]:
     return part.last
 
 
+def _with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: Any, device: str) -> Part:
+    """Return a part with the adjusted counts of its split bigrams; bigrams in host memory if the device is full."""
+
+    def made(device: str) -> Part:
+        placed = replace(part, orders=part.orders | {2: part.orders[2].on(device)})
+        return with_split_counts(placed, split, symbols, left_L)
+
+    return on_device_or_host(made, device)
+
+
 def split_probs_of(
     part: Part, split: Sequence[int], left_L: Any, rule: Discounts | Rule, unigrams: Unigrams, device: str
 ) -> list[np.ndarray]:
@@ -421,7 +445,7 @@ def split_probs_of(
     if not len(part.orders[2]):  # vectors over the vocabulary need not be moved
         return [np.empty(0, np.int64), np.empty(0, np.float32)]
     if left_L is not None:
-        part = with_split_counts(part, split, len(unigrams.prob_V), left_L)
+        part = _with_split_counts(part, split, len(unigrams.prob_V), left_L, device)
 
     def found(device: str) -> tuple[Any, Any]:
         return split_probs(part.orders[2].on(device), split, rule, move_to(unigrams.prob_V, device))
@@ -429,12 +453,14 @@ def split_probs_of(
     return [to_host(array) for array in on_device_or_host(found, device)]
 
 
-def join_split(found: list[list[np.ndarray]], places: int, device: str) -> Any:
-    """Return (H * V,) float32, the probabilities of all split bigrams, on the device, where all parts need some."""
+def join_split(found: list[list[np.ndarray]], places: int, budget: Budget) -> Any:
+    """Return (H * V,) float32, the probabilities of all split bigrams: on the device, because all parts need some, or
+    in host memory if they would crowd a GPU.
+    """
     prob_L = np.zeros(places, np.float32)
     for place_P, prob_P in found:
         prob_L[place_P] = prob_P
-    return on_device_or_host(partial(move_to, prob_L), device)
+    return on_device_or_host(partial(move_to, prob_L), _place_of_split(prob_L.nbytes, budget))
 
 
 def estimate_of(
@@ -469,7 +495,7 @@ def _estimated(
         else:
             part = replace(part, orders=dict(part.orders))  # to be consumed
             if left_L is not None:
-                part = with_split_counts(part, split, len(unigrams.prob_V), left_L)
+                part = _with_split_counts(part, split, len(unigrams.prob_V), left_L, budget.device)
             estimated = estimate_one_of_parts(part, rules, unigrams.prob_V, options, split_L, budget.device)
         watch.lap("estimate")
     estimated.seconds = watch.seconds

@@ -97,7 +97,7 @@ class TextParts:
                     label = f"counting parts {shards[0]} to {shards[-1]}"
                     yield executor.call(*task, label=label, affinity=group), shards
 
-        return self._made("adjusted", load_part, calls, lambda shards: progress.advance(len(shards)), meanwhile)
+        return self._made("summed", load_part, calls, lambda shards: progress.advance(len(shards)), meanwhile)
 
     def estimate(self, parts: list[Handle], arguments: tuple[Any, ...]) -> list[Handle]:
         """Estimate the parts, and return handles of `Estimated`. Makes several parts again from the text.

@@ -13,7 +13,7 @@ from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
 from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_rows, part_values, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
-from mgpu_ngram.engine.estimate.part import EstimateOptions, add_split_left
+from mgpu_ngram.engine.estimate.part import EstimateOptions, add_split_left, estimated_bytes
 from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -167,6 +167,9 @@ def estimated(
     else:
         rest = unigrams.prob_V, options, split_L if split else None, device_of(unigrams.prob_V)
         made = [part_values.estimate_one_of_parts(part, discounts, *rest) for part in adjusted]
+        kept = {n: sum(len(part.probabilities[n]) for part in made) for n in range(2, order + 1)}
+        most_bytes = estimated_bytes({1: int(kept_V.sum())} | kept, bits, options) + len(made) * 8 * order
+        assert sum(array.nbytes for part in made for array in part.arrays().values()) <= most_bytes
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits, split=split)
     else:

@@ -14,7 +14,7 @@ from mgpu_ngram.core.storage.shared_maps import file_place_of
 from mgpu_ngram.engine.memory import budget as budget_module
 from mgpu_ngram.engine.memory import spill as spill_module
 from mgpu_ngram.engine.memory.budget import Budget
-from mgpu_ngram.engine.memory.spill import new_arrays, result_to_device, spill
+from mgpu_ngram.engine.memory.spill import leave_device, new_arrays, result_to_device, spill, to_file
 
 
 class OnGpu(np.ndarray):
@@ -85,6 +85,16 @@ def test_host_memory_counts_spilled_results_while_they_live(tmp_path):
     del first
     gc.collect()
     assert budget.fits_host(40) and not budget.fits_host(41) and second.more == 7
+
+
+def test_a_result_that_has_left_the_device_stays(tmp_path):
+    """It is neither counted nor written again."""
+    budget = Budget("cpu", 0, 4 * 80)
+    first = leave_device(result_of(False, False), budget, str(tmp_path))
+    again = leave_device(first, budget, str(tmp_path))
+    assert again is first and budget.fits_host(40) and not budget.fits_host(41)
+    in_file = to_file(result_of(False, False), str(tmp_path))
+    assert leave_device(in_file, budget, str(tmp_path)) is in_file is spill(in_file, budget, str(tmp_path))
 
 
 def test_a_result_may_use_its_own_file_format(tmp_path):

@@ -24,6 +24,7 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.core.storage.checkpoint_entries import read_entry
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.estimate import assemble
 from mgpu_ngram.engine.estimate.part import Contexts, Estimated, Unigrams
@@ -34,10 +35,11 @@ from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import run as estimate
-from mgpu_ngram.jobs.estimate import tasks
+from mgpu_ngram.jobs.estimate import tasks, text_parts
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.stages.registry import STAGES
+from tests.support import interrupt
 from tests.support.slowness import wait_until
 from tests.support.variants import first_fast, only_fast, slow_cases
 
@@ -435,6 +437,21 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
 
 
 @pytest.mark.parametrize(
+    ("tokens", "workers", "shares"),
+    [
+        (10**9, 1, (0.55, 0.55)),  # 4 of 20 GB
+        (2 * 10**9, 1, (0.1, 0.44)),
+        (2 * 10**9, 2, (0.55, 0.55)),
+        (3 * 10**9, 1, (0.1, 0.1)),
+    ],
+)
+def test_what_gpus_keep_of_a_text(tokens, workers, shares):
+    """Until words are numbered, and after that; with 4 bytes a token."""
+    budgets = estimate._budgets(Budget("gpu", 20 * 10**9, 1 << 40, spills=True), tokens, workers)
+    assert [budget.kept_device_share() for budget in budgets] == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(
     ("device", "device_bytes", "workers", "seconds", "said"),
     [
         ("gpu", 125 * 10**9, 1, 1.7, "about 1.7 s at the rates of H200s"),  # one part
@@ -815,6 +832,37 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
     result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 0 and (result.resumed_parts > 1) == (phase == "assemble")
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_sums_of_parts_are_resumed(workers, on_cluster, here, tmp_path, monkeypatch):
+    """An interrupt after two groups of parts; the rest is made in other groups, by another number of workers."""
+    config, data = on_cluster
+    monkeypatch.setattr(text_parts, "GROUP", 2)
+    with monkeypatch.context() as patch:
+        for name in "_part_tokens", "_lone_part_tokens":
+            patch.setattr(estimate, name, lambda *_: 10_000)
+        progress = interrupt.Interrupt("adjust", 5, pause=0.3)
+        with pytest.raises(KeyboardInterrupt):
+            run(
+                config,
+                RunContext(here, tmp_path / "model", single_file=True, progress=progress, checkpoint_seconds=0),
+            )
+    entries = [read_entry(str(path)).items for path in sums_of(tmp_path)]
+    summed, real = [], tasks.adjust_parts
+    executor = LocalExecutor(workers=workers)
+    monkeypatch.setattr(text_parts, "adjust_parts", lambda *a: summed.append(a[3]) or real(*a))
+    try:
+        result = run(config, RunContext(executor, tmp_path / "model", single_file=True, resume=True))
+    finally:
+        executor.close()
+    assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
+    again, saved = {s for shards in summed for s in shards}, {s for items in entries for s in items}
+    assert len(saved) > 1 and not again & saved and sorted(again | saved) == list(range(len(again | saved)))
+
+
+def sums_of(folder):
+    return folder.glob("model.checkpoint/entries-*/summed_*.safetensors")
 
 
 def test_parts_of_other_settings_are_made_again(on_cluster, here, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_values
 from mgpu_ngram.engine.estimate import probabilities as engine
+from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
@@ -13,6 +14,7 @@ from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks as estimate_tasks
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
+from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.dispatch import on_gpu
 from tests.support.variants import first_fast
 
@@ -178,6 +180,37 @@ def test_one_worker_makes_as_many_stretches_as_memory_allows(
     monkeypatch.setattr(estimate_model, "assemble_stretch", lambda *a: made.append(a[-2]) or real(*a))
     assert estimated(text, 6, order=5)[:2] == expected[:2]
     assert (len(made) > 1) == (copies == 4) if here else len(made) == stretches
+
+
+def test_stretches_are_tried_again(tmp_path, monkeypatch):
+    """At once; at once, after the parts have left the GPU; then twice as many each time. A try ends when one fails."""
+    tried, made = [], []
+    report = estimate_model._Report(np.empty(0, np.uint64), {2: 1}, 1000, 1000, {})
+    monkeypatch.setattr(estimate_model, "_report_of", lambda part, bits: report._replace(gpu_bytes=part))
+    monkeypatch.setattr(estimate_model, "leave_device", lambda part, budget, folder: 0)
+    monkeypatch.setattr(
+        estimate_model, "cut_words", lambda samples, V, n: tried.append(n) or [(i, i + 1) for i in range(n)]
+    )
+    monkeypatch.setattr(estimate_model, "finish", lambda *a: None)
+    monkeypatch.setattr(estimate_model, "take_stretch", lambda part, bits, words: part)
+
+    def make_stretch(parts, unigrams, words, how):
+        made.append((tried[-1], how.may_leave, how.stays))
+        return None if tried[-1] < 8 else words[0]
+
+    monkeypatch.setattr(estimate_model, "make_stretch", make_stretch)
+    monkeypatch.setattr(estimate_model, "join", lambda stretches, *_: stretches)
+    executor = LocalExecutor(workers=1)
+    try:
+        resources = estimate_model.Resources(executor, Budget("gpu", 1 << 20, 1 << 20), str(tmp_path), Progress())
+        assembly = estimate_model.Assembly(resources, None, None, 9, EstimateOptions(2, (0, 0)), ())
+        parts = [executor.call(lambda: 1000) for _ in range(2)]
+        model, seconds = assembly.assembled(parts)
+        assert executor.fetch(model) == list(range(8)) and parts == [] and seconds == [{}, {}]
+    finally:
+        executor.close()
+    assert tried == [1, 1, 2, 4, 8]
+    assert made[-8:] == 8 * [(8, False, False)] and {n for n, *_ in made[:-8]} == {2, 4} and len(made) <= 8 + 2 + 3
 
 
 HALF = b"".join(b"x w%d x x w%d x w%d\n" % (i % 7, i % 5, i % 11) for i in range(30))
