@@ -68,9 +68,8 @@ class _Lower:
         """Return the numbers of the contexts of suffixes, which are rows in text order; those of split words follow."""
         if self.split_P is None:
             return self.context_M1[suffix_R]
-        contexts = self.context_M1[-1:].astype(np.int64) + self.split_P // self.symbols
-        xp = array_module(suffix_R)
-        return xp.concatenate([self.context_M1[:-1].astype(np.int64), contexts])[suffix_R]
+        contexts = self.context_M1[-1:] + (self.split_P // self.symbols).astype(np.uint32)
+        return array_module(suffix_R).concatenate([self.context_M1[:-1], contexts])[suffix_R]
 
     def kept_rows(self, suffix_R: Any) -> Any:
         """Return suffixes that are kept as rows of kept n-grams; rows of split bigrams follow these."""

@@ -49,6 +49,11 @@ def move_to(array: Any, device: str) -> Any:
     return to_host_fast(array) if on_gpu(array) else np.asarray(array)
 
 
+def starts_together(arrays: Sequence[Any]) -> list[int]:
+    """Return the byte at which each of several arrays begins in one piece of memory, and the size of the piece."""
+    return [0, *np.cumsum([-(-a.nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES for a in arrays]).tolist()]
+
+
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
     """Return the arrays as `to_device_fast` does, with one copy: many small copies take longer."""
     here = [a for a in arrays if isinstance(a, np.ndarray)]
@@ -56,7 +61,7 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
         return list(arrays)
     import cupy
 
-    starts = [0, *np.cumsum([-(-a.nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES for a in here]).tolist()]
+    starts = starts_together(here)
     packed = cupy.empty(starts[-1], np.uint8)
     pieces: list[tuple[int, np.ndarray]] = []  # contiguous bytes, and their start in `packed`
     for start, array in zip(starts, here, strict=False):

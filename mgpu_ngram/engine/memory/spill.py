@@ -15,7 +15,7 @@ from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
 from mgpu_ngram.engine.memory.budget import Budget, hold
-from mgpu_ngram.engine.memory.copies import ARRAY_ALIGNMENT_BYTES, to_device_together, to_host_fast
+from mgpu_ngram.engine.memory.copies import starts_together, to_device_together, to_host_fast
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
@@ -125,9 +125,9 @@ def packed(result: A) -> A:
         return result
     import cupy
 
-    sizes = [-(-array.nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES for array in arrays.values()]
-    whole, copies = cupy.empty(sum(sizes), np.uint8), dict[str, Any]()
-    for (name, array), start in zip(arrays.items(), itertools.accumulate(sizes, initial=0), strict=False):
+    starts = starts_together(list(arrays.values()))
+    whole, copies = cupy.empty(starts[-1], np.uint8), dict[str, Any]()
+    for (name, array), start in zip(arrays.items(), starts, strict=False):
         copies[name] = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
         copies[name][...] = array
     return result.with_arrays(result.arrays() | copies)

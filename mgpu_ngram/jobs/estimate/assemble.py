@@ -124,7 +124,7 @@ class Assembly:
     def _off_gpus(self, parts: list[Handle]) -> list[_Report]:
         """Move parts to host memory, because the gaps between them may be what large arrays lack; return reports."""
         executor, where = self.resources.executor, (self.resources.budget, self.resources.folder)
-        parts[:] = [executor.call(leave_device, part, *where, label=f"part {i}") for i, part in enumerate(parts)]
+        parts[:] = [executor.call(leave_device, part, *where, colocate_with=part) for part in parts]
         executor.wait(iter(list(parts)))
         return executor.gather([executor.call(_report_of, part, self._bits) for part in parts])
 

@@ -28,7 +28,8 @@ from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, part_resources, read_word_file
-from mgpu_ngram.jobs.estimate.tasks import LastWord, PartResources, adjusted, estimate_of
+from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted, estimate_of
+from mgpu_ngram.jobs.estimate.word_tasks import LastWord
 
 
 def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:

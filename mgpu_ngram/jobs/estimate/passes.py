@@ -22,22 +22,24 @@ from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.tasks import (
     PartReport,
     PartResources,
-    ReportOfWords,
     add_splits,
+    all_split_left,
+    join_split,
+    last_of,
+    left_of,
+    report_of,
+    split_left_of,
+    split_probs_of,
+)
+from mgpu_ngram.jobs.estimate.word_tasks import (
+    ReportOfWords,
     add_vectors,
     adjust_words,
-    all_split_left,
     counts_of_last,
     element_at,
     estimate_unigrams_of,
-    join_split,
-    last_of,
     last_word,
-    left_of,
-    report_of,
     report_of_words,
-    split_left_of,
-    split_probs_of,
     words_outside,
 )
 from mgpu_ngram.kernels.estimate.count_counts import count_counts

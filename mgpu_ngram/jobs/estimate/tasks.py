@@ -1,32 +1,27 @@
-"""The tasks of an estimate: on the counted n-grams of a part, and on single words."""
+"""The tasks of an estimate on the n-grams of parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
-from mgpu_ngram.core.counts.vocabulary import SPECIALS, UNK_ID, Vocabulary
 from mgpu_ngram.core.ngrams.discounts import Discounts
-from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.count_chunk import CountOptions, empty_table
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.sorted_runs import merge_to, where_it_fits
 from mgpu_ngram.engine.count.suffix_order import tables_of_windows
 from mgpu_ngram.engine.count.text_ids import TextIds, WindowKeys, keys_of_shard, whole_tables
 from mgpu_ngram.engine.estimate.adjusted_counts import (
-    MAX_COUNTED,
     LastNgram,
     adjust_counts,
-    adjust_unigrams,
     last_ngrams,
     linked_part,
     narrowed,
-    places_in_text,
     row_of_split,
     split_places,
     with_split_counts,
@@ -44,10 +39,8 @@ from mgpu_ngram.engine.estimate.part_values import estimate_one_of_parts, split_
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
-    plain_unigrams,
-    smooth_unigrams,
 )
-from mgpu_ngram.engine.estimate.probabilities import estimate_part, estimate_unigrams
+from mgpu_ngram.engine.estimate.probabilities import estimate_part
 from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tables
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
@@ -56,29 +49,13 @@ from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_ho
 from mgpu_ngram.engine.memory.spill import packed, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
+from mgpu_ngram.jobs.estimate.word_tasks import LastWord, add_vectors
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
-from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from mgpu_ngram.kernels.estimate.smooth_contexts import Rule
 
 SPLIT_SHARE = 0.05  # of a GPU, for a vector of all split bigrams
 LESS = "use a smaller memory.host_bytes, which makes smaller parts, a lower order, or more workers"
-
-
-@dataclass
-class _Words:
-    """Single words: adjusted counts (V,) and whether they are kept (V,), on the device.
-
-    size    (kept words, all words)
-    tokens  of the text, without sentence markers
-    """
-
-    count_V: Any
-    kept_V: Any
-    counts_of_counts: list[int]
-    size: tuple[int, int]
-    tokens: int
 
 
 class PartResources(NamedTuple):
@@ -92,22 +69,6 @@ class PartResources(NamedTuple):
     folder: str
     threads: int = 1
     alone: bool = False
-
-
-def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
-    """Return (V,) bool, the words outside a limited vocabulary; specials are always inside."""
-    bad_V = np.ones(len(vocabulary), bool)
-    words = Words(vocabulary.offsets_V, vocabulary.data)
-    bad_V[words.ids(limit.offsets_V, limit.data)] = False
-    bad_V[: len(SPECIALS)] = False
-    return to_device(bad_V, device)
-
-
-class LastWord(NamedTuple):
-    """The last word of a text by `places_in_text`, and the place of each word (V,). lmplz's slip depends on them."""
-
-    word: int
-    place_V: np.ndarray
 
 
 class TextOptions(NamedTuple):
@@ -364,64 +325,6 @@ def all_split_left(left: SplitLeft, places: int, budget: Budget) -> Any:
 
 def _place_of_split(nbytes: int, budget: Budget) -> str:
     return "cpu" if nbytes > SPLIT_SHARE * budget.device_bytes else budget.device
-
-
-def element_at(vector: Any, place: int) -> int:
-    return int(vector[place])
-
-
-def add_vectors(*vectors: Any) -> Any:
-    """Return the sum of vectors, on the device of the first one, or in host memory if that is full."""
-
-    def add(device: str) -> Any:
-        total = move_to(vectors[0], device).copy()
-        for vector in vectors[1:]:
-            total += move_to(vector, device)
-        return total
-
-    return on_device_or_host(add, device_of(vectors[0]))
-
-
-def adjust_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:
-    """Return the adjusted counts of single words, from each part's numbers of words before them."""
-    counts_V = to_device(vocabulary.counts_V, device)
-    left_V, smoothing = move_to(add_vectors(*lefts), device) if lefts else counts_V, options.smoothing
-    if smoothing:
-        count_V, kept_V = plain_unigrams(counts_V, smoothing.closed)
-    else:
-        count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
-    counted = count_counts(count_V, smoothing.counted(1) if smoothing else MAX_COUNTED)
-    tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum() + vocabulary.counts_V[UNK_ID])
-    return _Words(count_V, kept_V, counted, (count_true(kept_V), len(kept_V)), tokens)
-
-
-class ReportOfWords(NamedTuple):
-    """What `_Words` says to the driver."""
-
-    counts_of_counts: list[int]
-    size: tuple[int, int]
-    tokens: int
-
-
-def report_of_words(words: _Words) -> ReportOfWords:
-    return ReportOfWords(words.counts_of_counts, words.size, words.tokens)
-
-
-def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: EstimateOptions) -> Unigrams:
-    if isinstance(rule, Rule):
-        closed = options.smoothing is not None and options.smoothing.closed
-        return smooth_unigrams(words.count_V, rule, options.thresholds[0], closed)
-    return estimate_unigrams(words.count_V, words.kept_V, rule, options)
-
-
-def last_word(vocabulary: Vocabulary) -> LastWord:
-    place_V = places_in_text(vocabulary.first_source_V, vocabulary.first_offset_V)
-    return LastWord(int(np.where(vocabulary.counts_V > 0, place_V, -1).argmax()), place_V)
-
-
-def counts_of_last(vocabulary: Vocabulary, words: _Words, last: LastWord) -> tuple[int, int, int]:
-    """Return the last word, its adjusted count and its raw count."""
-    return last.word, int(words.count_V[last.word]), int(vocabulary.counts_V[last.word])
 
 
 def last_of(part: Part) -> dict[int, list[LastNgram]]:
