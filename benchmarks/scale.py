@@ -180,9 +180,7 @@ def _rounds(suite: Suite, corpus: ZipfCorpus, limits: MemoryConfig, folder: Path
         while _goes_on([result.wall_seconds for result in results]):
             source, place = open_corpus(corpus.paths), folder / "model"
             context = RunContext(executor, place, memory=limits, overwrite=True)
-            with estimate.estimated(config, source, context, place) as (model, result):
-                del model
-            results.append(result)
+            results.append(estimate.estimated(config, source, context, place, lambda model, result: result))
             suite.release()
     finally:
         executor.close()

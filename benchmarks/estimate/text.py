@@ -16,7 +16,7 @@ from mgpu_ngram.benchmarks.estimate.ids import ORACLE_TOKENS, ORDER, ROUNDS
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.inputs import oracles
-from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.ngrams.discounts import FALLBACK
@@ -171,10 +171,13 @@ def estimated(
     """Return the result of a job that writes no model, and the result of `use`, called where the model was made."""
     config = EstimateConfig(paths, order=ORDER, **settings)
     source, place = open_corpus(paths), folder / "model"
-    with job.estimated(config, source, RunContext(executor, place), place) as (model, result):
+
+    def used(model: Handle, result: EstimateResult) -> tuple[EstimateResult, Any]:
         [seconds] = executor.gather([executor.call(_seconds_of, model)])
-        used = executor.fetch(executor.call(use, model)) if use else None
-    return replace(result, seconds=add_seconds(result.seconds, seconds)), used
+        found = executor.fetch(executor.call(use, model)) if use else None
+        return replace(result, seconds=add_seconds(result.seconds, seconds)), found
+
+    return job.estimated(config, source, RunContext(executor, place), place, used)
 
 
 def _seconds_of(model: Estimate) -> dict[str, float]:

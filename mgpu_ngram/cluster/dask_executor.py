@@ -19,9 +19,10 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
 from mgpu_ngram.cluster import checks, dask_private, gang_driver, gpu
-from mgpu_ngram.cluster.executor import OnDone
+from mgpu_ngram.cluster.executor import Offer, OnDone, Share
 from mgpu_ngram.cluster.faults import Watch
 from mgpu_ngram.cluster.gang_worker import Place, run_rank
+from mgpu_ngram.cluster.shares import Take, ValuePlace
 from mgpu_ngram.cluster.worker import Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
@@ -100,7 +101,7 @@ class DaskExecutor:
             key = f"{name}_{sum(isinstance(a, Future) for a in args)}-{uuid.uuid4().hex}"
             future: Future[Any] = Future(key, self.client)
             self._watch.add(future, label)
-            now, args = time.monotonic(), (fn, self._name, self.device, label, *args)
+            now, args = time.monotonic(), (fn, self._name, self.device, label, *map(_sent, args))
             with self._calling:
                 self._called_since = self._called_since if self._called else now
                 self._called[key] = _Call(weakref.ref(future), args, affinity, colocate_with, priority)
@@ -139,6 +140,11 @@ class DaskExecutor:
             self.raise_error_of(handle)
             finished.update((done(handle) if done else None) or ())
             del handle  # or it would live until the next one finishes
+
+    def offer(self, handles: Sequence[Future[Any]]) -> Offer:
+        self.wait(iter(handles))
+        places = [ValuePlace(str(h.key), self._watch.address_of(str(h.key))) for h in handles]
+        return Offer(tuple(handles), self.call(list, places, priority=True))
 
     def gather(self, handles: Sequence[Future[Any]]) -> list[Any]:
         self.wait(handles)
@@ -272,3 +278,12 @@ class DaskExecutor:
         if isinstance(error, NoWorkerError):
             raise RunError(self._watch.no_workers()) from None
         raise error
+
+
+def _sent(arg: Any) -> Any:
+    """Return an argument as tasks receive it: `worker.run_task` takes shares itself."""
+    if isinstance(arg, Share):
+        return [Take(arg.take, arg.args), arg.offer.places]
+    if isinstance(arg, list):
+        return [_sent(a) for a in arg]
+    return arg

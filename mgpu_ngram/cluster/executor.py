@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
+
+from mgpu_ngram.core.errors import RunError
 
 SILENT_SECONDS = 300.0  # a worker or a scheduler that is silent for so long is lost
 MAX_DEATHS = 4  # a run ends when so many workers died in the same task, or ended a gang that was started again
@@ -13,8 +16,41 @@ Handle = Any
 OnDone = Callable[[Any], Iterable[Any] | None]
 
 
+class ResultLost(RunError):
+    """A worker was lost with the result of a task that had taken shares, and the offer has ended: Dask cannot make the
+    result again. The caller of the task has to.
+    """
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Finished values of which tasks may take shares: the result of `Executor.offer`. It keeps the values alive.
+
+    places  a handle of the values' places, which workers read
+    """
+
+    handles: tuple[Handle, ...]
+    places: Handle = None
+
+    def share(self, take: Callable[..., Any], *args: Any) -> Share:
+        """Return an argument for a task: take(value, *args) of each value. Keep it until the task has finished."""
+        return Share(self, take, args)
+
+
+@dataclass(frozen=True)
+class Share:
+    """An argument of a task, which receives the list of take(value, *args) of all values; in a list of arguments, these
+    values in its place. The worker that holds a value takes the share of it, at any time: `take` must be short, such as
+    a view, and must not change the value.
+    """
+
+    offer: Offer
+    take: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
 class Executor(Protocol):
-    """Runs pure functions. Arguments may be handles or lists of handles; tasks receive their values.
+    """Runs pure functions. Arguments may be handles, shares or lists of them; tasks receive their values.
 
     workers    number of tasks that run at once
     device     "cpu" or "gpu", the device of the tasks
@@ -59,6 +95,9 @@ class Executor(Protocol):
         `done` may return further handles to wait for. Finished handles are dropped, so values without other
         handles are freed during the wait.
         """
+
+    def offer(self, handles: Sequence[Handle]) -> Offer:
+        """Wait for all, and let tasks take shares of their values. Values do not move to workers that take a share."""
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
         """Return small values to this process; device arrays may become NumPy arrays."""

@@ -147,8 +147,12 @@ class Watch:
 
     def holder_of(self, key: str) -> str:
         """Return the address of the worker that ran a task last, or the task's key if that worker is lost."""
+        return self.address_of(key) or key
+
+    def address_of(self, key: str) -> str:
+        """Return the address of the worker that ran a task last, or "" if that worker is lost."""
         address = self._tasks[key].address
-        return address if address in self._workers else key
+        return address if address in self._workers else ""
 
     def close(self) -> None:
         """End all our tasks, to leave a cluster in its earlier state."""

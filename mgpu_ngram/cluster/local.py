@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
-from mgpu_ngram.cluster.executor import OnDone
+from mgpu_ngram.cluster.executor import Offer, OnDone, Share
 from mgpu_ngram.cluster.gang import check_size
 
 
@@ -95,6 +95,10 @@ class LocalExecutor:
                 handle.cancel()
             raise
 
+    def offer(self, handles: Sequence[Future[Any]]) -> Offer:
+        """Return at once: a task waits for its arguments."""
+        return Offer(tuple(handles))
+
     def gather(self, handles: Sequence[Future[Any]]) -> list[Any]:
         return [h.result() for h in handles]
 
@@ -154,6 +158,8 @@ def _handles(args: Iterable[Any]) -> Iterator[Future[Any]]:
     for arg in args:
         if isinstance(arg, Future):
             yield arg
+        elif isinstance(arg, Share):
+            yield from arg.offer.handles
         elif isinstance(arg, list):
             yield from _handles(arg)
 
@@ -161,6 +167,8 @@ def _handles(args: Iterable[Any]) -> Iterator[Future[Any]]:
 def _value(arg: Any) -> Any:
     if isinstance(arg, Future):
         return arg.result()
+    if isinstance(arg, Share):
+        return [arg.take(handle.result(), *arg.args) for handle in arg.offer.handles]
     if isinstance(arg, list):
-        return [_value(a) for a in arg]
+        return [value for a in arg for value in (_value(a) if isinstance(a, Share) else [_value(a)])]
     return arg

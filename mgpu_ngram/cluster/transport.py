@@ -44,11 +44,13 @@ class Parcel:
 
     loan    copies of its arrays for peers to read, kept as long as the value
     failed  the error that kept the value from arriving; raised when the value is used
+    shares  shares of it that peers receive now, by name
     """
 
     value: Any
     loan: Any = None
     failed: Exception | None = None
+    shares: dict[str, Parcel] = field(default_factory=dict)
 
     def open(self) -> Any:
         if self.failed:
@@ -115,6 +117,7 @@ class _InFile:
     offset: int
     shape: tuple[int, ...]
     dtype: np.dtype
+    strides: tuple[int, ...]
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -129,10 +132,16 @@ class _Pickler(cloudpickle.Pickler):
         self.numbers: dict[int, int] = {}
         self.as_files = as_files
 
+    def reducer_override(self, value: Any) -> Any:
+        """Send a view as a contiguous copy of its own: pickle would write it into its own buffer."""
+        if isinstance(value, np.ndarray) and not value.flags.forc and value.dtype.kind != "O":
+            return np.ascontiguousarray(value).__reduce_ex__(5)
+        return super().reducer_override(value)
+
     def persistent_id(self, value: Any) -> int | _InFile | None:
-        if self.as_files and isinstance(value, np.ndarray) and value.flags.c_contiguous:
+        if self.as_files and isinstance(value, np.ndarray):
             place = file_place_of(value)
-            return _InFile(*place, value.shape, value.dtype) if place else None
+            return _InFile(*place, value.shape, value.dtype, value.strides) if place else None
         if not gpu.is_array(value):
             return None
         number = self.numbers.setdefault(id(value), len(self.arrays))
@@ -155,7 +164,7 @@ class _Unpickler(pickle.Unpickler):
                 self.files[found.file] = found.file.map()
             except OSError as error:
                 raise _NotMapped(found.file.pid, error) from None
-        return np.ndarray(found.shape, found.dtype, self.files[found.file], found.offset)
+        return np.ndarray(found.shape, found.dtype, self.files[found.file], found.offset, found.strides)
 
 
 class _NotMapped(Exception):

@@ -21,7 +21,7 @@ import numpy
 import pyarrow
 from distributed import Reschedule, Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
 
-from mgpu_ngram.cluster import dask_private, gpu, transport
+from mgpu_ngram.cluster import dask_private, gpu, shares, transport
 from mgpu_ngram.cluster.devices import allow_open_files, cores, gpu_identity, resolve_device
 from mgpu_ngram.cluster.transport import Parcel
 from mgpu_ngram.core.errors import InputError, send_warnings
@@ -72,6 +72,7 @@ class Plugin(WorkerPlugin):
         transport.announce_offers(
             worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer")
         )
+        shares.serve(worker)
         self._end_reaction = dask_private.on_lost_worker(worker, partial(_lost, worker))
 
     def _misfit(self, worker: Worker) -> str:
@@ -94,6 +95,7 @@ class Plugin(WorkerPlugin):
     def teardown(self, worker: Worker) -> None:
         if _tasks.are_refused:
             return
+        shares.stop_serving(worker)
         transport.stop(worker)
         gpu.close_lasting()
         self._end_reaction()
@@ -129,7 +131,7 @@ def run_task(fn: Callable[..., Any], topic: str, device: str, label: str, *args:
     else:
         worker.log_event(topic, message)
     try:
-        result = fn(*[_value(a) for a in args])
+        result = fn(*[_value(worker, a) for a in args])
         if device == "gpu":
             gpu.wait_for_device()  # a reader of the result may use another stream
     except Exception:
@@ -163,12 +165,20 @@ class _Tasks:
 _tasks = _Tasks()
 
 
-def _value(arg: Any) -> Any:
+def _value(worker: Worker, arg: Any) -> Any:
+    """Return what a task receives for an argument, in the form that `DaskExecutor` sends."""
     if isinstance(arg, Parcel):
         return arg.open()
-    if isinstance(arg, list):
-        return [_value(a) for a in arg]
-    return arg
+    if not isinstance(arg, list):
+        return arg
+    if _is_share(arg):
+        take, places = arg
+        return shares.take_shares(worker, places.open(), take)
+    return [value for a in arg for value in (_value(worker, a) if _is_share(a) else [_value(worker, a)])]
+
+
+def _is_share(arg: Any) -> bool:
+    return isinstance(arg, list) and len(arg) > 0 and isinstance(arg[0], shares.Take)
 
 
 def tell(worker: Worker, topic: str, message: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ import types
 import warnings
 import weakref
 from concurrent.futures import CancelledError
-from contextlib import closing
+from contextlib import closing, suppress
 
 import cloudpickle
 import dask
+import numpy as np
 import psutil
 import pytest
 from distributed import Client, LocalCluster
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.cluster import dask_executor
 from mgpu_ngram.cluster.dask import DaskExecutor, start_cluster
-from mgpu_ngram.cluster.executor import in_order, reduce_tasks, windowed
+from mgpu_ngram.cluster.executor import ResultLost, in_order, reduce_tasks, windowed
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 
@@ -301,6 +302,46 @@ SOON = 300  # seconds; a task that is not done by then is deadlocked
 def wait_until(holds):
     while not holds():
         time.sleep(0.005)
+
+
+def rows(first, path=""):
+    """Return (4, 3) int64 with rows `first` to `first` + 3; leave a mark where the value is made."""
+    if path:
+        with open(f"{path}/made", "ab") as file:
+            file.write(b".")
+    return np.repeat(np.arange(first, first + 4)[:, None], 3, axis=1)
+
+
+def columns_of(array, first, last):
+    fail(array[0, 0])
+    return array[:, first:last]
+
+
+def plain(shares, *others):
+    assert all(share.flags.writeable for share in shares)
+    return [share.tolist() for share in shares], others
+
+
+def in_list(values):
+    return [value if isinstance(value, int) else value.tolist() for value in values]
+
+
+def test_shares(executor):
+    """Of values on several workers, in the order of the offer; in a list of arguments, in the place of the share."""
+    offer = executor.offer([executor.call(rows, 10 * i, affinity=i) for i in range(5)])
+    share = offer.share(columns_of, 1, 3)
+    expected = [[[10 * i + row] * 2 for row in range(4)] for i in range(5)]
+    assert executor.gather([executor.call(plain, share, 7, affinity=i) for i in range(3)]) == 3 * [(expected, (7,))]
+    arguments = [executor.call(square, 3), share, executor.call(square, 4)]
+    assert executor.gather([executor.call(in_list, arguments)]) == [[9, *expected, 16]]
+    assert executor.gather([executor.call(in_list, [executor.offer([]).share(columns_of, 0, 1)])]) == [[]]
+
+
+def test_an_error_in_a_share(executor):
+    offer = executor.offer([executor.call(rows, i, affinity=i) for i in range(4)])
+    for i in range(2):
+        with pytest.raises(InputError, match="^3 is no good; give 4$"):
+            executor.gather([executor.call(plain, offer.share(columns_of, 0, 1), affinity=i)])
 
 
 @pytest.fixture
@@ -599,6 +640,57 @@ def test_tasks_of_a_lost_worker_run_again(cluster, tmp_path):
     cluster.wait(before)
     assert cluster.gather([cluster.call(kill_worker_once, str(tmp_path / "died"))]) == ["done"]
     assert cluster.gather(before) == [0, 1, 4, 9, 16, 25]
+
+
+def columns_once(array, path):
+    """Return the first column, but kill the process if the file is there: the value is lost, and the task waits."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return array[:, :1]
+
+
+def test_shares_of_a_lost_worker_are_made_again(cluster, wait_for_workers, tmp_path):
+    wait_for_workers(cluster.client, 2)
+    offer = cluster.offer([cluster.call(rows, 10 * i, str(tmp_path), affinity=i) for i in range(4)])
+    (tmp_path / "bomb").touch()
+    share = offer.share(columns_once, str(tmp_path / "bomb"))
+    made = [cluster.call(plain, share, i, affinity=i) for i in range(4)]
+    expected = [[[10 * i + row] for row in range(4)] for i in range(4)]
+    assert cluster.gather(made) == [(expected, (i,)) for i in range(4)]
+    assert names_of(tmp_path) == ["made"] and len((tmp_path / "made").read_bytes()) == 6, "two values were lost"
+
+
+def test_a_result_that_was_made_of_an_ended_offer_is_lost_with_its_worker(cluster, wait_for_workers):
+    wait_for_workers(cluster.client, 2)
+    offer = cluster.offer([cluster.call(rows, i, affinity=i) for i in range(2)])
+    results = [cluster.call(plain, offer.share(columns_of, 0, 1), affinity=i, label=f"task {i}") for i in range(2)]
+    assert len(cluster.gather(results)) == 2
+    del offer
+    wait_until(lambda: not cluster.client.run_on_scheduler(keys_of_rows))
+    address = cluster.holder_of(results[1])
+    cluster.client.run(end_process, workers=[address])
+    wait_until(lambda: address not in cluster.client.scheduler_info(n_workers=-1)["workers"])
+    with pytest.raises(ResultLost):
+        cluster.gather([cluster.call(add_lengths, results)])
+    offer = cluster.offer([cluster.call(rows, 9)])
+    assert cluster.gather([cluster.call(plain, offer.share(columns_of, 0, 1))]) == [([[[9], [10], [11], [12]]], ())]
+
+
+def keys_of_rows(dask_scheduler):
+    return [key for key in dask_scheduler.tasks if key.startswith("rows")]
+
+
+def end_process():
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
+def add_lengths(results):
+    return sum(len(shares) for shares, _ in results)
+
+
+def names_of(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 def test_only_the_driver_handles_ctrl_c(spawned, wait_for_workers, tmp_path):

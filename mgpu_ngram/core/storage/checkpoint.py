@@ -179,6 +179,10 @@ class Checkpoint:
             found = [entry for entry in found if not damages.get(entry.path)]
         return disjoint(found)
 
+    def num_entries(self) -> int:
+        """Return the number of entries of all kinds, damaged ones included."""
+        return _count(self.entries_folder)
+
     def newest_generation(self, kind: str, items: Iterable[int]) -> list[Entry]:
         """Return the entries of the highest generation whose undamaged entries cover all items; [] if none does.
 

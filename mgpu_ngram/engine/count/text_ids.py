@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOption
 from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
-from mgpu_ngram.engine.memory.device import device_of, to_device
+from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
 from mgpu_ngram.engine.memory.spill import result_to_device, spill, to_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
@@ -165,22 +164,12 @@ def select_keys(
     return on_device_or_host(selected, device)
 
 
-def take_keys(keys: WindowKeys, shards: tuple[int, int], folder: str = "") -> WindowKeys:
-    """Return the windows of shards[0] to shards[1] - 1, in memory of their own, or in files as in `select_keys`."""
+def take_keys(keys: WindowKeys, shards: tuple[int, int]) -> WindowKeys:
+    """Return the windows of shards[0] to shards[1] - 1, as views."""
     first, last = (shard - keys.first for shard in shards)
-
-    def copied(columns: Any, device: str) -> Any:
-        return columns.copy() if device == device_of(columns) else move_to(columns, device)
-
-    streams = list[ShardKeys]()
-    for found in keys.streams:
-        taken = ShardKeys(found.of(first, last), found.starts_S1[first : last + 1] - found.starts_S1[first])
-        if folder:
-            streams.append(to_file(taken, folder))
-        else:
-            columns = on_device_or_host(partial(copied, taken.columns), device_of(taken.columns))
-            streams.append(replace(taken, columns=columns))
-    return WindowKeys(shards[0], streams)
+    starts_of = (found.starts_S1[first : last + 1] - found.starts_S1[first] for found in keys.streams)
+    found = zip(keys.of(shards), starts_of, strict=True)
+    return WindowKeys(shards[0], [ShardKeys(columns, starts_S1) for columns, starts_S1 in found])
 
 
 def keys_of_shard(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, order: int, device: str) -> Any:

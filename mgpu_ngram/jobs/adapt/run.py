@@ -132,8 +132,10 @@ def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) 
             within = replace(context, resume=False, overwrite=True)
             start = time.perf_counter()
             try:
-                with estimated(made, read_counts(folder), within, path) as (model, result):
-                    result = saved(made, context.executor, model, result, path)
+                result = estimated(
+                    made, read_counts(folder), within, path,
+                    lambda model, result: saved(made, context.executor, model, result, path),
+                )  # fmt: skip
             except InputError as error:  # the folder does not remain
                 raise InputError(str(error).replace(str(folder), f"{config.earlier} and of the new text")) from None
             result = replace(result, wall_seconds=time.perf_counter() - start, path=out.path / path.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from mgpu_ngram.cluster.executor import Executor, Handle, windowed
+from mgpu_ngram.cluster.executor import Executor, Handle, Offer, Share, windowed
 from mgpu_ngram.engine.count.sorted_runs import SortedRun, bundle_runs, take_shards, take_shards_to_gpu
 from mgpu_ngram.engine.count.write_counts import WrittenFile, write_part
 from mgpu_ngram.jobs.count.passes import Counted, CountPasses
@@ -24,7 +24,7 @@ def write_parts(
     options = passes.write_options(folder, len(parts))
     results = []
 
-    def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
+    def call(part: int, pieces: list[Handle | Share]) -> Handle:
         first, last = parts[part]
         return executor.call(
             write_part, pieces, first, last, counted.vocabulary, options, part == 0,
@@ -57,11 +57,11 @@ def shuffle(
     runs: list[Handle],
     stored: Sequence[SortedRun],
     parts: Sequence[tuple[int, int]],
-    call: Callable[[int, list[Handle | SortedRun]], Handle],
+    call: Callable[[int, list[Handle | Share]], Handle],
     done: Callable[[Handle], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
-    """Call call(part, the part's share of all runs), two parts per worker at a time. Empties `runs` at the last part.
+    """Call call(part, the part's share of all runs), two parts per worker at a time. Empties `runs`.
 
     runs       runs in memory
     stored     runs in files
@@ -69,20 +69,16 @@ def shuffle(
     meanwhile  called once, when the first parts are in flight
     """
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
+    offer = executor.offer(runs if len(parts) > 1 else [])
 
     def call_part(part: int) -> Handle:
-        shards = parts[part]
-        taken = runs if len(parts) == 1 else [take_part(executor, run, shards) for run in runs]
-        pieces = [*taken, *files]
-        if part == len(parts) - 1:
-            runs.clear()
-        return call(part, pieces)
+        taken = [share_of_part(executor, offer, parts[part])] if len(parts) > 1 else list(runs)
+        runs.clear()  # the only part frees runs as it merges them
+        return call(part, [*taken, *files])
 
     windowed(executor, map(call_part, range(len(parts))), 2 * executor.workers, done, meanwhile)
 
 
-def take_part(executor: Executor, run: Handle, shards: tuple[int, int]) -> Handle:
-    """Call the task that returns shards[0] to shards[1] - 1 of a run, on the worker that holds the run."""
-    take = take_shards_to_gpu if executor.transport == "ipc" else take_shards
-    # Priority: otherwise a worker that makes a part would block other parts that need its runs.
-    return executor.call(take, run, *shards, colocate_with=run, priority=True)
+def share_of_part(executor: Executor, runs: Offer, shards: tuple[int, int]) -> Share:
+    """Return the argument of a task for shards[0] to shards[1] - 1 of each run."""
+    return runs.share(take_shards_to_gpu if executor.transport == "ipc" else take_shards, *shards)

@@ -10,13 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mgpu_ngram.cluster.executor import Handle, windowed
+from mgpu_ngram.cluster.executor import Handle, Share, windowed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.storage.checkpoint_entries import delete_entry, save_entry
 from mgpu_ngram.engine.count.sorted_runs import bundle_runs
 from mgpu_ngram.engine.count.write_counts import WrittenFile, write_windows
 from mgpu_ngram.jobs.count.passes import Counted, CountPasses
-from mgpu_ngram.jobs.count.shuffle import take_part
+from mgpu_ngram.jobs.count.shuffle import share_of_part
 from mgpu_ngram.jobs.count.window_groups import spans_of, tokens_of_group, window_groups
 
 WRITTEN_ENTRY = "written"  # kind of checkpoint entry: files, whose shards are its items
@@ -29,14 +29,14 @@ class ShardGroup(NamedTuple):
     """A group of shards that one task counts.
 
     shards   (first, past the last)
-    windows  handles of `WindowKeys`
-    added    handles of runs of earlier counts: the group's share of those in memory, and all stored runs
+    windows  the group's `WindowKeys` of all tokens
+    added    runs of earlier counts: the group's share of those in memory, and handles of all stored runs
     """
 
     number: int
     shards: tuple[int, int]
-    windows: list[Handle]
-    added: list[Handle]
+    windows: Share
+    added: list[Share | Handle]
 
 
 def groups_of_shards(
@@ -55,12 +55,11 @@ def groups_of_shards(
 
     def groups() -> Iterator[ShardGroup]:
         how = passes.config.order, dict(enumerate(spans)), large, passes.folder
+        earlier = executor.offer(runs)
         for pieces in window_groups(executor, texts, counted.lexicon, *how):
             for group, windows in pieces.items():
-                added = [take_part(executor, run, spans[group]) for run in runs]
-                yield ShardGroup(group, spans[group], windows, [*added, *files])
+                yield ShardGroup(group, spans[group], windows, [share_of_part(executor, earlier, spans[group]), *files])
         texts.clear()  # frees the tokens
-        runs.clear()
 
     return spans, groups()
 
@@ -88,7 +87,7 @@ class WindowFiles:
         results, done = self._resume()
         spans, groups = groups_of_shards(passes, counted, done)
         options = passes.write_options(str(self.folder), len(spans))
-        progress, running, unsaved, saved_at = passes.progress, set[Handle](), Results(), time.monotonic()
+        progress, running, unsaved, saved_at = passes.progress, dict[Handle, ShardGroup](), Results(), time.monotonic()
 
         def call(group: ShardGroup) -> Handle:
             first, past = group.shards
@@ -96,14 +95,14 @@ class WindowFiles:
                 write_windows, group.windows, group.added, group.shards, counted.lexicon, order, counted.vocabulary,
                 options, label=f"writing shards {first} to {past - 1}", affinity=group.number,
             )  # fmt: skip
-            running.add(handle)
+            running[handle] = group  # keeps its shares
             return handle
 
         def finished(handle: Handle) -> list[Handle]:
             nonlocal unsaved, saved_at
             if handle not in running:
                 return []
-            running.remove(handle)  # frees the result: a group is final once its files are written
+            del running[handle]  # frees the result: a group is final once its files are written
             found = executor.gather([handle])[0]
             results.append(found)
             unsaved.append(found)

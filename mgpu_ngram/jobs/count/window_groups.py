@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Executor, Handle, Share
 from mgpu_ngram.engine.count.text_ids import select_keys, take_keys
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.kernels import check
@@ -58,8 +58,8 @@ def window_groups(
     spans: Mapping[int, tuple[int, int]],
     large: Collection[int] = (),
     folder: str = "",
-) -> Iterator[dict[int, list[Handle]]]:
-    """Yield {group: handles of `WindowKeys`}, one group for each worker, until all groups were yielded.
+) -> Iterator[dict[int, Share]]:
+    """Yield {group: its `WindowKeys` of each of the texts}, one group for each worker, until all groups were yielded.
 
     texts   handles of `TextIds`: all tokens
     order   most words of a window
@@ -67,20 +67,17 @@ def window_groups(
     large   groups whose windows wait in files of `folder`, because memory has no room for them
 
     One pass over the tokens serves the groups that are yielded together: neighbours, because a pass selects all shards
-    from the first to the last one. A worker sends each of them its windows, unless workers share memory.
+    from the first to the last one. A worker takes the windows of its group from all others. Keep a share until its
+    group has been made.
     """
-    is_shared = executor.transport == "memory"
     # Priority: otherwise a worker that makes a group would block other groups that need its tokens.
-    call = partial(executor.call, priority=not is_shared)
+    call = partial(executor.call, priority=executor.transport != "memory")
     for some in _neighbours(spans, executor.workers):
         place = folder if any(group in large for group in some) else ""
         how = (spans[some[0]][0], spans[some[-1]][1]), lexicon, order, executor.device, place
-        selected = [call(select_keys, [text], *how, colocate_with=text) for text in texts]
-        pieces = {
-            group: selected if is_shared else [call(take_keys, keys, spans[group], place) for keys in selected]
-            for group in some
-        }
-        del selected  # frees windows that workers have taken
+        offer = executor.offer([call(select_keys, [text], *how, colocate_with=text) for text in texts])
+        pieces = {group: offer.share(take_keys, spans[group]) for group in some}
+        del offer  # lives as long as its shares
         yield pieces
         del pieces
 

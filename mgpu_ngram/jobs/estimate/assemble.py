@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Executor, Handle, windowed
+from mgpu_ngram.cluster.executor import Executor, Handle, Offer, windowed
 from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.core.models.model_file import BackoffModel
 from mgpu_ngram.core.ngrams.words import Words
@@ -157,24 +157,10 @@ class Assembly:
         executor, budget, folder = self.resources.executor, self.resources.budget, self.resources.folder
         steps = len(words_of) * (1 + (self.options.suffixed_order > 2)) + 1
         self.resources.progress.start("assemble", steps, "steps")
-        made, of_parts, failed = list[Handle](), rows_of_parts(rows, self.symbols, self.split), list[Handle]()
         stays = len(words_of) <= executor.workers  # else the next stretch of a worker needs the room
-        how = _StretchOptions(self._bits, of_parts, budget, folder, may_leave, stays)
-
-        def calls() -> Iterator[Handle]:
-            for i, words in enumerate(words_of):
-                if failed:
-                    return
-                made.append(self._stretch(parts, i, words, how))
-                yield made[-1]
-
-        def done(handle: Handle) -> None:
-            if not may_leave and not failed and not self._fits(handle):
-                failed.append(handle)
-            self._advance(handle)
-
-        windowed(executor, calls(), 2 * executor.workers, done)
-        if failed:
+        of_parts = rows_of_parts(rows, self.symbols, self.split)
+        made = self._made(parts, words_of, _StretchOptions(self._bits, of_parts, budget, folder, may_leave, stays))
+        if made is None:
             return None
         parts.clear()
         stretches, linked = list(made), list[Handle]()
@@ -194,17 +180,37 @@ class Assembly:
         executor.wait([model], self._advance)
         return model
 
+    def _made(
+        self, parts: Sequence[Handle], words_of: Sequence[tuple[int, int]], how: _StretchOptions
+    ) -> list[Handle] | None:
+        """Return the stretches, without suffixes; None if one does not fit its device and may not leave it."""
+        executor, made, failed = self.resources.executor, list[Handle](), list[Handle]()
+        offer = executor.offer(parts)
+
+        def calls() -> Iterator[Handle]:
+            for i, words in enumerate(words_of):
+                if failed:
+                    return
+                made.append(self._stretch(offer, i, words, how))
+                yield made[-1]
+
+        def done(handle: Handle) -> None:
+            if not how.may_leave and not failed and not self._fits(handle):
+                failed.append(handle)
+            self._advance(handle)
+
+        windowed(executor, calls(), 2 * executor.workers, done)
+        return None if failed else made
+
     def _fits(self, made: Handle) -> bool:
         """Return whether a finished task had room on its device."""
         [is_made] = self.resources.executor.gather([self.resources.executor.call(_is_made, made)])
         return bool(is_made)
 
-    def _stretch(self, parts: Sequence[Handle], i: int, words: tuple[int, int], how: _StretchOptions) -> Handle:
+    def _stretch(self, parts: Offer, i: int, words: tuple[int, int], how: _StretchOptions) -> Handle:
         """Call the task that assembles stretch i."""
-        call, bits = self.resources.executor.call, self._bits
-        taken = [call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts]
-        return call(
-            make_stretch, taken, self.unigrams, words, how,
+        return self.resources.executor.call(
+            make_stretch, parts.share(take_stretch, self._bits, words), self.unigrams, words, how,
             label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
         )  # fmt: skip
 

@@ -6,18 +6,17 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Executor, Handle, ResultLost
 from mgpu_ngram.core.counts.counts import Counts
 from mgpu_ngram.core.counts.shards import PartLimits
 from mgpu_ngram.core.counts.srilm_counts import SrilmCounts
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.inputs.corpus import Chunk, Corpus, open_corpus, open_list
 from mgpu_ngram.core.models.model_file import BackoffModel, check_free_file
 from mgpu_ngram.core.ngrams.smoothing import METHODS
@@ -51,6 +50,7 @@ from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
 from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, groups_of
 
+T = TypeVar("T")
 # Memory of a part that is made and estimated, and of the estimated part before it that is copied to the host, per token
 # of the text in its shards. A GPU took 140; its pool of memory has gaps.
 PART_TOKEN_BYTES = {"gpu": 200, "cpu": 190}
@@ -63,6 +63,7 @@ FEW_TOKEN_SHARE, VALUE_SHARE = 0.3, 0.55  # so few tokens and values of the mode
 # Seconds of a worker for 1 G tokens in plans, as `COUNT_SECONDS`: for the only part of a model, which one worker makes;
 # for several parts, which are made twice.
 ESTIMATE_SECONDS = {"gpu": (1.7, 2.8), "cpu": (1400.0, 2900.0)}
+MAX_LOSSES = 10  # of workers, with results that Dask cannot make again, between two saves: then the run ends
 SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
@@ -183,10 +184,14 @@ def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = Non
     with Output.create(context.target, context.overwrite) as out:
         context.executor.check_folder(str(out.folder))
         path = out.folder / model_file(config)
-        with estimated(config, source, context, out.path) as (model, result):
+
+        def save_all(model: Handle, result: EstimateResult) -> EstimateResult:
             result = saved(config, context.executor, model, result, path)
             write_manifest(out.folder, _made_of(config, source) | figures_of(result), FORMAT)
             out.commit()
+            return result
+
+        result = estimated(config, source, context, out.path, save_all)
     return replace(result, path=out.path / path.name)
 
 
@@ -199,9 +204,12 @@ def _run_to_file(config: EstimateConfig, context: RunContext, inputs: Corpus | N
         raise InputError(f"cannot make folder {path.parent}: {error.strerror}; give another output path") from error
     context.executor.check_folder(str(path.parent))
     config, source = _opened(config, inputs)
-    with estimated(config, source, context, path) as (model, result):
+
+    def save_alone(model: Handle, result: EstimateResult) -> EstimateResult:
         clear_temporaries(path)  # no other process writes it while this run has its checkpoint
         return saved(config, context.executor, model, result, path)
+
+    return estimated(config, source, context, path, save_alone)
 
 
 def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
@@ -214,22 +222,27 @@ def run_to_model(config: EstimateConfig, context: RunContext, inputs: Corpus | N
     """Return the model in host memory. Workers spill to the context's output, a folder; no checkpoint is kept."""
     config, source = _opened(config, inputs)
     context = replace(context, checkpoint_seconds=math.inf, resume=False)
-    with estimated(config, source, context, Path(context.target) / "model") as (model, _):
+
+    def fetched(model: Handle, _: EstimateResult) -> BackoffModel:
         task = context.executor.call(in_host_memory, model, config.is_normal)
-        fetched: BackoffModel = context.executor.fetch(task)
-        return fetched
+        found: BackoffModel = context.executor.fetch(task)
+        return found
+
+    return estimated(config, source, context, Path(context.target) / "model", fetched)
 
 
-@contextmanager
 def estimated(
-    config: EstimateConfig, source: Corpus | Counts | SrilmCounts, context: RunContext, path: Path
-) -> Iterator[tuple[Handle, EstimateResult]]:
-    """Yield a handle of the model, and the result without its path and size. The checkpoint of `path` is deleted if the
-    block ends without an error.
+    config: EstimateConfig, source: Corpus | Counts | SrilmCounts, context: RunContext, path: Path,
+    use: Callable[[Handle, EstimateResult], T],
+) -> T:  # fmt: skip
+    """Return use(the handle of the model, the result without its path and size). Deletes the checkpoint of `path` when
+    `use` ends without an error.
+
+    use  called once, or again if workers are lost meanwhile
 
     Estimation from counts saves no work, so it cannot be resumed.
     """
-    executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
+    executor, memory, start = context.executor, context.memory, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
     limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
     tokens = guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
@@ -248,27 +261,49 @@ def estimated(
     with Checkpoint.open(path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
         folder = str(checkpoint.entries_folder)
         executor.check_folder(folder)
-        resources = Resources(executor, part_budget, folder, progress)
-        if not isinstance(source, Corpus):
-            estimation, parts, estimate = parts_of_counts(config, limit, source, resources, part_limits)
-        else:
-            context = replace(context, executor=executor)
-            how = budget, resources, checkpoint
-            estimation, parts, estimate = _parts_of_text(config, limit, source, context, *how)
-        model, statistics = estimation.finish(parts, estimate)
-        of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
-        progress.finish()
-        yield (
-            model,
-            EstimateResult(
+        resources = Resources(executor, part_budget, folder, context.progress)
+
+        def made() -> T:
+            if not isinstance(source, Corpus):
+                estimation, parts, estimate = parts_of_counts(config, limit, source, resources, part_limits)
+            else:
+                how = replace(context, executor=executor), budget, resources, checkpoint
+                estimation, parts, estimate = _parts_of_text(config, limit, source, *how)
+            model, statistics = estimation.finish(parts, estimate)
+            of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
+            context.progress.finish()
+            result = EstimateResult(
                 path=None, order=config.highest, tokens=estimation.tokens, types=estimation.symbols,
                 statistics=statistics, size_bytes=0, fingerprint="", seconds=add_seconds(*estimation.seconds),
                 wall_seconds=time.perf_counter() - start, workers=executor.workers, device=executor.device,
                 transport=executor.transport, peak_device_bytes=of_device, peak_host_bytes=of_host,
                 resumed_chunks=estimation.resumed_chunks, resumed_parts=estimation.resumed_parts,
-            ),
-        )  # fmt: skip
+            )  # fmt: skip
+            return use(model, result)
+
+        found = _in_spite_of_losses(made, checkpoint, executor)
         checkpoint.discard()
+    return found
+
+
+def _in_spite_of_losses(make: Callable[[], T], checkpoint: Checkpoint, executor: Executor) -> T:
+    """Return make(), called again when a worker was lost whose results Dask cannot make again: `make` goes on from the
+    checkpoint. Ends after `MAX_LOSSES` losses between which nothing was saved.
+    """
+    losses = saved = 0
+    while True:
+        try:
+            return make()
+        except ResultLost as error:
+            saved, before = checkpoint.num_entries(), saved
+            losses = 1 if saved > before else losses + 1
+            if losses == MAX_LOSSES:
+                raise RunError(
+                    f"the estimate lost workers {losses} times and saved nothing between; look at their logs, then run "
+                    f"again {executor.resume_hint}".rstrip()
+                ) from error
+        # Not in the except block: there the error keeps handles, and so memory of workers.
+        warn(f"a worker was lost with its results; the run goes on from its checkpoint, which has {saved} entries")
 
 
 def _parts_of_text(

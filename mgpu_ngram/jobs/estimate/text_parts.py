@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
-from mgpu_ngram.cluster.executor import Handle, windowed
+from mgpu_ngram.cluster.executor import Handle, Share, windowed
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count.count_chunk import CountOptions
 from mgpu_ngram.engine.estimate.part import estimated_bytes
@@ -40,6 +40,14 @@ def groups_of(parts: int, workers: int) -> list[tuple[int, int]]:
     """Return (first, past the last) part of each group: equal groups, as many for each worker."""
     n = max(1, min(parts, workers * -(-parts // (GROUP * workers))))
     return list(pairwise(i * parts // n for i in range(n + 1)))
+
+
+class _Call(NamedTuple):
+    """Tasks in flight: the last one's handle, the shards that they make, and their windows, which must live so long."""
+
+    handle: Handle
+    shards: Shards
+    windows: Share
 
 
 @dataclass
@@ -90,12 +98,12 @@ class TextParts:
             executor.wait([part], lambda _: progress.advance(1))
             return [part]
 
-        def calls(wanted: set[int]) -> Iterator[tuple[Handle, Shards]]:
+        def calls(wanted: set[int]) -> Iterator[_Call]:
             for groups in self._groups(wanted):
                 for group, (shards, windows) in groups.items():
                     task = adjust_parts, windows, self.lexicon, how, shards, *of_text
                     label = f"counting parts {shards[0]} to {shards[-1]}"
-                    yield executor.call(*task, label=label, affinity=group), shards
+                    yield _Call(executor.call(*task, label=label, affinity=group), shards, windows)
 
         return self._made("summed", load_part, calls, lambda shards: progress.advance(len(shards)), meanwhile)
 
@@ -117,7 +125,7 @@ class TextParts:
         parts.clear()
         stays = self._stays_on_device()
 
-        def call(windows: list[Handle], shard: int, group: int) -> Handle:
+        def call(windows: Share, shard: int, group: int) -> Handle:
             task = estimate_text_part, windows, self.lexicon, how, shard, estimation.bad, list(arguments), stays
             made = executor.call(*task, label=f"estimating part {shard}", affinity=group)
             if stays:
@@ -125,12 +133,12 @@ class TextParts:
             where = self.resources.budget, self.resources.folder
             return executor.call(keep_part, made, *where, label=f"keeping part {shard}", priority=True)
 
-        def calls(wanted: set[int]) -> Iterator[tuple[Handle, Shards]]:
+        def calls(wanted: set[int]) -> Iterator[_Call]:
             for groups in self._groups(wanted):
                 for shards in zip_longest(*(of_group for of_group, _ in groups.values())):
                     for (group, (_, windows)), shard in zip(groups.items(), shards, strict=True):
                         if shard is not None:
-                            yield call(windows, shard, group), (shard,)
+                            yield _Call(call(windows, shard, group), (shard,), windows)
 
         handles = self._made("estimated", load_estimated, calls, lambda _: progress.advance(1))
         self.texts.clear()  # frees the tokens
@@ -148,26 +156,26 @@ class TextParts:
         resources = part_resources(self.resources, self.shards)
         return TextOptions(estimation.symbols, estimation.options, self.counting, resources)
 
-    def _groups(self, wanted: set[int]) -> Iterator[dict[int, tuple[Shards, list[Handle]]]]:
-        """Yield {group: (those of its shards that are wanted, handles of `WindowKeys`)}, one group for each worker."""
+    def _groups(self, wanted: set[int]) -> Iterator[dict[int, tuple[Shards, Share]]]:
+        """Yield {group: (those of its shards that are wanted, its windows)}, one group for each worker."""
         executor, order = self.resources.executor, self.estimation.options.order
         spans = dict(enumerate(groups_of(self.shards, executor.workers)))
         left = {group: tuple(shard for shard in range(*span) if shard in wanted) for group, span in spans.items()}
         spans = {group: span for group, span in spans.items() if left[group]}
         for windows in window_groups(executor, self.texts, self.lexicon, order, spans):
-            yield {group: (left[group], handles) for group, handles in windows.items()}
+            yield {group: (left[group], share) for group, share in windows.items()}
 
     def _made(
-        self, step: str, load: Callable[[str], Any], calls: Callable[[set[int]], Iterator[tuple[Handle, Shards]]],
+        self, step: str, load: Callable[[str], Any], calls: Callable[[set[int]], Iterator[_Call]],
         done: Callable[[Shards], None], meanwhile: Callable[[], None] | None = None,
     ) -> list[Handle]:  # fmt: skip
         """Return handles of all parts: from the checkpoint, or called, two per worker at a time, and saved there.
 
-        calls  calls the tasks of some shards, and yields each handle with its shards
+        calls  calls the tasks of some shards
         done   called with the shards of each finished handle
         """
         executor, saved, kind = self.resources.executor, self.saved, f"{step}_{self.saved.settings}"
-        made, running = dict[Shards, Handle](), dict[Handle, Shards]()
+        made, running = dict[Shards, Handle](), dict[Handle, _Call]()
         for entry in saved.checkpoint.entries(kind, saved.verify):
             shards = tuple(entry.items)
             made[shards] = executor.call(load, entry.path)
@@ -178,9 +186,9 @@ class TextParts:
         saver = Saver[Shards](executor, saved.seconds, save_parts, kind, self.resources.folder)
 
         def called() -> Iterator[Handle]:
-            for handle, shards in calls(left):
-                running[handle] = shards
-                yield handle
+            for call in calls(left):
+                running[call.handle] = call
+                yield call.handle
 
         def finished(handle: Handle) -> list[Handle]:
             if handle not in running:
@@ -188,7 +196,7 @@ class TextParts:
                 self.estimation.seconds.append(seconds)
                 made.update({shards: executor.call(load, path) for shards, path in paths.items()})  # frees the parts
                 return []
-            shards = running.pop(handle)
+            shards = running.pop(handle).shards
             made[shards] = handle
             done(shards)
             return saver.add(handle, shards)

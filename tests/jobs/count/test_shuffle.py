@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.engine.count.sorted_runs import SortedRun, StoredRun, take_shards
+from mgpu_ngram.engine.count.sorted_runs import SortedRun, StoredRun
 from mgpu_ngram.jobs.count.shuffle import shuffle
 
 SHARDS = 12
@@ -29,31 +29,18 @@ def found_in(pieces):
     return rows, [stored.path for piece in pieces for stored in piece.stored]
 
 
-class Recorder(LocalExecutor):
-    """Records which shards are taken."""
-
-    def __init__(self, workers):
-        super().__init__(workers=workers)
-        self.colocated = []
-
-    def call(self, fn, *args, colocate_with=None, **where):
-        if fn is take_shards:
-            self.colocated.append((args[0], colocate_with))
-        return super().call(fn, *args, colocate_with=colocate_with, **where)
-
-
 @pytest.mark.parametrize("num_parts", [1, 3, 12])
 @pytest.mark.parametrize("files", [[], ["a", "b"]])
 @pytest.mark.parametrize("num_runs", [0, 1, 3])
 def test_every_part_gets_its_shards_of_all_runs(num_runs, files, num_parts):
-    executor = Recorder(workers=2)
+    executor = LocalExecutor(workers=2)
     handles = [executor.call(make_run, i) for i in range(num_runs)]
     stored = [SortedRun({}, stored=(StoredRun(path, (number,)),)) for number, path in enumerate(files, num_runs)]
     parts = [(p * SHARDS // num_parts, (p + 1) * SHARDS // num_parts) for p in range(num_parts)]
     runs, called, finished = list(handles), {}, []
 
     def call(part, pieces):
-        assert (runs == []) >= (part == num_parts - 1), "or their memory would stay in use"
+        assert runs == [], "or their memory would stay in use"
         called[part] = executor.call(found_in, pieces)
         assert len(called) - len(finished) <= 2 * executor.workers
         return called[part]
@@ -63,5 +50,4 @@ def test_every_part_gets_its_shards_of_all_runs(num_runs, files, num_parts):
     for part, handle in called.items():
         rows = [f"run {i} shard {s}" for i in range(num_runs) for s in range(*parts[part])]
         assert handle.result() == (rows, files)
-    assert executor.colocated == [(run, run) for _ in parts for run in handles if num_parts > 1]
     executor.close()

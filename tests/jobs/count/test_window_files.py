@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from mgpu_ngram.cluster.executor import Offer
 from mgpu_ngram.core.counts import shards
 from mgpu_ngram.engine.count import window_blocks
 from mgpu_ngram.jobs.count import plan, window_files
@@ -142,6 +143,9 @@ class Selected:
     def call(self, fn, *args, **_):
         self.spans += [args[1]] * (fn.__name__ == "select_keys")
         return object()
+
+    def offer(self, handles):
+        return Offer(tuple(handles))
 
 
 def test_a_pass_selects_no_windows_of_finished_shards():
