@@ -42,7 +42,9 @@ CHUNKS_PER_WORKER = (8, 32, 100)
 CHUNK_BYTES = 64 << 20
 HOST_BYTES = 16 << 30  # of memory of each worker, on paper
 START_SECONDS = 60
-SETTINGS = {  # 1,000 workers share a core: each does only what a run needs
+SETTINGS = {  # 1,000 workers share a core: each does only what a run needs. By default each also has 51 timers a second
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1h",
+    "DASK_DISTRIBUTED__ADMIN__TICK__CYCLE": "1h",
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
     "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "1h",
     "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__GIL__ENABLED": "False",

@@ -7,12 +7,13 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.engine.count import count_chunk, text_ids
 from mgpu_ngram.engine.count.count_chunk import Codes
 from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids
-from mgpu_ngram.engine.memory.budget import Budget, _held_bytes
+from mgpu_ngram.engine.memory.budget import KEPT_SHARE, Budget, _held_bytes
 from mgpu_ngram.engine.memory.spill import held_like, spill
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.count import plan
+from mgpu_ngram.jobs.count import chunk_ranges, plan
 from mgpu_ngram.jobs.count.chunk_ranges import ranges_of
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
@@ -68,6 +69,37 @@ def test_words(strategy, most, corpus, undisturbed, contents, run_here, several_
         most_ranges(1 << 20)
         undisturbed = contents(run_here(tmp_path / "ones", corpus, strategy=given, **options).path)
     assert contents(result.path) == undisturbed
+
+
+@pytest.mark.parametrize("strategy", ["hash", "tokens"])
+def test_nothing_waits_in_memory(
+    strategy, corpus, undisturbed, contents, run_here, several_shards, most_ranges, monkeypatch, request, tmp_path
+):
+    """Streams are dropped, and vocabularies, runs and tokens are in files."""
+    monkeypatch.setitem(KEPT_SHARE, "cpu", 0)
+    most_ranges(7)
+    if strategy == "tokens":
+        request.getfixturevalue("from_tokens")
+    result = run_here(tmp_path / "out", corpus, strategy="hash" if strategy == "hash" else "auto", **OPTIONS)
+    assert contents(result.path) == undisturbed
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("is_from_tokens", [False, True])
+def test_each_chunk_is_read_once(is_from_tokens, corpus, run_here, most_ranges, monkeypatch, request, tmp_path):
+    read, tokenise = [], chunk_ranges.tokenise
+
+    def noted(chunk, reading):
+        read.append(chunk.index)
+        return tokenise(chunk, reading)
+
+    if is_from_tokens:
+        request.getfixturevalue("from_tokens")
+    for module in chunk_ranges, text_ids, count_chunk:
+        monkeypatch.setattr(module, "tokenise", noted)
+    most_ranges(7)
+    run_here(tmp_path / "out", corpus, strategy="auto" if is_from_tokens else "hash", **OPTIONS)
+    assert sorted(read) == list(range(len(read))) and len(read) > 30
 
 
 @pytest.mark.parametrize("unit", ["byte", "id"])
