@@ -32,6 +32,7 @@ from mgpu_ngram.engine.count.strategy import plans_of_shards
 from mgpu_ngram.engine.count.text_ids import WindowKeys
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count_job
+from mgpu_ngram.jobs.count.chunk_ranges import ranges_of
 from mgpu_ngram.jobs.count.numbering import WORD_BYTES
 from mgpu_ngram.jobs.count.passes import CountTotals
 from mgpu_ngram.jobs.count.plan import guess
@@ -42,7 +43,7 @@ CHUNKS_PER_WORKER = (8, 32, 100)
 CHUNK_BYTES = 64 << 20
 HOST_BYTES = 16 << 30  # of memory of each worker, on paper
 START_SECONDS = 60
-SETTINGS = {  # 1,000 workers share a core: each does only what a run needs. By default each also has 51 timers a second
+SETTINGS = {  # of workers, which share a core: by default, each would also have 51 timers a second
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1h",
     "DASK_DISTRIBUTED__ADMIN__TICK__CYCLE": "1h",
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
@@ -84,7 +85,8 @@ class Load:
 
     scheduler_seconds, driver_seconds  CPU time
     peak_bytes  most memory of the scheduler's process
-    phases      (tasks, CPU seconds of the scheduler) by phase
+    phases      (tasks that the driver calls, CPU seconds of the scheduler) by phase; tasks of the passes are called
+                before the first phase begins, or before the second
     """
 
     workers: int
@@ -110,7 +112,7 @@ def simulate(workers: int, chunks: int, until: str = "") -> Load:
         scheduler, file = stack.enter_context(simulated_cluster(workers, folder))
         executor = connect(None, str(file), "cpu", workers)
         stack.callback(executor.close)
-        simulated = Simulated(executor, answers(config, corpus))
+        simulated = Simulated(executor, answers(config, corpus, workers))
         progress = _Phases(load, scheduler, simulated, until)
         memory = MemoryConfig(host_bytes=workers * HOST_BYTES)
         context = RunContext(simulated, folder / "out", progress=progress, memory=memory)
@@ -124,14 +126,16 @@ def simulate(workers: int, chunks: int, until: str = "") -> Load:
     return load
 
 
-def answers(config: count_job.CountConfig, corpus: Corpus) -> dict[str, Any]:
+def answers(config: count_job.CountConfig, corpus: Corpus, workers: int) -> dict[str, Any]:
     """Return the results, by name, of the tasks whose results the driver or a worker reads; other tasks return None."""
     tokens, symbols = guess(config, corpus)
+    ranges = len(ranges_of(corpus.chunks(CHUNK_BYTES), workers))
+    of_range = Corpus((Source("", "plain", corpus.size_bytes // ranges),), "word")
     shards = num_shards(tokens, "word")
     share = [tokens // shards] * shards
     plans = plans_of_shards(symbols, config.order)
     return {
-        "_bytes_of": WORD_BYTES * guess(config, Corpus((Source("", "plain", CHUNK_BYTES),), "word"))[1],
+        "_bytes_of": WORD_BYTES * guess(config, of_range)[1],
         "_totals": CountTotals(tokens, 1, symbols, shards, (), share, [], {}, plans, []),
         "_report_of": ({}, 0),
         "save_vocabularies": {},
@@ -200,12 +204,11 @@ def simulated_cluster(workers: int, folder: Path) -> Iterator[tuple[psutil.Proce
     worker = {"cls": "distributed.Worker", "opts": options}
     spec.write_text(json.dumps({f"{k:05}": worker for k in range(workers)}))
     allow_open_files()  # each worker has a few connections; processes inherit the limit
-    scheduler = _start(
-        "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)
-    )
+    here = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    scheduler = _start({}, "scheduler", *here)
     try:
         _wait_for(file, scheduler)
-        hosted = _start("spec", "--spec-file", str(spec), str(json.loads(file.read_text())["address"]))
+        hosted = _start(SETTINGS, "spec", "--spec-file", str(spec), str(json.loads(file.read_text())["address"]))
         try:
             yield psutil.Process(scheduler.pid), file
         finally:
@@ -216,9 +219,9 @@ def simulated_cluster(workers: int, folder: Path) -> Iterator[tuple[psutil.Proce
         scheduler.wait()
 
 
-def _start(*arguments: str) -> subprocess.Popen[bytes]:
+def _start(settings: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-m", "dask", *arguments], env=os.environ | SETTINGS, **quiet)
+    return subprocess.Popen([sys.executable, "-m", "dask", *arguments], env=os.environ | settings, **quiet)
 
 
 def _wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:

@@ -180,8 +180,11 @@ def test_parts_and_workers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": "8"}, "part '8' is none of read, speedup, overhead, histogram, shuffle, spill, vocabulary"),
-        ({"only": "0"}, "nor a number from 1 to 7"),
+        (
+            {"only": "9"},
+            "part '9' is none of read, speedup, overhead, histogram, shuffle, spill, vocabulary, scheduler",
+        ),
+        ({"only": "0"}, "nor a number from 1 to 8"),
         ({"workers": "1,two"}, "workers is '1,two'"),
         ({"workers": "0"}, "workers is '0'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 1000"),
