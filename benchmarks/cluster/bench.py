@@ -11,6 +11,7 @@ from typing import Any
 
 from mgpu_ngram.api.executors import open_executor
 from mgpu_ngram.benchmarks.cluster import arrays as cluster_arrays
+from mgpu_ngram.benchmarks.cluster import scheduler as cluster_scheduler
 from mgpu_ngram.benchmarks.cluster import vocabulary as cluster_vocabulary
 from mgpu_ngram.benchmarks.cluster import words as cluster_words
 from mgpu_ngram.benchmarks.cluster.words import FILE_TOKENS, ZipfCorpus
@@ -20,7 +21,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.typed_config import parse_bytes
 from mgpu_ngram.stages.run_file import ClusterConfig
 
-PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill", "vocabulary")
+PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill", "vocabulary", "scheduler")
 WITH_TEXT = {"read", "speedup", "overhead", "spill"}
 TOKENS = {"gpu": 1_000_000_000, "cpu": 2_000_000}
 TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # bytes of tables of each worker in the shuffle
@@ -33,6 +34,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "cluster/read": ("engine.memory.blocks",),
     "cluster/run": ("cluster.dask_executor", "jobs.count.run"),
     "cluster/distinct": ("cluster.dask_executor", "jobs.count.run"),
+    "cluster/scheduler": ("cluster.dask_executor", "jobs.count.passes", "jobs.count.window_groups"),
     "cluster/words": ("cluster.dask_executor", "jobs.count.run"),
     "cluster/without": ("jobs.count.run",),
 }
@@ -76,6 +78,9 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
                 suite.measure_part(alone, suite, corpus)
         if "vocabulary" in parts:
             suite.measure_part(cluster_vocabulary.run, suite, place, options.tokens or DISTINCT_WORDS)
+        if "scheduler" in parts:
+            simulated = clusters if options.workers else cluster_scheduler.WORKERS
+            suite.measure_part(cluster_scheduler.run, suite, simulated)
     if any(row.kernel == cluster_words.TEXT_TO_SHARDS and row.speedup for row in suite.rows):
         from mgpu_ngram.benchmarks.cluster import figures
 

@@ -20,6 +20,7 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts import shards
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.count import chunk_ranges
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.progress import Progress
@@ -141,6 +142,17 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def several_shards(monkeypatch):
     monkeypatch.setitem(shards.SHARD_TOKENS, "word", SHARD_TOKENS)
+
+
+@pytest.fixture
+def most_ranges(monkeypatch):
+    """Return a function that sets the most ranges of a pass."""
+
+    def limit(most):
+        monkeypatch.setattr(chunk_ranges, "MOST_RANGES", most)
+        monkeypatch.setattr(chunk_ranges, "RANGES_PER_WORKER", 1)
+
+    return limit
 
 
 @pytest.fixture(scope="session")

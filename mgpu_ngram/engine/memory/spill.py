@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -68,6 +68,13 @@ def leave_device(
     on_host = result_to_device(result, "cpu")
     on_host.__dict__["_held"] = hold(_InHostMemory(nbytes))
     return on_host
+
+
+def held_like(result: A, parts: Sequence[A]) -> A:
+    """Return a result that has the arrays of `parts`: they stay counted as held in host memory while it lives."""
+    if held := [part.__dict__["_held"] for part in parts if hasattr(part, "_held")]:
+        result.__dict__["_held"] = held
+    return result
 
 
 def to_file(result: A, folder: str) -> A:

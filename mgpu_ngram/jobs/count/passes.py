@@ -19,7 +19,7 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.core.storage.checkpoint_entries import damage_of
 from mgpu_ngram.core.storage.crc import PartCrc
-from mgpu_ngram.engine.count.count_chunk import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
+from mgpu_ngram.engine.count.count_chunk import CountOptions, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.count.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.merge_vocabularies import (
@@ -32,13 +32,21 @@ from mgpu_ngram.engine.count.merge_vocabularies import (
 )
 from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.count.strategy import OrderPlan, plans_of_shards
-from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, on_device_again, text_ids
-from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
-from mgpu_ngram.engine.count.tokenise import tokenise, without_words
+from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, on_device_again
+from mgpu_ngram.engine.count.token_streams import TokeniseOptions
 from mgpu_ngram.engine.count.write_counts import WriteOptions
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.count.chunk_ranges import (
+    ChunkRange,
+    TokenisedRange,
+    count_range,
+    ids_of_range,
+    ranges_of,
+    streams_of,
+    tokenise_range,
+)
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.numbering import (
     WORD_BYTES,
@@ -52,6 +60,8 @@ from mgpu_ngram.jobs.count.numbering import (
 from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, BYTES_PER_TOKEN, MIN_BLOCK_BYTES, text_bytes
 from mgpu_ngram.jobs.saver import Saver
 from mgpu_ngram.kernels.dispatch import to_host
+
+Items = tuple[int, ...]  # numbers of the chunks of a range
 
 HASH_SEEDS = 8
 TOP = 5  # n-grams per order in the summary
@@ -180,35 +190,37 @@ class CountPasses:
         self.counting = counting
         known = self.checkpoint.entries(f"{VOCABULARY_ENTRY}_{seed}", self.verify)
         self.resumed_words = have = {item for entry in known for item in entry.items}
-        tokenised = {
-            c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}", affinity=c.index)
-            for c in self.chunks
-            if c.index not in have
-        }
-        found = {executor.call(_vocabulary_of, handle, priority=True): chunk for chunk, handle in tokenised.items()}
-        streams_of = {chunk: executor.call(without_words, handle, priority=True) for chunk, handle in tokenised.items()}
+        ranges = ranges_of([c for c in self.chunks if c.index not in have], executor.workers)
+        tokenised = [
+            executor.call(tokenise_range, r, reading, self.budget, label=f"tokenising {r}", affinity=r.number)
+            for r in ranges
+        ]
+        found = {executor.call(_vocabulary_of, t, priority=True): r for r, t in zip(ranges, tokenised, strict=True)}
+        streams_R = [executor.call(streams_of, handle, priority=True) for handle in tokenised]
         vocabularies = [executor.call(load_vocabulary, entry.path) for entry in known] + list(found)
         vocabularies += [executor.call(earlier_vocabulary, counts, seed, priority=True) for counts in self.earlier]
         numbering = Numbering(config.unit, self.sentence_markers, seed, self.lmplz, self.budget, self.folder)
-        saves, ranges = None, 1
+        saves, hash_ranges = None, 1
         if self._may_have_many_words():  # only then does it pay that workers wait for this process
             saves = self._watch_vocabularies(found, seed)
             sizes = executor.gather([executor.call(_bytes_of, v, priority=True) for v in vocabularies])
-            ranges = ranges_needed(sizes, self.budget)
-        if ranges > 1:
-            numbered = number_in_ranges(executor, vocabularies, sizes, numbering, ranges)
+            hash_ranges = ranges_needed(sizes, self.budget)
+        if hash_ranges > 1:
+            numbered = number_in_ranges(executor, vocabularies, sizes, numbering, hash_ranges)
         else:
             numbered = number_vocabulary(executor, vocabularies, numbering)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting, self.keeps_tokens)
-        second_pass = text_ids if self.keeps_tokens else count_chunk
+        second_pass = ids_of_range if self.keeps_tokens else count_range
+        read_again = ranges_of([c for c in self.chunks if c.index in have], executor.workers, len(ranges))
+        ranges, streams_R = ranges + read_again, streams_R + [None] * len(read_again)
         running = {
             executor.call(
-                second_pass, c, streams_of.get(c.index), lexicon, reading, counting,
-                label=f"counting {c}", affinity=c.index,  # its worker of pass 1; else Dask may give one worker most
-            ): c
-            for c in self.chunks
-            if c.index not in self.resumed
+                second_pass, r, streams, lexicon, reading, counting,
+                label=f"counting {r}", affinity=r.number,  # its worker of pass 1; else Dask may give one worker most
+            ): r
+            for r, streams in zip((r.without(self.resumed) for r in ranges), streams_R, strict=True)
+            if r.chunks
         }  # fmt: skip
         left = [shard for shard in self.added if shard.index not in self.resumed]
         if left:
@@ -220,14 +232,14 @@ class CountPasses:
                     count_earlier, shard, words, unknown, ids[shard.counts], lexicon, counting, executor.threads,
                     label=f"adding {shard.counts.folder}, {shard.paths[2].stem}", affinity=shard.index,
                 )
-            ] = Chunk(shard.index, (), shard.size_bytes)  # fmt: skip
-        del tokenised, streams_of, vocabularies, numbered  # workers free results without handles
+            ] = ChunkRange(shard.index, (Chunk(shard.index, (), shard.size_bytes),))  # fmt: skip
+        del tokenised, streams_R, vocabularies, numbered  # workers free results without handles
         saves = self._watch_vocabularies(found, seed) if saves is None else saves
         known_totals = executor.gather([totals])[0]
-        found = self._watch_runs(running, known_totals.tokens, saves)
+        made = self._watch_runs(running, known_totals.tokens, saves)
         numbers = range(len(self.chunks) if self.keeps_tokens else 0)  # of chunks whose result is tokens
-        texts = [handle for handle, chunk in found.items() if chunk in numbers]
-        runs = [handle for handle, chunk in found.items() if chunk not in numbers]
+        texts = [handle for handle, items in made.items() if items[0] in numbers]
+        runs = [handle for handle, items in made.items() if items[0] not in numbers]
         return Counted(runs, texts, self.stored, lexicon, vocabulary, known_totals)
 
     def _may_have_many_words(self) -> bool:
@@ -235,42 +247,41 @@ class CountPasses:
         words = self._work_bytes() / BYTES_PER_TOKEN["word"]
         return self.config.unit == "word" and WORD_BYTES * words > self.budget.host_bytes
 
-    def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
+    def _watch_vocabularies(self, found: dict[Handle, ChunkRange], seed: int) -> list[Handle]:
         """Watch pass 1 until every chunk has its vocabulary; return the last saves. Runs are useless without these."""
-        sizes = {c.index: c.size_bytes for c in self.chunks}
-        saver = Saver[int](self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed, self.budget)
+        saver = Saver[Items](self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed, self.budget)
         start = time.monotonic()
-        self.progress.start("tokenise", len(sizes), "chunks", "bytes")
-        self.progress.advance(len(sizes) - len(found))
+        self.progress.start("tokenise", len(self.chunks), "chunks", "bytes")
+        self.progress.advance(len(self.chunks) - sum(len(chunks.items) for chunks in found.values()))
 
         def done(handle: Handle) -> list[Handle]:
             if handle not in found:
                 return self._saved(handle)
-            chunk = found.pop(handle)
-            self.progress.advance(1, sizes[chunk])
-            return saver.add(handle, chunk)
+            chunks = found.pop(handle)
+            self.progress.advance(len(chunks.items), chunks.size_bytes)
+            return saver.add(handle, chunks.items)
 
         self.executor.wait(iter(list(found)), done)
         elapsed = time.monotonic() - start
         is_resumable = self.checkpoint_seconds < math.inf
         return saver.flush() if is_resumable and elapsed >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
 
-    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> dict[Handle, int]:
+    def _watch_runs(self, running: dict[Handle, ChunkRange], tokens: int, saves: list[Handle]) -> dict[Handle, Items]:
         """Watch pass 2 until every chunk is done, and `saves` are; return the results in memory and their chunks."""
         text_bytes = self._work_bytes()
         self.progress.start("count", len(self.chunks) + len(self.added), "chunks", "tokens")
         self.progress.advance(len(self.resumed))
         seconds = math.inf if self.keeps_tokens else self.checkpoint_seconds  # to number them again takes as long
-        saver = Saver[int](self.executor, seconds, save_runs, self.folder, self.budget)
+        saver = Saver[Items](self.executor, seconds, save_runs, self.folder, self.budget)
         start = time.perf_counter()
 
         def done(handle: Handle) -> list[Handle]:
             if handle not in running:
                 return self._saved(handle)
-            chunk = running.pop(handle)
-            self.bytes_of_worker[self.executor.worker_of(handle)] += chunk.size_bytes
-            self.progress.advance(1, tokens * chunk.size_bytes // text_bytes)
-            return saver.add(handle, chunk.index)
+            chunks = running.pop(handle)
+            self.bytes_of_worker[self.executor.worker_of(handle)] += chunks.size_bytes
+            self.progress.advance(len(chunks.items), tokens * chunks.size_bytes // text_bytes)
+            return saver.add(handle, chunks.items)
 
         self.executor.wait(iter([*running, *saves]), done)
         self.counting_seconds = time.perf_counter() - start
@@ -348,7 +359,7 @@ class CountPasses:
         return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
 
 
-def save_runs(runs: list[SortedRun], items: list[int], folder: str, budget: Budget) -> SortedRun:
+def save_runs(runs: list[SortedRun], items: list[Items], folder: str, budget: Budget) -> SortedRun:
     """Sum runs into a file of the checkpoint, or into several if memory cannot merge all at once."""
     start = time.perf_counter()
     groups: list[list[SortedRun]] = [[]]
@@ -362,16 +373,17 @@ def save_runs(runs: list[SortedRun], items: list[int], folder: str, budget: Budg
 
 
 def save_vocabularies(
-    vocabularies: list[LocalVocabulary], items: list[int], folder: str, seed: int, budget: Budget
+    vocabularies: list[LocalVocabulary], items: list[Items], folder: str, seed: int, budget: Budget
 ) -> dict[str, float]:
-    """Merge vocabularies of chunks into a file of the checkpoint, or into several if memory cannot merge all at once;
-    return the seconds.
+    """Merge vocabularies of ranges of chunks into a file of the checkpoint, or into several if memory cannot merge all
+    at once; return the seconds.
     """
     start = time.perf_counter()
     sizes = [v.nbytes for v in vocabularies]
     for group in groups(list(zip(vocabularies, items, strict=True)), sizes, budget.block_bytes()):
         merged = merge_vocabularies(*(move_vocabulary(v, "cpu") for v, _ in group))
-        store_vocabulary(merged, f"{VOCABULARY_ENTRY}_{seed}", [item for _, item in group], folder)
+        chunks = [item for _, of_range in group for item in of_range]
+        store_vocabulary(merged, f"{VOCABULARY_ENTRY}_{seed}", chunks, folder)
     return {"checkpoint": time.perf_counter() - start}
 
 
@@ -379,7 +391,7 @@ def _bytes_of(vocabulary: LocalVocabulary) -> int:
     return vocabulary.nbytes
 
 
-def _vocabulary_of(made: TokenisedChunk | Numbered) -> LocalVocabulary | Vocabulary:
+def _vocabulary_of(made: TokenisedRange | Numbered) -> LocalVocabulary | Vocabulary:
     return made.vocabulary
 
 

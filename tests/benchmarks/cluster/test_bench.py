@@ -7,6 +7,7 @@ import pytest
 
 from mgpu_ngram.benchmarks.cluster import arrays as cluster_arrays
 from mgpu_ngram.benchmarks.cluster import bench as cluster
+from mgpu_ngram.benchmarks.cluster import scheduler as cluster_scheduler
 from mgpu_ngram.benchmarks.cluster import vocabulary as cluster_vocabulary
 from mgpu_ngram.benchmarks.cluster import words as cluster_words
 from mgpu_ngram.benchmarks.cluster.words import ZipfCorpus
@@ -18,6 +19,7 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts.shards import SHARD_TOKENS
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.count import sorted_runs as engine_runs
+from mgpu_ngram.jobs.count import chunk_ranges
 from mgpu_ngram.kernels.dispatch import to_host
 
 pytestmark = pytest.mark.slow
@@ -31,6 +33,8 @@ def small():
         patch.setattr(cluster_words, "ORACLE_WORDS", 2_000)
         patch.setattr(cluster_arrays, "ROUNDS", {"cpu": 1, "gpu": 1})
         patch.setattr(cluster_arrays, "BINS", {"cpu": 1 << 10, "gpu": 1 << 20})
+        patch.setattr(cluster_scheduler, "WORKERS", (4,))
+        patch.setattr(cluster_scheduler, "CHUNKS_PER_WORKER", (2,))
         patch.setattr(cluster, "FILE_TOKENS", {"cpu": 4_000, "gpu": 400_000})
         yield
 
@@ -58,6 +62,7 @@ def test_every_part_has_rows(bench_run):
         "run with all memory": 1,
         "run with a small budget": 1,
         "distinct words": 1,
+        "scheduler of a count": 1,
     }
 
 
@@ -175,8 +180,11 @@ def test_parts_and_workers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": "8"}, "part '8' is none of read, speedup, overhead, histogram, shuffle, spill, vocabulary"),
-        ({"only": "0"}, "nor a number from 1 to 7"),
+        (
+            {"only": "9"},
+            "part '9' is none of read, speedup, overhead, histogram, shuffle, spill, vocabulary, scheduler",
+        ),
+        ({"only": "0"}, "nor a number from 1 to 8"),
         ({"workers": "1,two"}, "workers is '1,two'"),
         ({"workers": "0"}, "workers is '0'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 1000"),
@@ -213,3 +221,22 @@ def test_distinct_words_are_those_that_were_written(tmp_path, monkeypatch):
     with pytest.raises(WrongResult, match="values of the words"):
         cluster_vocabulary.run(suite, tmp_path, 1_000)
     assert not suite.rows
+
+
+def test_a_simulated_count(monkeypatch, tmp_path):
+    """Twenty chunks alone, and in ranges: the tasks are those of the real driver, of whom one phase may be left out."""
+    whole = cluster_scheduler.simulate(4, 20)
+    assert 4 * 20 < whole.tasks < 400 and sum(tasks for tasks, _ in whole.phases.values()) == whole.tasks
+    assert list(whole.phases) == ["begin", "tokenise", "count", "reduce", "write"]
+    assert 0 < whole.scheduler_seconds < whole.wall_seconds and 0 < whole.driver_seconds < whole.wall_seconds
+    assert sum(seconds for _, seconds in whole.phases.values()) <= whole.scheduler_seconds
+    assert 50 << 20 < whole.peak_bytes < 1 << 30
+    monkeypatch.setattr(chunk_ranges, "MOST_RANGES", 5)
+    monkeypatch.setattr(chunk_ranges, "RANGES_PER_WORKER", 1)
+    in_ranges = cluster_scheduler.simulate(4, 20, until="write")
+    assert list(in_ranges.phases) == ["begin", "tokenise", "count", "reduce"]
+    assert in_ranges.tasks < whole.tasks - whole.phases["write"][0] - 3 * (20 - 5)
+    suite = Suite("cpu")
+    cluster_scheduler.add_row(suite, whole)
+    assert suite.rows[0].rate == pytest.approx(whole.tasks / whole.scheduler_seconds)
+    assert suite.rows[0].sizes == "workers=4 chunks=20" and f"{whole.tasks:,} tasks" in suite.rows[0].notes

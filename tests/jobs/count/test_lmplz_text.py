@@ -25,6 +25,7 @@ from mgpu_ngram.engine.count import token_streams
 from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
 from mgpu_ngram.engine.count.text_ids import keys_of_shard, select_keys, whole_tables
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.count import chunk_ranges
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import count_budget, num_streams
@@ -214,7 +215,7 @@ def test_against_plain_python(passes, tmp_path_factory, texts, order, chunk_byte
 @pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
 def test_text_that_is_read_again(passes, tmp_path, monkeypatch, chunk_bytes):
     """As if memory had no room for streams."""
-    monkeypatch.setattr(count_passes, "without_words", lambda tokenised: None)
+    monkeypatch.setattr(chunk_ranges, "without_words", lambda tokenised: None)
     texts = [b"a b <unk>\nc" * 9, b"c a b", b"b\n", b" "]
     check(passes(files(tmp_path, *texts), tmp_path, SKIP, 3, chunk_bytes, 10), sentences(*texts))
 

@@ -21,6 +21,7 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.claim import claimed
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.jobs.count import chunk_ranges
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.interrupt import Interrupt
@@ -170,7 +171,7 @@ def unfinished(corpus, num_chunks, run_here, several_shards, tmp_path):
 
 @pytest.mark.slow
 def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_here, tmp_path, monkeypatch):
-    count_chunk, found = count_passes.count_chunk, []
+    count_chunk, found = chunk_ranges.count_chunk, []
 
     def is_saved():
         return any(tmp_path.glob("out.checkpoint/entries-*/run-*.safetensors"))
@@ -179,7 +180,7 @@ def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_her
         wait_until(is_saved, 1)
         return count_chunk(*args)
 
-    monkeypatch.setattr(count_passes, "count_chunk", slow)
+    monkeypatch.setattr(chunk_ranges, "count_chunk", slow)
 
     class Look(Progress):
         def advance(self, done, amount=0):
@@ -192,7 +193,7 @@ def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_her
 
 def test_saved_runs_are_released(corpus, num_chunks, run_here, tmp_path, monkeypatch):
     """The last chunk waits until only the files of the other chunks remain."""
-    count_chunk, made, left = count_passes.count_chunk, [], []
+    count_chunk, made, left = chunk_ranges.count_chunk, [], []
 
     def count(chunk, *options):
         run = count_chunk(chunk, *options)
@@ -202,20 +203,20 @@ def test_saved_runs_are_released(corpus, num_chunks, run_here, tmp_path, monkeyp
         made.append(weakref.ref(run))
         return run
 
-    monkeypatch.setattr(count_passes, "count_chunk", count)
+    monkeypatch.setattr(chunk_ranges, "count_chunk", count)
     run_here(tmp_path / "out", corpus, 1, checkpoint_seconds=0, **OPTIONS)
     assert len(made) == num_chunks and left == [0]
 
 
 def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path, monkeypatch):
-    tokenise, saved_first = count_passes.tokenise, []
+    tokenise, saved_first = chunk_ranges.tokenise, []
 
     def slow(chunk, *options):
         if chunk.index == 0:
             saved_first.append(bool(wait_until(lambda: saved(tmp_path, "vocabulary_0"))))
         return tokenise(chunk, *options)
 
-    monkeypatch.setattr(count_passes, "tokenise", slow)
+    monkeypatch.setattr(chunk_ranges, "tokenise", slow)
     run_here(tmp_path / "out", corpus, checkpoint_seconds=0, **OPTIONS)
     assert saved_first == [True]
 
@@ -238,7 +239,7 @@ def test_the_last_vocabularies_are_saved_if_worthwhile(worth_it, corpus, num_chu
     monkeypatch.setattr(count_passes, "save_vocabularies", save)
     monkeypatch.setattr(count_passes, "WORTH_SAVING_SECONDS", 0 if worth_it else NEVER)
     result = run_here(tmp_path / "out", corpus, progress=UntilReduce(), checkpoint_seconds=NEVER, **OPTIONS)
-    assert saves == [(num_chunks, list(range(num_chunks)))] * worth_it
+    assert saves == [(num_chunks, [(i,) for i in range(num_chunks)])] * worth_it
     assert result.seconds.get("checkpoint") == (1000.0 if worth_it else None)
 
 
@@ -261,10 +262,10 @@ def test_vocabularies_are_saved_in_as_many_files_as_memory_asks_for(tmp_path):
     sizes = {"u8": 1, "i8": 2, "u1": 0}
     word = LocalVocabulary(*(np.zeros(n, t) for t, n in sizes.items()), *(np.zeros(1, t) for t in ("i8", "i4", "i8")))
     budget = Budget("cpu", 0, 15 * word.nbytes)  # a block has 0.4 of it
-    count_passes.save_vocabularies([word] * 9, list(range(9)), str(tmp_path), 3, budget)
+    count_passes.save_vocabularies([word] * 9, [(2 * i, 2 * i + 1) for i in range(9)], str(tmp_path), 3, budget)
     entries = [load_arrays(path)[1]["items"] for path in tmp_path.glob("vocabulary_3-*.safetensors")]
-    assert sorted(map(len, entries)) == [3, 6]
-    assert sorted(item for items in entries for item in items) == list(range(9))
+    assert sorted(map(len, entries)) == [6, 12]
+    assert sorted(item for items in entries for item in items) == list(range(18))
 
 
 def test_existing_output_needs_resume_or_overwrite(unfinished, run_here, contents, tmp_path):

@@ -3,10 +3,12 @@
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.interrupt import Interrupt
 from tests.support.variants import first_fast
 
 
@@ -40,3 +42,31 @@ def test_resume_with_other_workers_and_other_memory(
         part_tokens(5000)
     assert run("resumed", after, resume=True).resumed_chunks > 3
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_ranges_of_chunks(corpus, model_bytes, part_tokens, most_ranges):
+    part_tokens(5000)
+    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=6000)
+    ones = model_bytes(config)
+    most_ranges(5)
+    assert model_bytes(config) == ones
+
+
+def test_resume_with_other_ranges_of_chunks(corpus, model_bytes, part_tokens, most_ranges, tmp_path):
+    part_tokens(5000)
+    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=6000)
+    ones = model_bytes(config)
+
+    def run_with(workers, **options):
+        executor = LocalExecutor("cpu", workers)
+        try:
+            return estimate.run(config, RunContext(executor, tmp_path / "out", single_file=True, **options))
+        finally:
+            executor.close()
+
+    most_ranges(9)
+    with pytest.raises(KeyboardInterrupt):
+        run_with(2, progress=Interrupt("tokenise", 20), checkpoint_seconds=0)
+    most_ranges(4)
+    assert 0 < run_with(3, resume=True).resumed_chunks < len(open_corpus(config.corpus).chunks(6000))
+    assert (tmp_path / "out").read_bytes() == ones
