@@ -1,6 +1,6 @@
 """The load of Dask's scheduler: a count runs with its real driver and scheduler, and tasks that do nothing.
 
-The workers are objects of one process, so that 1,000 of them fit one host. Each has its own connections.
+The workers are objects of a few processes, so that 1,000 of them fit one host. Each has its own connections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psutil
 
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.cluster.dask import connect
-from mgpu_ngram.cluster.devices import allow_open_files
+from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.counts.shards import num_shards
 from mgpu_ngram.core.errors import RunError
@@ -42,7 +42,7 @@ WORKERS = (32,)
 CHUNKS_PER_WORKER = (8, 32, 100)
 CHUNK_BYTES = 64 << 20
 HOST_BYTES = 16 << 30  # of memory of each worker, on paper
-START_SECONDS = 60
+START_SECONDS, LOST_SECONDS = 60, 3600.0  # workers that share a core may be silent for long
 SETTINGS = {  # of workers, which share a core: by default, each would also have 51 timers a second
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1h",
     "DASK_DISTRIBUTED__ADMIN__TICK__CYCLE": "1h",
@@ -110,7 +110,7 @@ def simulate(workers: int, chunks: int, until: str = "") -> Load:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mgpu-ngram-simulated-")))
         scheduler, file = stack.enter_context(simulated_cluster(workers, folder))
-        executor = connect(None, str(file), "cpu", workers)
+        executor = connect(None, str(file), "cpu", workers, lost_seconds=LOST_SECONDS)
         stack.callback(executor.close)
         simulated = Simulated(executor, answers(config, corpus, workers))
         progress = _Phases(load, scheduler, simulated, until)
@@ -136,7 +136,10 @@ def answers(config: count_job.CountConfig, corpus: Corpus, workers: int) -> dict
     plans = plans_of_shards(symbols, config.order)
     return {
         "_bytes_of": WORD_BYTES * guess(config, of_range)[1],
-        "_totals": CountTotals(tokens, 1, symbols, shards, (), share, [], {}, plans, []),
+        "_totals": CountTotals(
+            tokens=tokens, lines=1, symbols=symbols, num_shards=shards, split=(), shard_tokens=share, checksums=[],
+            seconds={}, plans=plans, dense=[],
+        ),
         "_report_of": ({}, 0),
         "save_vocabularies": {},
         "select_keys": WindowKeys(0, []),
@@ -198,25 +201,27 @@ class _Phases(Progress):
 
 @contextmanager
 def simulated_cluster(workers: int, folder: Path) -> Iterator[tuple[psutil.Process, Path]]:
-    """Start a scheduler in a process of its own, and workers in another; yield (the scheduler, its file)."""
-    file, spec = folder / "scheduler.json", folder / "workers.json"
+    """Start a scheduler in a process of its own, and workers in others; yield (the scheduler, its file)."""
+    file = folder / "scheduler.json"
     options = {"nthreads": 1, "host": "127.0.0.1", "local_directory": str(folder), "memory_limit": 0}
     worker = {"cls": "distributed.Worker", "opts": options}
-    spec.write_text(json.dumps({f"{k:05}": worker for k in range(workers)}))
+    processes = min(workers, max(1, cpu_cores() // 2))
     allow_open_files()  # each worker has a few connections; processes inherit the limit
     here = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     scheduler = _start({}, "scheduler", *here)
+    started = [scheduler]
     try:
         _wait_for(file, scheduler)
-        hosted = _start(SETTINGS, "spec", "--spec-file", str(spec), str(json.loads(file.read_text())["address"]))
-        try:
-            yield psutil.Process(scheduler.pid), file
-        finally:
-            hosted.kill()
-            hosted.wait()
+        address = str(json.loads(file.read_text())["address"])
+        for i in range(processes):
+            spec = folder / f"workers-{i}.json"
+            spec.write_text(json.dumps({f"{k:05}": worker for k in range(i, workers, processes)}))
+            started.append(_start(SETTINGS, "spec", "--spec-file", str(spec), address))
+        yield psutil.Process(scheduler.pid), file
     finally:
-        scheduler.kill()
-        scheduler.wait()
+        for process in reversed(started):
+            process.kill()
+            process.wait()
 
 
 def _start(settings: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:

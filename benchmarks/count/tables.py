@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_ngram.benchmarks.count.words_codes import ORDER
-from mgpu_ngram.cluster.executor import Executor, Handle, windowed
+from mgpu_ngram.cluster.executor import Executor, Handle, Share, windowed
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
@@ -61,13 +61,24 @@ def count_to_tables(
         parts: list[Handle] = []
         if keeps_tokens:
             how = counted.lexicon, budget, str(checkpoint.entries_folder), keep
-            calls = (executor.call(count_group, g.windows, g.shards, *how) for g in groups_of_shards(job, counted)[1])
-            windowed(executor, calls, 2 * executor.workers, parts.append)
+            running = dict[Handle, Share]()  # keeps windows until their group is counted
+
+            def calls() -> Iterator[Handle]:
+                for group in groups_of_shards(job, counted)[1]:
+                    handle = executor.call(count_group, group.windows, group.shards, *how)
+                    running[handle] = group.windows
+                    yield handle
+
+            def done(handle: Handle) -> None:
+                del running[handle]
+                parts.append(handle)
+
+            windowed(executor, calls(), 2 * executor.workers, done)
             return Merged(parts, counted.vocabulary, counted.totals.tokens, time.perf_counter() - start)
         runs = job.merge(counted)
         shards = parts_of(job, counted)
 
-        def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
+        def call(part: int, pieces: list[Handle | Share]) -> Handle:
             how = budget, str(checkpoint.entries_folder)
             return executor.call(merge_part, pieces, *shards[part], *how, affinity=part)
 

@@ -20,15 +20,17 @@ from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOption
 from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
-from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.engine.memory.device import lock_pages, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
-from mgpu_ngram.engine.memory.spill import result_to_device, spill, to_file
+from mgpu_ngram.engine.memory.spill import in_file, result_to_device, spill, to_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.select_windows import SPLIT, select_windows
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
+
+LOCKED_BYTES = 1 << 20  # smaller arrays are not locked in memory
 
 
 @dataclass
@@ -91,11 +93,17 @@ def bundle_ids(*several: TextIds) -> TextIds:
 
 
 def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
-    """Return tokens that had to leave the GPU there again, if it has room now that vocabularies of chunks are freed."""
-    nbytes = sum(array.nbytes for array in ids.arrays().values() if not on_gpu(array))
-    if not nbytes or not budget.fits_device(nbytes):
-        return ids
-    return on_device_or_host(lambda device: ids if device == "cpu" else result_to_device(ids, device), budget.device)
+    """Return tokens that had to leave the GPU there again, if it has room now that vocabularies of chunks are freed;
+    lock others in memory, because each pass reads them.
+    """
+    away = [array for array in ids.arrays().values() if not on_gpu(array)]
+    if away and budget.fits_device(sum(array.nbytes for array in away)):
+        ids = on_device_or_host(lambda device: ids if device == "cpu" else result_to_device(ids, device), budget.device)
+        away = [array for array in ids.arrays().values() if not on_gpu(array)]
+    for array in away:
+        if array.nbytes >= LOCKED_BYTES and not in_file(array):
+            lock_pages(array)
+    return ids
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.engine.memory.device import pinned_buffer, to_device
+from mgpu_ngram.engine.memory.device import has_locked_pages, pinned_buffer, to_device
 from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
@@ -33,6 +34,53 @@ def to_host_fast(array: Any) -> np.ndarray:
 
     _copy_in_slices(array, host, copy)
     return host
+
+
+def to_host_together(arrays: Sequence[Any]) -> list[np.ndarray]:
+    """Return the arrays in host memory; arrays of a GPU as `to_host_fast` does, with one copy to one piece of memory:
+    many small copies take longer.
+    """
+    there = [a for a in arrays if not isinstance(a, np.ndarray)]
+    starts = starts_together(there)
+    if starts[-1] < COPY_SLICE_BYTES:
+        return [to_host(array) for array in arrays]
+    pieces: list[tuple[int, Any]] = []  # start in `host`, and contiguous bytes
+    for start, array in zip(starts, there, strict=False):
+        rows = [array.reshape(-1)] if array.flags.c_contiguous else list(array)
+        pieces += [(start + i * row.nbytes, row.view(np.uint8)) for i, row in enumerate(rows) if row.nbytes]
+    firsts, host = [first for first, _ in pieces], np.empty(starts[-1], np.uint8)
+
+    def fill(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
+        for first, last in slices:
+            for start, piece in pieces[max(0, bisect_right(firsts, first) - 1) : bisect_left(firsts, last)]:
+                a, b = max(first, start), min(last, start + len(piece))
+                if a < b:
+                    piece[a - start : b - start].get(stream=stream, out=pinned[a - first : b - first], blocking=False)
+            stream.synchronize()
+            np.copyto(host[first:last], pinned[: last - first])
+
+    _in_threads(_to_host, fill, _slices(starts[-1], COPY_SLICE_BYTES))
+    return _views(arrays, host)
+
+
+def _read_by_gpu(array: np.ndarray) -> Any:
+    """Return a copy on the GPU of an array with locked pages."""
+    import cupy
+
+    stream, copy = cupy.cuda.get_current_stream(), cupy.empty(array.shape, array.dtype)
+    copy.set(array, stream=stream)
+    stream.synchronize()
+    return copy
+
+
+def _views(arrays: Sequence[Any], packed: Any) -> list[Any]:
+    """Return the arrays; those of the other kind than `packed` as views of it, where they are packed together."""
+    moved = [array for array in arrays if on_gpu(array) != on_gpu(packed)]
+    starts = iter(starts_together(moved))
+    return [
+        packed[(start := next(starts)) : start + a.nbytes].view(a.dtype).reshape(a.shape)
+        if on_gpu(a) != on_gpu(packed) else a for a in arrays
+    ]  # fmt: skip
 
 
 def to_device_fast(array: Any, device: str) -> Any:
@@ -61,6 +109,8 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
         return list(arrays)
     import cupy
 
+    if all(map(has_locked_pages, here)):
+        return [_read_by_gpu(a) if isinstance(a, np.ndarray) else a for a in arrays]
     starts = starts_together(here)
     packed = cupy.empty(starts[-1], np.uint8)
     pieces: list[tuple[int, np.ndarray]] = []  # contiguous bytes, and their start in `packed`
@@ -78,10 +128,7 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
             stream.synchronize()
 
     _in_threads(_to_device, fill, _slices(starts[-1], COPY_SLICE_BYTES))
-    copies = iter(
-        packed[start : start + a.nbytes].view(a.dtype).reshape(a.shape) for start, a in zip(starts, here, strict=False)
-    )
-    return [next(copies) if isinstance(a, np.ndarray) else a for a in arrays]
+    return _views(arrays, packed)
 
 
 @njit(nogil=True, cache=True)

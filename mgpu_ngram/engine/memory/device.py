@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,38 @@ def pinned_buffer(nbytes: int) -> np.ndarray:
     return np.ndarray(nbytes, np.uint8, cupy.cuda.alloc_pinned_memory(nbytes))
 
 
+def lock_pages(array: np.ndarray) -> None:
+    """Lock a large array, and what it is a view of, in host memory: a GPU then reads it without another copy, at three
+    times the rate. This takes 0.12 s/GB. Does nothing if CUDA cannot lock it.
+    """
+    import cupy
+
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    if has_locked_pages(array):
+        return
+    runtime = cupy.cuda.runtime
+    try:
+        runtime.hostRegister(array.ctypes.data, array.nbytes, 0)
+    except runtime.CUDARuntimeError:
+        return
+    weakref.finalize(array, _unlock, array.ctypes.data).atexit = False
+
+
+def _unlock(address: int) -> None:
+    import cupy
+
+    cupy.cuda.runtime.hostUnregister(address)
+
+
+def has_locked_pages(array: np.ndarray) -> bool:
+    """Return whether a GPU reads the array without another copy."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    return bool(runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost)
+
+
 def host_flags(size: int, device: str) -> np.ndarray:
     """Return zeros in host memory which kernels of the device can set, (size,) int32."""
     flags = pinned_buffer(4 * size).view(np.int32) if device == "gpu" else np.empty(size, np.int32)
@@ -86,6 +119,14 @@ def work_so_far(device: str) -> Callable[[], None]:
 
     wait: Callable[[], None] = cupy.cuda.get_current_stream().record().synchronize
     return wait
+
+
+def return_unused_memory() -> None:
+    """Give blocks that nothing uses back to the GPU: gaps between arrays that were freed since become whole again."""
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()
 
 
 def free_bytes(device: str) -> int:

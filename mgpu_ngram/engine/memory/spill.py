@@ -15,7 +15,7 @@ from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
 from mgpu_ngram.engine.memory.budget import Budget, hold
-from mgpu_ngram.engine.memory.copies import starts_together, to_device_together, to_host_fast
+from mgpu_ngram.engine.memory.copies import starts_together, to_device_together, to_host_together
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
@@ -59,7 +59,7 @@ def leave_device(
     """Return the result in host memory, or in a file if that has no room; parameters as for `spill`."""
     arrays = result.arrays()
     nbytes = sum(array.nbytes for array in arrays.values())
-    if nbytes and all(_is_in_file(array) for array in arrays.values() if array.nbytes):
+    if nbytes and all(in_file(array) for array in arrays.values() if array.nbytes):
         return result
     if hasattr(result, "_held") and not any(map(on_gpu, arrays.values())):  # it is counted already
         return result
@@ -86,7 +86,8 @@ def to_file(result: A, folder: str) -> A:
     return result.with_arrays({name: views[name] for name in arrays})
 
 
-def _is_in_file(array: Any) -> bool:
+def in_file(array: Any) -> bool:
+    """Return whether an array is a view of a memory-mapped file."""
     return isinstance(array, np.ndarray) and file_place_of(array) is not None
 
 
@@ -144,5 +145,5 @@ def result_to_device(result: A, device: str) -> A:
     """Return a result with all its arrays on the device, or in host memory for "cpu"."""
     arrays = result.arrays()
     if device == "cpu":
-        return result.with_arrays({name: to_host_fast(array) for name, array in arrays.items()})
+        return result.with_arrays(dict(zip(arrays, to_host_together(list(arrays.values())), strict=True)))
     return result.with_arrays(dict(zip(arrays, to_device_together(list(arrays.values()), device), strict=True)))

@@ -44,7 +44,7 @@ from mgpu_ngram.engine.estimate.probabilities import estimate_part
 from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tables
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
-from mgpu_ngram.engine.memory.device import device_of, to_device
+from mgpu_ngram.engine.memory.device import device_of, return_unused_memory, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, on_device_or_none
 from mgpu_ngram.engine.memory.spill import packed, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
@@ -159,7 +159,7 @@ def _part_of_text(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, ho
         return _part_of_tables(narrow, how.symbols, how.options, bad_V, split, elsewhere)
 
     with memory_guard("counting n-grams", device, LESS):
-        part = on_device_or_host(made, device)
+        part = on_device_or_host(made, device, return_unused_memory)
         watch.lap("adjust")
     part.seconds = watch.seconds
     return part

@@ -88,7 +88,7 @@ def test_counts_that_fall_are_dealt_in_blocks(seed, S, V, unordered):
     head, rest = rng.integers(0, 30, unordered).tolist(), rng.integers(0, 20, V).tolist()
     split = np.flatnonzero(rng.random(unordered) < 0.3 * rng.integers(2)).tolist()
     counts = [*head, *sorted(rest, reverse=True)]
-    masses = np.array([count // 8 if v in split else count for v, count in enumerate(counts)], np.int64)
+    masses = np.array([count // 4 if v in split else count for v, count in enumerate(counts)], np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards_module, "RANKS_AT_ONCE", 1)  # blocks are rounded up: of 16 S words
         found = deal_words(np.array(counts, np.int64), S, unordered, split)

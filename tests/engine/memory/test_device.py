@@ -1,5 +1,6 @@
 """The device of arrays, stopwatches, and errors that mean out of memory."""
 
+import ctypes
 import os
 import sys
 import weakref
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine.memory.copies import each_slice, to_device_together, to_host_fast
-from mgpu_ngram.engine.memory.device import check_gpu, free_bytes, synchronize, to_device
+from mgpu_ngram.engine.memory.copies import each_slice, to_device_together, to_host_fast, to_host_together
+from mgpu_ngram.engine.memory.device import check_gpu, free_bytes, has_locked_pages, lock_pages, synchronize, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, out_of_memory
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -63,6 +64,28 @@ def test_many_arrays_copied_together(slice_bytes, copy_slices):
         assert on_gpu(copy) and copy.dtype == array.dtype and copy.shape == array.shape
         assert (to_host(copy) == to_host(array)).all()
     assert to_device_together(arrays[:1], "cpu")[0] is arrays[0]
+    gpu_arrays = [cupy.asarray(base)[:2, 5:305], there, base, cupy.asarray(base)[:, :0], cupy.asarray(base[0, :3])]
+    back = to_host_together(gpu_arrays)
+    assert back[2] is base
+    for array, copy in zip(gpu_arrays, back, strict=True):
+        assert isinstance(copy, np.ndarray) and copy.dtype == array.dtype and (copy == to_host(array)).all()
+        assert copy.shape == array.shape and copy.flags.writeable
+
+
+@pytest.mark.gpu
+def test_arrays_with_locked_pages():
+    """A view locks the whole array, once, and while the array lives; views are read as any array."""
+    whole = np.random.default_rng(0).integers(0, 1 << 63, (3, 1 << 20), np.uint64)
+    views = [whole[1], whole[0, :5000], whole[2, 7:]]
+    assert not any(map(has_locked_pages, views))
+    for view in views[:2]:
+        lock_pages(view)
+    assert all(map(has_locked_pages, views))
+    found = to_device_together(views, "gpu")
+    assert all(on_gpu(copy) and (to_host(copy) == view).all() for copy, view in zip(found, views, strict=True))
+    address = whole.ctypes.data
+    del whole, views, view
+    assert not has_locked_pages(np.ndarray(8, np.uint8, (ctypes.c_uint8 * 8).from_address(address)))
 
 
 @pytest.mark.parametrize("slice_bytes", [2, 1000, 1 << 20])

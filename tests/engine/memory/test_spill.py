@@ -50,7 +50,8 @@ def gpu(monkeypatch):
     """Return a function that sets the used bytes of the fake GPU; results may take a quarter of host memory."""
     used = [0]
     monkeypatch.setattr(spill_module, "on_gpu", lambda array: isinstance(array, OnGpu))
-    monkeypatch.setattr(spill_module, "to_host_fast", lambda array: np.array(array, copy=isinstance(array, OnGpu)))
+    copied = lambda arrays: [np.array(a, copy=isinstance(a, OnGpu)) for a in arrays]  # noqa: E731
+    monkeypatch.setattr(spill_module, "to_host_together", copied)
     monkeypatch.setattr(budget_module, "_held", weakref.WeakSet())
     monkeypatch.setattr(budget_module, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
     monkeypatch.setattr(budget_module, "KEPT_BESIDE_SHARE", 0.25)
