@@ -35,14 +35,17 @@ def on_device_or_host(fn: Callable[[str], T], device: str, make_room: Callable[[
     return on_device_or_host(fn, device)
 
 
-def on_device_or_none(fn: Callable[[str], T], device: str) -> T | None:
-    """Return fn(device), or None when the device runs out of memory; other errors are raised."""
+def on_device_or_none(fn: Callable[[str], T], device: str, make_room: Callable[[], None] | None = None) -> T | None:
+    """Return fn(device), or None when the device runs out of memory; other errors are raised. `make_room` as above."""
     try:
         return fn(device)
     except Exception as error:
         if not out_of_memory(error):
             raise
+    if make_room is None:
         return None
+    make_room()
+    return on_device_or_none(fn, device)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from mgpu_ngram.engine.estimate.part import Estimated, EstimateOptions, Unigrams
 from mgpu_ngram.engine.estimate.part_rows import PartRows, rows_of, rows_of_parts
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to, to_host_fast
+from mgpu_ngram.engine.memory.device import return_unused_memory
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host, on_device_or_none
 from mgpu_ngram.engine.memory.spill import leave_device, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
@@ -275,7 +276,7 @@ def make_stretch(
         moved = [result_to_device(part, device) for part in parts]
         return assemble_stretch(_moved(unigrams, device), moved, how.bits, words, how.rows)
 
-    stretch = (on_device_or_host if how.may_leave else on_device_or_none)(made, device)
+    stretch = (on_device_or_host if how.may_leave else on_device_or_none)(made, device, return_unused_memory)
     if stretch is None:
         return None
     watch.lap("assemble")
@@ -324,7 +325,7 @@ def finish(
         moved = [result_to_device(part, device) for part in parts]
         return assemble(_moved(unigrams, device), moved, bits, collapse, split)
 
-    trie = (on_device_or_host if may_leave else on_device_or_none)(made, device)
+    trie = (on_device_or_host if may_leave else on_device_or_none)(made, device, return_unused_memory)
     if trie is None:
         return None
     words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ class Estimation:
         split_left = None
         if self.split and not smoothing:
             split_lefts = [executor.call(split_left_of, part) for part in parts]
-            [summed] = reduce_tasks(executor, add_splits, split_lefts, SUM_ARITY)
+            [summed] = reduce_tasks(executor, partial(add_splits, device=device), split_lefts, SUM_ARITY)
             split_left = executor.call(all_split_left, summed, len(self.split) * self.symbols, self.budget)
         statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
         unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)

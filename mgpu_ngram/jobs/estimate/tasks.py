@@ -304,13 +304,13 @@ def split_left_of(part: Part) -> SplitLeft | None:
     return part.split_left
 
 
-def add_splits(*several: SplitLeft) -> SplitLeft:
-    """Return the sum, on the device of the first one, or in host memory if that is full."""
+def add_splits(*several: SplitLeft, device: str = "") -> SplitLeft:
+    """Return the sum, on the device, or in host memory if that is full; "": the device of the first one."""
 
     def add(device: str) -> SplitLeft:
         return add_split_left(*(SplitLeft(*(move_to(array, device) for array in one)) for one in several))
 
-    return on_device_or_host(add, device_of(several[0].place_P))
+    return on_device_or_host(add, device or device_of(several[0].place_P))
 
 
 def all_split_left(left: SplitLeft, places: int, budget: Budget) -> Any:

@@ -556,17 +556,20 @@ def test_spilled_results_use_no_host_memory(tmp_path):
 
 
 def test_a_device_without_room_for_the_model(monkeypatch):
-    """It is assembled in host memory from the same parts, or in stretches."""
-    parts, devices, assemble = [estimated_by_hand()], [], estimate_model.assemble
+    """It is tried once more without gaps in memory; then assembled in host memory from the same parts, or in
+    stretches.
+    """
+    parts, devices, assemble, freed = [estimated_by_hand()], [], estimate_model.assemble, []
 
-    def full_at_first(unigrams, parts, *more):
+    def full_twice(unigrams, parts, *more):
         devices.append(len(parts[0].probabilities))
         trie = assemble(unigrams, parts, *more)
-        if len(devices) == 1:
+        if len(devices) < 3:
             raise MemoryError
         return trie
 
-    monkeypatch.setattr(estimate_model, "assemble", full_at_first)
+    monkeypatch.setattr(estimate_model, "assemble", full_twice)
+    monkeypatch.setattr(estimate_model, "return_unused_memory", lambda: freed.append(len(devices)))
     monkeypatch.setattr(estimate_model, "move_to", lambda array, device: array)
     monkeypatch.setattr(estimate_model, "result_to_device", lambda part, device: part.with_arrays(part.arrays()))
     monkeypatch.setattr(estimate_model, "Stopwatch", lambda device: Stopwatch("cpu"))
@@ -575,7 +578,7 @@ def test_a_device_without_room_for_the_model(monkeypatch):
     assert estimate_model.finish(parts, unigrams, words, 3, False, (), "gpu", False) is None
     devices.clear()
     made = estimate_model.finish(parts, unigrams, words, 3, False, (), "gpu", True)
-    assert devices == [1, 1] and made.trie.starts == (0, 4, 6)
+    assert devices == [1, 1, 1] and freed == [1, 1] and made.trie.starts == (0, 4, 6)
     assert np.abs(made.trie.prob_G[4:]).tolist() == [0.5, 0.25]
     assert made.trie.backoff_M.tolist() == [0, -1, 0, -0.5]
     with pytest.raises(MemoryError):
