@@ -123,12 +123,14 @@ async def _take_one(worker: Worker, place: ValuePlace, pickled: bytes) -> Parcel
     if here is not None:
         return await asyncio.get_running_loop().run_in_executor(None, _cut, here, pickled)
     if place.address:
+        ask = getattr(worker.rpc(place.address), HANDLER)
+        answer: dict[str, Any] = {}
         with suppress(OSError):  # the holder was lost
-            ask = getattr(worker.rpc(place.address), HANDLER)
             answer = await ask(key=place.key, take=pickled)
-            if share := answer.get("share"):
+        if share := answer.get("share"):
+            with suppress(OSError):
                 await ask(key=place.key, taken=answer["name"])
-                return share  # type: ignore[no-any-return]
+            return share  # type: ignore[no-any-return]
     raise _Gone
 
 
