@@ -137,8 +137,16 @@ def answers(config: count_job.CountConfig, corpus: Corpus, workers: int) -> dict
     return {
         "_bytes_of": WORD_BYTES * guess(config, of_range)[1],
         "_totals": CountTotals(
-            tokens=tokens, lines=1, symbols=symbols, num_shards=shards, split=(), shard_tokens=share, checksums=[],
-            seconds={}, plans=plans, dense=[],
+            tokens=tokens,
+            lines=1,
+            symbols=symbols,
+            num_shards=shards,
+            split=(),
+            shard_tokens=share,
+            checksums=[],
+            seconds={},
+            plans=plans,
+            dense=[],
         ),
         "_report_of": ({}, 0),
         "save_vocabularies": {},
