@@ -22,7 +22,7 @@ import psutil
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Executor, Handle, Offer
 from mgpu_ngram.core.counts.shards import num_shards
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.inputs.corpus import Corpus
@@ -179,6 +179,10 @@ class Simulated:
         self.called += 1
         name = getattr(fn, "__name__", type(fn).__name__)
         return self.inner.call(Idle(name, self.answers.get(name)), *args, **how)
+
+    def offer(self, handles: Sequence[Handle]) -> Offer:
+        self.called += 1  # the list of places
+        return self.inner.offer(handles)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -19,7 +19,7 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
 from mgpu_ngram.cluster import checks, dask_private, gang_driver, gpu
-from mgpu_ngram.cluster.executor import Offer, OnDone, Share
+from mgpu_ngram.cluster.executor import Offer, OnDone, ResultLost, Share
 from mgpu_ngram.cluster.faults import Watch
 from mgpu_ngram.cluster.gang_worker import Place, run_rank
 from mgpu_ngram.cluster.shares import Take, ValuePlace
@@ -277,6 +277,8 @@ class DaskExecutor:
             ) from None
         if isinstance(error, NoWorkerError):
             raise RunError(self._watch.no_workers()) from None
+        if isinstance(error, ResultLost):  # another object: Dask keeps this one, and with it the frames that raise it
+            raise ResultLost(f"{error}; {self._watch.way_out('look at its log')}") from None
         raise error
 
 

@@ -260,13 +260,13 @@ def remove_handler(worker: Worker, name: str) -> None:
 
 async def holders_of(worker: Worker, keys: Sequence[str]) -> list[list[str] | None]:
     """Return the addresses of the workers that hold the value of each task, None if the scheduler has forgotten the
-    task; runs on the worker's event loop.
+    task or the task has failed; runs on the worker's event loop.
 
     Replaces Client.who_has, which needs a client in the worker and does not tell the two apart.
     """
     states = await worker.scheduler.get_task_status(keys=list(keys))
     found = await worker.scheduler.who_has(keys=list(keys))
-    return [None if states.get(key) is None else list(found.get(key, ())) for key in keys]
+    return [None if states.get(key) in (None, "erred") else list(found.get(key, ())) for key in keys]
 
 
 # Transport

@@ -50,7 +50,8 @@ class Share:
 
 
 class Executor(Protocol):
-    """Runs pure functions. Arguments may be handles, shares or lists of them; tasks receive their values.
+    """Runs pure functions. Arguments may be handles, shares or lists of them; tasks receive their values. Ranks of a
+    gang take no shares.
 
     workers    number of tasks that run at once
     device     "cpu" or "gpu", the device of the tasks
@@ -81,7 +82,8 @@ class Executor(Protocol):
         colocate_with: Handle | None = None,
         priority: bool = False,
     ) -> Handle:
-        """Run fn(*args) on some worker. It may begin only when this process calls `wait`, `gather` or `everywhere`.
+        """Run fn(*args) on some worker. It may begin only when this process calls `wait`, `offer`, `gather` or
+        `everywhere`.
 
         label          name of the task in errors: "chunk 3: books.txt, bytes 0 to 1,000"
         affinity       prefer worker number `affinity % workers`; another worker takes the task if that worker is lost

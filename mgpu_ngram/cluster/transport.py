@@ -44,13 +44,11 @@ class Parcel:
 
     loan    copies of its arrays for peers to read, kept as long as the value
     failed  the error that kept the value from arriving; raised when the value is used
-    shares  shares of it that peers receive now, by name
     """
 
     value: Any
     loan: Any = None
     failed: Exception | None = None
-    shares: dict[str, Parcel] = field(default_factory=dict)
 
     def open(self) -> Any:
         if self.failed:

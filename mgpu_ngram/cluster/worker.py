@@ -106,6 +106,7 @@ def _lost(here: Worker, address: str) -> None:
 
     The GPU frees this memory for the worker's successor only when no process has it open.
     """
+    shares.forget(address)
     here.loop.call_later(0.3, partial(dask_private.forget_connections, here, address))
     here.loop.run_in_executor(None, gpu.close_lasting)
 

@@ -677,6 +677,34 @@ def test_a_result_that_was_made_of_an_ended_offer_is_lost_with_its_worker(cluste
     assert cluster.gather([cluster.call(plain, offer.share(columns_of, 0, 1))]) == [([[[9], [10], [11], [12]]], ())]
 
 
+def test_shares_of_a_lost_result_that_cannot_be_made_again(cluster, wait_for_workers):
+    """The task that takes them fails, too, and does not wait."""
+    wait_for_workers(cluster.client, 2)
+    first = cluster.offer([cluster.call(rows, 10 * i, affinity=i) for i in range(2)])
+    made = [cluster.call(first_rows, first.share(columns_of, 0, 2), affinity=i, label=f"task {i}") for i in range(2)]
+    second = cluster.offer(made)
+    del first, made
+    wait_until(lambda: not cluster.client.run_on_scheduler(keys_of_rows))
+    address = cluster.holder_of(second.handles[1])
+    cluster.client.run(end_process, workers=[address])
+    wait_until(lambda: address not in cluster.client.scheduler_info(n_workers=-1)["workers"])
+    with pytest.raises(ResultLost, match="cannot make again; look at its log, then run again"):
+        cluster.gather([cluster.call(plain, second.share(columns_of, 0, 1))])
+
+
+def first_rows(values):
+    return np.concatenate(values)
+
+
+def test_another_run_that_ends_leaves_shares(cluster, wait_for_workers):
+    wait_for_workers(cluster.client, 2)
+    offer = cluster.offer([cluster.call(rows, 10 * i, affinity=i) for i in range(2)])
+    DaskExecutor(cluster.client).close()
+    expected = [[[10 * i + row] for row in range(4)] for i in range(2)]
+    made = [cluster.call(plain, offer.share(columns_of, 0, 1), affinity=i) for i in range(2)]
+    assert cluster.gather(made) == [(expected, ())] * 2
+
+
 def keys_of_rows(dask_scheduler):
     return [key for key in dask_scheduler.tasks if key.startswith("rows")]
 

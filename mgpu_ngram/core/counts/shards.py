@@ -18,9 +18,8 @@ SHARD_TOKENS = {"word": 4 << 20, "id": 4 << 20, "byte": 1 << 30}  # tokens of th
 MAX_SHARDS = 1024
 SPECIAL_WORDS = 3  # ids 0 to 2
 MAX_SPLIT = 16  # words whose n-grams are spread over several shards
-BIGRAMS_SHARE = (
-    4  # memory of a part for an n-gram of all orders, over that for a bigram alone, with the windows beside it
-)
+# Memory of a part for an n-gram of all orders, over that for a bigram alone, with the windows beside it.
+BIGRAMS_SHARE = 4
 DEALT_PER_SHARD = 16  # words dealt singly, and bundles of words
 RANKS_AT_ONCE = 1 << 18  # words that are dealt at once in host memory
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from mgpu_ngram.engine.memory.device import has_locked_pages, pinned_buffer, to_device
 from mgpu_ngram.kernels.compile_cpu import njit
-from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
 COPY_THREADS, COPY_SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU
+MAX_ROWS = 64  # that are copied one by one; an array of more rows that are no neighbours is copied on the GPU first
 ARRAY_ALIGNMENT_BYTES = 256  # arrays that are copied together start at multiples of this
 
 
@@ -37,8 +38,8 @@ def to_host_fast(array: Any) -> np.ndarray:
 
 
 def to_host_together(arrays: Sequence[Any]) -> list[np.ndarray]:
-    """Return the arrays in host memory; arrays of a GPU as `to_host_fast` does, with one copy to one piece of memory:
-    many small copies take longer.
+    """Return the arrays in host memory; arrays of a GPU as `to_host_fast` does, with one copy to one piece of memory,
+    which lives as long as one of them: many small copies take longer.
     """
     there = [a for a in arrays if not isinstance(a, np.ndarray)]
     starts = starts_together(there)
@@ -46,7 +47,8 @@ def to_host_together(arrays: Sequence[Any]) -> list[np.ndarray]:
         return [to_host(array) for array in arrays]
     pieces: list[tuple[int, Any]] = []  # start in `host`, and contiguous bytes
     for start, array in zip(starts, there, strict=False):
-        rows = [array.reshape(-1)] if array.flags.c_contiguous else list(array)
+        is_in_rows = array.ndim == 2 and len(array) <= MAX_ROWS and array.strides[1] == array.itemsize
+        rows = list(array) if is_in_rows else [array_module(array).ascontiguousarray(array).reshape(-1)]
         pieces += [(start + i * row.nbytes, row.view(np.uint8)) for i, row in enumerate(rows) if row.nbytes]
     firsts, host = [first for first, _ in pieces], np.empty(starts[-1], np.uint8)
 

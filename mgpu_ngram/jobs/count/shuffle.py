@@ -69,10 +69,10 @@ def shuffle(
     meanwhile  called once, when the first parts are in flight
     """
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
-    offer = executor.offer(runs if len(parts) > 1 else [])
+    offer = executor.offer(runs) if len(parts) > 1 else None
 
     def call_part(part: int) -> Handle:
-        taken = [share_of_part(executor, offer, parts[part])] if len(parts) > 1 else list(runs)
+        taken = list(runs) if offer is None else [share_of_part(executor, offer, parts[part])]
         runs.clear()  # the only part frees runs as it merges them
         return call(part, [*taken, *files])
 

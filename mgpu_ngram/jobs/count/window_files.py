@@ -102,8 +102,8 @@ class WindowFiles:
             nonlocal unsaved, saved_at
             if handle not in running:
                 return []
-            del running[handle]  # frees the result: a group is final once its files are written
             found = executor.gather([handle])[0]
+            del running[handle]  # frees the result: a group is final once its files are written
             results.append(found)
             unsaved.append(found)
             progress.advance(1)

@@ -314,7 +314,7 @@ def test_ties_among_words_with_long_common_beginnings(device):
 def test_a_vocabulary_stays_on_the_device_while_it_fits(room, monkeypatch, tmp_path):
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
     monkeypatch.setattr(spill_module, "on_gpu", lambda array: True)
-    monkeypatch.setattr(spill_module, "to_host_fast", np.copy)
+    monkeypatch.setattr(spill_module, "to_host_together", lambda arrays: list(map(np.copy, arrays)))
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device" if room == "device" else "host")
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: room == "host")
     words = {b"the": (5, 0, 0), b"of": (1, 0, 4)}
