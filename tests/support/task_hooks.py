@@ -41,7 +41,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.score.compare_models": ["compare_chunk"],
     "mgpu_ngram.engine.rescore.rescore_chunk": ["rescore_chunk"],
     "mgpu_ngram.engine.distribution.tasks": ["write_distributions", "save_done"],
-    "mgpu_ngram.jobs.estimate.tasks": ["make_part", "adjust_parts", "estimate_of", "estimate_text_part", "keep_part"],
+    "mgpu_ngram.jobs.estimate.tasks": ["make_part", "adjust_parts", "estimate_whole", "estimate_one"],
     "mgpu_ngram.engine.estimate.stored_parts": ["save_parts"],
     "mgpu_ngram.jobs.estimate.assemble": ["make_stretch", "link_stretch", "join", "save"],
     "mgpu_ngram.jobs.convert.run": ["build"],

@@ -205,24 +205,6 @@ def split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: int
     return xp.where(words_H[index_G] == first_G, index_G * symbols + second_G, -1)
 
 
-def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: Any) -> Part:
-    """Return a part with the adjusted counts of its split bigrams.
-
-    left_L  (H * V,) int64, the sum of `split_left` over all parts
-    """
-    bigrams = part.orders[2]
-    place_R = split_places(bigrams.word(0), bigrams.word(1), split, symbols)
-    rows, device = (place_R >= 0).nonzero()[0], device_of(place_R)
-    if not len(rows):
-        return part
-    # Vectors over the vocabulary stay where they are.
-    left_P = narrow(move_to(left_L[move_to(place_R[rows], device_of(left_L))], device))
-    count_R = bigrams.count_R.astype(np.promote_types(bigrams.count_R.dtype, left_P.dtype))
-    count_R[rows] = left_P
-    raw_R = count_R if bigrams.raw_R is bigrams.count_R else bigrams.raw_R  # after `Part.drop_raw_counts`
-    return replace(part, orders=part.orders | {2: replace(bigrams, raw_R=raw_R, count_R=count_R)})
-
-
 def marked(table: Table, raw_R: Any, threshold: int, bad_V: Any) -> Any:
     """Return which n-grams are pruned; None if none is."""
     marked_R = raw_R <= threshold if threshold else None

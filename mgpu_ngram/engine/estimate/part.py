@@ -14,7 +14,6 @@ which are rows of the order below, so that neither suffixes nor contexts are sea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from mgpu_ngram.core.counts.shards import words_at
 from mgpu_ngram.core.ngrams.smoothing import Smoothing
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of
-from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.link_histories import Links
@@ -99,17 +97,6 @@ class Order:
         raw_R = count_R if self.raw_R is self.count_R else move_to(self.raw_R, device)
         marked_R = None if self.marked_R is None else move_to(self.marked_R, device)
         return Order(self.n, self.bits, keys, raw_R, suffix_R, count_R, marked_R)
-
-    def followed_by(self, other: Order) -> Order:
-        """Return the rows of this order with keys, and those of another one behind them."""
-        xp, device = array_module(self.keys), device_of(self.keys)
-
-        def both(name: str) -> Any:
-            first, second = getattr(self, name), getattr(other, name)
-            return None if first is None else xp.concatenate([first, move_to(second, device)], axis=-1)
-
-        names = "keys", "raw_R", "suffix_R", "count_R", "marked_R"
-        return Order(self.n, self.bits, **{name: both(name) for name in names})
 
     def word(self, position: int) -> Any:
         """Return (R,) int64, the id of one word of each n-gram, from keys."""
@@ -295,20 +282,6 @@ class Estimated:
             nodes={n: OrderNodes(*(named.get(f"n{n}.{name}") for name in OrderNodes._fields)) for n in self.nodes},
             suffixes={n: named[f"s{n}"] for n in self.suffixes},
         )
-
-
-def estimated_bytes(kept: Mapping[int, int], bits: int, options: EstimateOptions) -> int:
-    """Return the most bytes that the arrays of `Estimated` of all of several parts may take.
-
-    kept  numbers of kept n-grams by order
-    bits  bits of a word in keys
-    """
-    nbytes = 0
-    for n in range(2, options.order + 1):
-        contexts = min(kept[n], kept[n - 1])  # each is a kept n-gram, in one part
-        nbytes += (12 if 3 <= n <= options.suffixed_order else 8) * kept[n]
-        nbytes += (8 * check.num_columns(n - 1, bits) + 8) * contexts
-    return nbytes
 
 
 def word_ids(keys: Any, order: int, bits: int, position: int) -> Any:

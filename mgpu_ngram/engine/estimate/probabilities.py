@@ -116,20 +116,41 @@ def _estimator(order: Order, rule: Discounts | Rule) -> _Estimate:
     return estimate
 
 
-def weighed(context_R: Any, count_R: Any, marked_R: Any, contexts: int, rule: Discounts) -> tuple[Any, Any]:
+def weighed(
+    context_R: Any, count_R: Any, marked_R: Any, contexts: int, rule: Discounts, pruned_C: Any = None
+) -> tuple[Any, Any]:
     """Return (the sum of adjusted counts, the mass left to the lower order) of each context, (C,) float32.
 
     context_R  (R,) uint32, rising: the context of each n-gram
     count_R, marked_R  as in `Order`
-
-    Exact sums take 20 bytes a context, so they are made for some contexts after others.
+    pruned_C   (C,) sum of the counts of pruned n-grams that are no rows; None if there are none
     """
     xp = array_module(context_R)
     total_C, gamma_C = xp.empty(contexts, np.float32), xp.empty(contexts, np.float32)
-    cuts = [*range(0, contexts, CONTEXTS_AT_ONCE), contexts]
-    rows = to_host(xp.searchsorted(context_R, xp.asarray(np.array(cuts, np.uint32)))).tolist()
-    for (first, last), (begin, end) in zip(pairwise(cuts), pairwise(rows), strict=True):
-        marked_P = None if marked_R is None else marked_R[begin:end]
-        sums = sum_contexts(context_R[begin:end], count_R[begin:end], marked_P, last - first, first)
-        weigh_contexts(*sums, rule, out=(total_C[first:last], gamma_C[first:last]))
+    for part, (total_P, kinds_P3, pruned_P) in _sums(context_R, count_R, marked_R, contexts):
+        if pruned_C is not None:
+            pruned_P = pruned_C[part].astype(np.int64)
+            total_P += pruned_P
+        weigh_contexts(total_P, kinds_P3, pruned_P, rule, out=(total_C[part], gamma_C[part]))
     return total_C, gamma_C
+
+
+def sums_of_pruned(context_R1: Any, count_R: Any, marked_R: Any) -> Any:
+    """Return (C,) int64, the sum of the counts of the pruned n-grams of each context.
+
+    context_R1  (R + 1,) uint32, rising: the context of each n-gram, and the number of contexts
+    """
+    contexts = int(context_R1[-1])
+    pruned_C = array_module(count_R).empty(contexts, np.int64)
+    for part, (_, _, pruned_P) in _sums(context_R1[:-1], count_R, marked_R, contexts):
+        pruned_C[part] = pruned_P
+    return pruned_C
+
+
+def _sums(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> Iterator[tuple[slice, tuple[Any, Any, Any]]]:
+    """Yield `sum_contexts` of some contexts after others, because exact sums take 20 bytes a context."""
+    cuts = [*range(0, contexts, CONTEXTS_AT_ONCE), contexts]
+    rows = to_host(array_module(context_R).searchsorted(context_R, array_module(context_R).asarray(cuts, np.uint32)))
+    for (first, last), (begin, end) in zip(pairwise(cuts), pairwise(rows.tolist()), strict=True):
+        marked_P = None if marked_R is None else marked_R[begin:end]
+        yield slice(first, last), sum_contexts(context_R[begin:end], count_R[begin:end], marked_P, last - first, first)

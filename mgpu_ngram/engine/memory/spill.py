@@ -70,7 +70,7 @@ def leave_device(
     return on_host
 
 
-def held_like(result: A, parts: Sequence[A]) -> A:
+def held_like(result: A, parts: Sequence[HasArrays]) -> A:
     """Return a result that has the arrays of `parts`: they stay counted as held in host memory while it lives."""
     if held := [part.__dict__["_held"] for part in parts if hasattr(part, "_held")]:
         result.__dict__["_held"] = held

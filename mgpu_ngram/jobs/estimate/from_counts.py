@@ -24,11 +24,13 @@ from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.read_counts import read_tables
 from mgpu_ngram.engine.count.read_srilm_counts import SrilmTables, read_srilm
 from mgpu_ngram.engine.estimate.part import EstimateOptions, Part
+from mgpu_ngram.engine.estimate.part_counts import CountedParts
 from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, part_resources, read_word_file
-from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted, estimate_of
+from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted
+from mgpu_ngram.jobs.estimate.text_parts import Shards, estimate_parts
 from mgpu_ngram.jobs.estimate.word_tasks import LastWord
 
 
@@ -102,7 +104,7 @@ def parts_of_counts(
     _check_specials(counts, specials)
     estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)
     if order == 1:
-        return estimation, [], partial(_estimate, estimation, [])
+        return estimation, [], partial(_estimate, estimation, {})
     words = executor.call(indexed, vocabulary)
     S = len(counts.part_paths(2))
     P = min(S, part_limits.num_parts(counts.manifest["tokens"]))
@@ -118,7 +120,7 @@ def parts_of_counts(
         )  # fmt: skip
     progress.start("adjust", P, "parts")
     executor.wait(iter(list(parts)), lambda _: progress.advance(1))
-    return estimation, parts, partial(_estimate, estimation, parts)
+    return estimation, parts, partial(_estimate, estimation, {part: (p,) for p, part in enumerate(parts)})
 
 
 def _parts_of_srilm(
@@ -143,20 +145,12 @@ def _parts_of_srilm(
         )  # fmt: skip
     resources.progress.start("adjust", shards, "parts")
     executor.wait(iter(list(parts)), lambda _: resources.progress.advance(1))
-    return estimation, parts, partial(_estimate, estimation, parts)
+    return estimation, parts, partial(_estimate, estimation, {part: (p,) for p, part in enumerate(parts)})
 
 
-def _estimate(estimation: Estimation, parts: list[Handle], arguments: tuple[Any, ...]) -> list[Handle]:
-    """Estimate parts, and return handles of `Estimated`. Empties `parts`, so that each part is freed after use."""
-    executor, (rules, unigrams, *_) = estimation.executor, arguments
-    shared, made = part_resources(estimation.resources, len(parts)), list[Handle]()
-    progress = estimation.resources.progress
-    progress.start("estimate", len(parts), "parts")
-    while parts:
-        task = estimate_of, parts.pop(0), rules, unigrams, (), None, None, estimation.options, shared
-        made.append(executor.call(*task, label=f"estimating part {len(made)}"))
-    executor.wait(iter(list(made)), lambda _: progress.advance(1))
-    return made
+def _estimate(estimation: Estimation, parts: dict[Handle, Shards], arguments: tuple[Any, ...]) -> list[Handle]:
+    """Estimate parts, and return handles of `Estimated`. Empties `parts`."""
+    return estimate_parts(estimation, parts, arguments, part_resources(estimation.resources, len(parts)))
 
 
 def _vocabulary_of(read: SrilmTables) -> Vocabulary:
@@ -175,7 +169,7 @@ def _take_part(read: SrilmTables, p: int) -> dict[int, ShardedTable]:
 def adjust_part(
     tables: dict[int, ShardedTable], symbols: int, options: EstimateOptions, bad_V: Any, last: LastWord | None,
     resources: PartResources,
-) -> Part:  # fmt: skip
+) -> Part | CountedParts:  # fmt: skip
     """Adjust the counts of a part."""
     return adjusted(lambda n: [tables[n]], symbols, options, bad_V, last, resources)
 
@@ -199,7 +193,7 @@ def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
 def read_part(
     paths: dict[int, list[Path]], words: Words, columns: str, options: EstimateOptions, bad_V: Any,
     last: LastWord | None, resources: PartResources, threads: int,
-) -> Part:  # fmt: skip
+) -> Part | CountedParts:  # fmt: skip
     """Read the shards of a part, given as paths by order, and adjust their counts.
 
     threads  threads that read

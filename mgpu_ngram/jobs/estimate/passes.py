@@ -31,6 +31,7 @@ from mgpu_ngram.jobs.estimate.tasks import (
     report_of,
     split_left_of,
     split_probs_of,
+    totals_of,
 )
 from mgpu_ngram.jobs.estimate.word_tasks import (
     ReportOfWords,
@@ -101,50 +102,52 @@ class Estimation:
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
         self.tokens = 0  # of the text, set by `finish`
-        self.kept: dict[int, int] = {}  # numbers of n-grams of the model by order, set by `finish`
         self.resumed_chunks = self.resumed_parts = 0  # of `EstimateResult`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
         slips = not options.smoothing and not config.exact_discounts and options.order > 1
         self.last = self.executor.call(last_word, vocabulary) if slips else None
 
-    def finish(self, parts: Sequence[Handle], estimate: Estimate) -> tuple[Handle, Statistics]:
+    def finish(self, parts: list[Handle], estimate: Estimate) -> tuple[Handle, Statistics]:
         """Return (the model's handle, its statistics).
 
-        parts     handles of `Part` with adjusted counts; their n-grams may be left out (`tasks.summary`)
+        parts     handles of the only part, or of `CountedParts`; emptied
         estimate  estimate(arguments) calls the tasks that estimate the parts, with `arguments` behind their own, waits
                   for them, and returns their handles
         """
         executor, device = self.executor, self.budget.device
         smoothing = self.options.smoothing
-        lefts = [] if smoothing else [executor.call(left_of, part) for part in parts]
+        totals = [executor.call(totals_of, part) for part in parts]
+        lefts = [] if smoothing else [executor.call(left_of, of_part) for of_part in totals]
         by_turns = (lefts[i::SUM_ARITY] for i in range(SUM_ARITY))
         lefts = [h for some in by_turns for h in reduce_tasks(executor, add_vectors, some, SUM_ARITY)]
         words = executor.call(adjust_words, lefts, self.vocabulary, self.options, self.bad, device)
         del lefts
         split_left = None
         if self.split and not smoothing:
-            split_lefts = [executor.call(split_left_of, part) for part in parts]
+            split_lefts = [executor.call(split_left_of, of_part) for of_part in totals]
             [summed] = reduce_tasks(executor, partial(add_splits, device=device), split_lefts, SUM_ARITY)
             split_left = executor.call(all_split_left, summed, len(self.split) * self.symbols, self.budget)
-        statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
+        statistics, rules = self._rules(totals, words) if smoothing else self._statistics(totals, words, split_left)
+        del totals
         unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)
         split_L = None
         if self.split:
             how = self.split, split_left, rules[2], unigrams, device
             found = [executor.call(split_probs_of, part, *how) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols, self.budget)
-        self.kept = statistics.kept
+            del found
+        parts.clear()
         made = estimate((rules, unigrams, split_left, split_L))
         assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options, self.split)
         model, seconds = assembly.assembled(made)
         self.seconds += seconds
         return model, statistics
 
-    def _rules(self, parts: Sequence[Handle], words: Handle) -> tuple[Statistics, dict[int, Any]]:
+    def _rules(self, totals: Sequence[Handle], words: Handle) -> tuple[Statistics, dict[int, Any]]:
         """Return (the statistics, the rule of each order) of a smoothing of plain counts."""
         smoothing, orders = self.options.smoothing, range(1, self.options.order + 1)
         assert smoothing is not None
-        asked = [self.executor.call(report_of_words, words), *(self.executor.call(report_of, p) for p in parts)]
+        asked = [self.executor.call(report_of_words, words), *(self.executor.call(report_of, p) for p in totals)]
         of_words, *reports = self.executor.gather(asked)
         self._note(of_words, reports)
         events = self.symbols - 1 - smoothing.closed
@@ -166,19 +169,19 @@ class Estimation:
         self.seconds += [report.seconds for report in reports]
 
     def _statistics(
-        self, parts: Sequence[Handle], words: Handle, split_left: Handle | None
+        self, totals: Sequence[Handle], words: Handle, split_left: Handle | None
     ) -> tuple[Statistics, dict[int, Any]]:
         """Return (the statistics, the discounts of each order) of a Kneser-Ney model."""
         call, orders = self.executor.call, range(2, self.options.order + 1)
         # Call all tasks before waiting: one wait takes as long as a short task.
-        asked = [call(report_of_words, words), *(call(report_of, part) for part in parts)]
+        asked = [call(report_of_words, words), *(call(report_of, part) for part in totals)]
         if self.split:
             asked.append(call(count_counts, split_left, MAX_COUNTED))
         if self.last is not None:
             asked.append(call(counts_of_last, self.vocabulary, words, self.last))
-            asked += [call(last_of, part) for part in parts]
+            asked += [call(last_of, part) for part in totals]
         of_words, *answers = self.executor.gather(asked)
-        reports, answers = answers[: len(parts)], answers[len(parts) :]
+        reports, answers = answers[: len(totals)], answers[len(totals) :]
         self._note(of_words, reports)
         counts = {n: np.sum([report.counts_of_counts[n] for report in reports], axis=0) for n in orders}
         counts = {1: np.array(of_words.counts_of_counts)} | counts

@@ -337,7 +337,7 @@ def _parts_of_text(
     made = parts.adjust(lambda: job.report(counted))
     estimation.resumed_chunks = len(job.resumed_words)
     estimation.seconds += [totals.seconds, *job.saving, *counted.seconds]
-    return estimation, made, partial(parts.estimate, made)
+    return estimation, made, parts.estimate
 
 
 def _name_of_settings(config: EstimateConfig) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,8 +24,6 @@ from mgpu_ngram.engine.estimate.adjusted_counts import (
     linked_part,
     narrowed,
     row_of_split,
-    split_places,
-    with_split_counts,
     with_suffixes,
 )
 from mgpu_ngram.engine.estimate.part import (
@@ -35,7 +34,8 @@ from mgpu_ngram.engine.estimate.part import (
     Unigrams,
     add_split_left,
 )
-from mgpu_ngram.engine.estimate.part_values import estimate_one_of_parts, split_probs
+from mgpu_ngram.engine.estimate.part_counts import CountedParts, counts_of_part
+from mgpu_ngram.engine.estimate.part_values import estimate_counts, split_probs, with_names
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
@@ -46,7 +46,7 @@ from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, return_unused_memory, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, on_device_or_none
-from mgpu_ngram.engine.memory.spill import packed, result_to_device, spill
+from mgpu_ngram.engine.memory.spill import held_like, leave_device, packed, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.jobs.estimate.word_tasks import LastWord, add_vectors
@@ -97,45 +97,22 @@ def make_part(
 def adjust_parts(
     pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextOptions, shards: Sequence[int], bad_V: Any,
     last: LastWord | None,
-) -> Part:  # fmt: skip
-    """Make some parts of a text, one after another, and return what their counts say together.
+) -> CountedParts:  # fmt: skip
+    """Make some parts of a text, one after another, with their adjusted counts.
 
-    The result has no n-grams, except split bigrams. It is one for several parts, because its vectors have an element
-    for each word of the vocabulary.
+    Their totals are one sum for several parts, because its vectors have an element for each word of the vocabulary.
     """
-    split, total = _split(lexicon, how), None
+    split, made = _split(lexicon, how), list[CountedParts]()
     for shard in shards:
-        part = _part_of_text(pieces, shard, lexicon, how, bad_V)
-        _add_last(part, last, split, how.symbols)
-        found = summary(part, split, how.symbols)
-        total = found if total is None else _with_summary(total, found)
-        del part, found
-    assert total is not None
-    return spill(total, how.resources.budget, how.resources.folder)
-
-
-def estimate_text_part(
-    pieces: Sequence[WindowKeys], lexicon: Lexicon, how: TextOptions, shard: int, bad_V: Any, shared: Sequence[Any],
-    stays: bool,
-) -> Estimated:  # fmt: skip
-    """Make a part of a text again, and estimate it: see `estimate_of`.
-
-    shared  rules, unigrams, the adjusted counts and the probabilities of split bigrams
-    stays   the result stays on the device; else another task spills it while the next part is made
-
-    To make it twice costs less than to keep it, because a part takes 20 times the memory of its text.
-    """
-    rules, unigrams, left_L, split_L = shared
-    parts, split = [_part_of_text(pieces, shard, lexicon, how, bad_V)], _split(lexicon, how)
-    seconds = parts[0].seconds
-    # Plain arguments: a tuple that is unpacked would keep the part.
-    estimated = _estimated(parts.pop(), rules, unigrams, split, left_L, split_L, how.options, how.resources)
-    estimated.seconds = add_seconds(seconds, estimated.seconds)
-    if not stays:
-        return estimated
-    kept = on_device_or_none(lambda _: packed(estimated), how.resources.budget.device)
-    is_on_gpu = kept is not None and all(map(on_gpu, kept.arrays().values()))
-    return kept if kept is not None and is_on_gpu else keep_part(estimated, how.resources.budget, how.resources.folder)
+        part = [_part_of_text(pieces, shard, lexicon, how, bad_V)]
+        _add_last(part[0], last, split, how.symbols)
+        made.append(_counted(part.pop(), how.symbols, how.options, how.resources))  # no name holds the part
+        if len(made) == 2:
+            first, second = made
+            made = [CountedParts(_sum_of_totals(first.totals, second.totals), first.parts + second.parts)]
+    [counted] = made
+    counted.totals = spill(counted.totals, how.resources.budget, how.resources.folder)
+    return counted
 
 
 def _split(lexicon: Lexicon, how: TextOptions) -> tuple[int, ...]:
@@ -193,21 +170,25 @@ def _add_last(part: Part, last: LastWord | None, split: Sequence[int], symbols: 
         part.last[first] = [] if row is None else last_ngrams(part, 3, row, last.place_V)
 
 
-def summary(part: Part, split: Sequence[int], symbols: int) -> Part:
-    """Return a part without its n-grams, except split bigrams."""
-    bigrams = part.orders[2]
-    orders = {}
-    if split:
-        rows = (split_places(bigrams.word(0), bigrams.word(1), split, symbols) >= 0).nonzero()[0]
-        orders = {2: bigrams.taken(rows)}
-    return replace(part, orders=orders)
+def _counted(part: Part, symbols: int, options: EstimateOptions, resources: PartResources) -> CountedParts:
+    """Return a part with its counts in text order, spilled. Consumes the part."""
+    budget, folder = resources.budget, resources.folder
+    watch = Stopwatch(budget.device)
+    part.drop_raw_counts()
+    totals = replace(part, orders={})
+    with memory_guard("adjusting counts", budget.device, LESS):
+        counts = counts_of_part(part, symbols, options.smoothing is not None, budget.device)
+    if budget.device == "gpu" and budget.fits_device(0):
+        counts = on_device_or_none(lambda _: packed(counts), budget.device) or counts
+    counts = spill(counts, budget, folder)
+    watch.lap("adjust")
+    totals.seconds = add_seconds(part.seconds, watch.seconds)
+    return CountedParts(totals, [counts])
 
 
-def _with_summary(total: Part, part: Part) -> Part:
-    """Return the sum of two summaries of parts."""
-    bigrams = {2: total.orders[2].followed_by(part.orders[2])} if total.orders else {}
+def _sum_of_totals(total: Part, part: Part) -> Part:
     return Part(
-        bigrams,
+        {},
         add_vectors(total.left_V, part.left_V),
         add_splits(total.split_left, part.split_left) if total.split_left and part.split_left else None,
         {n: (np.array(counts) + part.counts_of_counts[n]).tolist() for n, counts in total.counts_of_counts.items()},
@@ -220,8 +201,10 @@ def _with_summary(total: Part, part: Part) -> Part:
 def adjusted(
     find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any,
     last: LastWord | None, resources: PartResources,
-) -> Part:  # fmt: skip
+) -> Part | CountedParts:  # fmt: skip
     """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result.
+
+    Returns the part that is the whole model, or `CountedParts` of one part.
 
     find  function that returns the tables of an order; called once for each
     """
@@ -253,7 +236,11 @@ def adjusted(
         watch.lap("adjust")
     _add_last(part, last, (), symbols)
     part.seconds = watch.seconds
-    return spill(part, budget, folder)
+    if alone:
+        return spill(part, budget, folder)
+    made = [part]
+    del part
+    return _counted(made.pop(), symbols, options, resources)
 
 
 def _one_part(symbols: int, options: EstimateOptions, bad_V: Any, *of_orders: Table) -> Part:
@@ -292,16 +279,21 @@ class PartReport(NamedTuple):
     seconds: dict[str, float]
 
 
-def report_of(part: Part) -> PartReport:
-    return PartReport(part.counts_of_counts, part.sizes, part.seconds)
+def totals_of(made: Part | CountedParts) -> Part:
+    """Return the numbers of a whole model, or of some of its parts."""
+    return made if isinstance(made, Part) else made.totals
 
 
-def left_of(part: Part) -> Any:
-    return part.left_V
+def report_of(totals: Part) -> PartReport:
+    return PartReport(totals.counts_of_counts, totals.sizes, totals.seconds)
 
 
-def split_left_of(part: Part) -> SplitLeft | None:
-    return part.split_left
+def left_of(totals: Part) -> Any:
+    return totals.left_V
+
+
+def split_left_of(totals: Part) -> SplitLeft | None:
+    return totals.split_left
 
 
 def add_splits(*several: SplitLeft, device: str = "") -> SplitLeft:
@@ -327,79 +319,57 @@ def _place_of_split(nbytes: int, budget: Budget) -> str:
     return "cpu" if nbytes > SPLIT_SHARE * budget.device_bytes else budget.device
 
 
-def last_of(part: Part) -> dict[int, list[LastNgram]]:
-    return part.last
-
-
-def _with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: Any, device: str) -> Part:
-    """Return a part with the adjusted counts of its split bigrams; bigrams in host memory if the device is full."""
-
-    def made(device: str) -> Part:
-        placed = replace(part, orders=part.orders | {2: part.orders[2].on(device)})
-        return with_split_counts(placed, split, symbols, left_L)
-
-    return on_device_or_host(made, device)
+def last_of(totals: Part) -> dict[int, list[LastNgram]]:
+    return totals.last
 
 
 def split_probs_of(
-    part: Part, split: Sequence[int], left_L: Any, rule: Discounts | Rule, unigrams: Unigrams, device: str
-) -> list[np.ndarray]:
-    """Return places and probabilities of the split bigrams of a part, in host memory."""
-    if not len(part.orders[2]):  # vectors over the vocabulary need not be moved
-        return [np.empty(0, np.int64), np.empty(0, np.float32)]
-    if left_L is not None:
-        part = _with_split_counts(part, split, len(unigrams.prob_V), left_L, device)
-
-    def found(device: str) -> tuple[Any, Any]:
-        return split_probs(part.orders[2].on(device), split, rule, move_to(unigrams.prob_V, device))
-
-    return [to_host(array) for array in on_device_or_host(found, device)]
+    made: CountedParts, split: Sequence[int], left_L: Any, rule: Discounts | Rule, unigrams: Unigrams, device: str
+) -> list[list[np.ndarray]]:
+    """Return places and probabilities of the split bigrams of each part, in host memory."""
+    found = (split_probs(counts, rule, unigrams.prob_V, split, left_L, device) for counts in made.parts)
+    return [[to_host(array) for array in arrays] for arrays in found]
 
 
-def join_split(found: list[list[np.ndarray]], places: int, budget: Budget) -> Any:
+def join_split(found: list[list[list[np.ndarray]]], places: int, budget: Budget) -> Any:
     """Return (H * V,) float32, the probabilities of all split bigrams: on the device, because all parts need some, or
     in host memory if they would crowd a GPU.
     """
     prob_L = np.zeros(places, np.float32)
-    for place_P, prob_P in found:
+    for place_P, prob_P in itertools.chain(*found):
         prob_L[place_P] = prob_P
     return on_device_or_host(partial(move_to, prob_L), _place_of_split(prob_L.nbytes, budget))
 
 
-def estimate_of(
-    part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
-    options: EstimateOptions, resources: PartResources,
-) -> Estimated:  # fmt: skip
-    """Return the probabilities and backoffs of a part; spill them. Drops raw counts of the part."""
-    estimated = _estimated(part, rules, unigrams, split, left_L, split_L, options, resources)
-    return keep_part(estimated, resources.budget, resources.folder)
-
-
-def keep_part(estimated: Estimated, budget: Budget, folder: str) -> Estimated:
-    """Return an estimated part, spilled."""
-    return spill(estimated, budget, folder)
-
-
-def _estimated(
-    part: Part, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any, split_L: Any,
-    options: EstimateOptions, resources: PartResources,
-) -> Estimated:  # fmt: skip
-    budget, _, threads, _ = resources
+def estimate_whole(part: Part, rules: dict[int, Any], unigrams: Unigrams, resources: PartResources) -> Estimated:
+    """Return the probabilities and backoffs of the part that is the whole model; spill them. Drops its raw counts."""
+    budget, folder, threads, _ = resources
     part.drop_raw_counts()
     watch = Stopwatch(budget.device)
 
-    def estimate_whole(device: str) -> Estimated:
+    def estimated(device: str) -> Estimated:
         placed = replace(unigrams, prob_V=move_to(unigrams.prob_V, device))
         return estimate_part(result_to_device(part, device), rules, placed, threads)
 
     with memory_guard("estimating", budget.device, LESS):
-        if part.orders[2].links:
-            estimated = on_device_or_host(estimate_whole, budget.device)
-        else:
-            part = replace(part, orders=dict(part.orders))  # to be consumed
-            if left_L is not None:
-                part = _with_split_counts(part, split, len(unigrams.prob_V), left_L, budget.device)
-            estimated = estimate_one_of_parts(part, rules, unigrams.prob_V, options, split_L, budget.device)
+        made = on_device_or_host(estimated, budget.device)
         watch.lap("estimate")
+    made.seconds = watch.seconds
+    return spill(made, budget, folder)
+
+
+def estimate_one(
+    made: CountedParts, i: int, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any,
+    split_L: Any, options: EstimateOptions, resources: PartResources,
+) -> Estimated:  # fmt: skip
+    """Return the probabilities and backoffs of one of some parts, where its counts are: on the device, or spilled."""
+    budget, counts = resources.budget, made.parts[i]
+    watch = Stopwatch(budget.device)
+    with memory_guard("estimating", budget.device, LESS):
+        values = estimate_counts(counts, rules, unigrams.prob_V, options, split, left_L, split_L, budget.device)
+    if not all(map(on_gpu, counts.arrays().values())):
+        values = leave_device(values, budget, resources.folder)
+    watch.lap("estimate")
+    estimated = held_like(with_names(values, counts, options), [values, counts])
     estimated.seconds = watch.seconds
     return estimated

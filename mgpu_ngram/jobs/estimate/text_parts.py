@@ -1,36 +1,32 @@
 """Make the parts of a model from its text: every worker holds tokens, and selects the windows of parts from its own.
 
 A worker makes a group of parts, one after another. One pass over the tokens selects the windows of a group for each
-worker. A part is made twice: once for its counts, on which discounts depend, and once for its values. That costs less
-than to keep its n-grams, which take 20 times the memory of its text.
+worker. The adjusted counts of a part wait for those of all others, on which the discounts depend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mgpu_ngram.cluster.executor import Handle, Share, windowed
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count.count_chunk import CountOptions
-from mgpu_ngram.engine.estimate.part import estimated_bytes
-from mgpu_ngram.engine.estimate.stored_parts import load_estimated, load_part, save_parts
-from mgpu_ngram.jobs.count.plan import TOKEN_BYTES
+from mgpu_ngram.engine.estimate.stored_parts import load_counted, save_parts
 from mgpu_ngram.jobs.count.window_groups import window_groups
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
 from mgpu_ngram.jobs.estimate.tasks import (
+    PartResources,
     TextOptions,
     adjust_parts,
-    estimate_of,
-    estimate_text_part,
-    keep_part,
+    estimate_one,
+    estimate_whole,
     make_part,
 )
 from mgpu_ngram.jobs.saver import Saver
-from mgpu_ngram.kernels import check
 
 Shards = tuple[int, ...]
 GROUP = 6  # most parts of a group: their windows take a third of the memory of the part that is made beside them
@@ -43,9 +39,8 @@ def groups_of(parts: int, workers: int) -> list[tuple[int, int]]:
 
 
 class _Call(NamedTuple):
-    """Tasks in flight: the last one's handle, the shards that they make, and their windows, which must live so long."""
+    """A task in flight: the shards that it makes, and their windows, which must live so long."""
 
-    handle: Handle
     shards: Shards
     windows: Share
 
@@ -74,6 +69,7 @@ class TextParts:
     shards    number of parts
     counting  how the only part of a model is counted
     saved     where parts are saved
+    made      {handle: the shards that it has} of the result of `adjust`
     """
 
     resources: Resources
@@ -83,9 +79,10 @@ class TextParts:
     shards: int
     counting: CountOptions
     saved: PartCheckpoint
+    made: dict[Handle, Shards] = field(default_factory=dict)
 
     def adjust(self, meanwhile: Callable[[], None]) -> list[Handle]:
-        """Make all parts, and return handles of their counts: of the only part itself, else of `tasks.adjust_parts`.
+        """Make all parts, and return handles of the only part, or of `CountedParts`. Frees the tokens.
 
         meanwhile  called once, when the first parts are in flight
         """
@@ -96,60 +93,20 @@ class TextParts:
             part = executor.call(make_part, self.texts, self.lexicon, how, *of_text, label="counting n-grams")
             meanwhile()
             executor.wait([part], lambda _: progress.advance(1))
-            return [part]
+            made: dict[Shards, Handle] = {(0,): part}
+        else:
+            made = self._made(how, of_text, meanwhile)
+        self.texts.clear()
+        self.made = {made[shards]: shards for shards in sorted(made)}
+        return list(self.made)
 
-        def calls(wanted: set[int]) -> Iterator[_Call]:
-            for groups in self._groups(wanted):
-                for group, (shards, windows) in groups.items():
-                    task = adjust_parts, windows, self.lexicon, how, shards, *of_text
-                    label = f"counting parts {shards[0]} to {shards[-1]}"
-                    yield _Call(executor.call(*task, label=label, affinity=group), shards, windows)
+    def estimate(self, arguments: tuple[Any, ...]) -> list[Handle]:
+        """Estimate the parts of `adjust`, and return handles of `Estimated`, one for each part. Frees their counts.
 
-        return self._made("summed", load_part, calls, lambda shards: progress.advance(len(shards)), meanwhile)
-
-    def estimate(self, parts: list[Handle], arguments: tuple[Any, ...]) -> list[Handle]:
-        """Estimate the parts, and return handles of `Estimated`. Makes several parts again from the text.
-
-        parts      the result of `adjust`; emptied
         arguments  rules, unigrams, the adjusted counts and the probabilities of split bigrams
         """
-        executor, progress = self.resources.executor, self.resources.progress
-        estimation, how = self.estimation, self._how()
-        progress.start("estimate", self.shards, "parts")
-        if self.shards == 1:
-            rules, unigrams, *split_bigrams = arguments
-            task = estimate_of, parts.pop(), rules, unigrams, (), *split_bigrams, estimation.options, how.resources
-            made = [executor.call(*task, label="estimating")]
-            executor.wait(iter(made), lambda _: progress.advance(1))
-            return made
-        parts.clear()
-        stays = self._stays_on_device()
-
-        def call(windows: Share, shard: int, group: int) -> Handle:
-            task = estimate_text_part, windows, self.lexicon, how, shard, estimation.bad, list(arguments), stays
-            made = executor.call(*task, label=f"estimating part {shard}", affinity=group)
-            if stays:
-                return made
-            where = self.resources.budget, self.resources.folder
-            return executor.call(keep_part, made, *where, label=f"keeping part {shard}", priority=True)
-
-        def calls(wanted: set[int]) -> Iterator[_Call]:
-            for groups in self._groups(wanted):
-                for shards in zip_longest(*(of_group for of_group, _ in groups.values())):
-                    for (group, (_, windows)), shard in zip(groups.items(), shards, strict=True):
-                        if shard is not None:
-                            yield _Call(call(windows, shard, group), (shard,), windows)
-
-        handles = self._made("estimated", load_estimated, calls, lambda _: progress.advance(1))
-        self.texts.clear()  # frees the tokens
-        return handles
-
-    def _stays_on_device(self) -> bool:
-        """Return whether GPUs keep the values of all parts beside the tokens until the model is assembled."""
-        estimation, budget, workers = self.estimation, self.resources.budget, self.resources.executor.workers
-        nbytes = TOKEN_BYTES * estimation.tokens
-        nbytes += estimated_bytes(estimation.kept, check.code_bits(estimation.symbols), estimation.options)
-        return nbytes <= workers * budget.kept_device_share() * budget.device_bytes
+        estimation, resources = self.estimation, part_resources(self.resources, self.shards)
+        return estimate_parts(estimation, self.made, arguments, resources)
 
     def _how(self) -> TextOptions:
         estimation = self.estimation
@@ -166,40 +123,66 @@ class TextParts:
             yield {group: (left[group], share) for group, share in windows.items()}
 
     def _made(
-        self, step: str, load: Callable[[str], Any], calls: Callable[[set[int]], Iterator[_Call]],
-        done: Callable[[Shards], None], meanwhile: Callable[[], None] | None = None,
-    ) -> list[Handle]:  # fmt: skip
-        """Return handles of all parts: from the checkpoint, or called, two per worker at a time, and saved there.
-
-        calls  calls the tasks of some shards
-        done   called with the shards of each finished handle
+        self, how: TextOptions, of_text: tuple[Any, ...], meanwhile: Callable[[], None]
+    ) -> dict[Shards, Handle]:  # fmt: skip
+        """Return handles of `CountedParts` by their shards: from the checkpoint, or made, two per worker at a time, and
+        saved there.
         """
-        executor, saved, kind = self.resources.executor, self.saved, f"{step}_{self.saved.settings}"
+        executor, saved, kind = self.resources.executor, self.saved, f"counted_{self.saved.settings}"
+        progress = self.resources.progress
         made, running = dict[Shards, Handle](), dict[Handle, _Call]()
         for entry in saved.checkpoint.entries(kind, saved.verify):
-            shards = tuple(entry.items)
-            made[shards] = executor.call(load, entry.path)
-            done(shards)
+            made[tuple(entry.items)] = executor.call(load_counted, entry.path)
         left = set(range(self.shards)).difference(*made)
-        if step == "estimated":
-            self.estimation.resumed_parts = self.shards - len(left)
+        self.estimation.resumed_parts = self.shards - len(left)
+        progress.advance(self.estimation.resumed_parts)
         saver = Saver[Shards](executor, saved.seconds, save_parts, kind, self.resources.folder)
 
         def called() -> Iterator[Handle]:
-            for call in calls(left):
-                running[call.handle] = call
-                yield call.handle
+            for groups in self._groups(left):
+                for group, (shards, windows) in groups.items():
+                    label = f"counting parts {shards[0]} to {shards[-1]}"
+                    task = adjust_parts, windows, self.lexicon, how, shards, *of_text
+                    handle = executor.call(*task, label=label, affinity=group)
+                    running[handle] = _Call(shards, windows)
+                    yield handle
 
         def finished(handle: Handle) -> list[Handle]:
             if handle not in running:
                 [(paths, seconds)] = executor.gather([handle])
                 self.estimation.seconds.append(seconds)
-                made.update({shards: executor.call(load, path) for shards, path in paths.items()})  # frees the parts
+                made.update({shards: executor.call(load_counted, path) for shards, path in paths.items()})
                 return []
             shards = running.pop(handle).shards
             made[shards] = handle
-            done(shards)
+            progress.advance(len(shards))
             return saver.add(handle, shards)
 
         windowed(executor, called(), 2 * executor.workers, finished, meanwhile)
-        return [made[shards] for shards in sorted(made)]
+        return made
+
+
+def estimate_parts(
+    estimation: Estimation, made: dict[Handle, Shards], arguments: tuple[Any, ...], resources: PartResources
+) -> list[Handle]:
+    """Estimate parts, and return handles of `Estimated`, one for each part.
+
+    made       {handle of the only part or of `CountedParts`: their numbers}; emptied, so that counts are freed
+    arguments  rules, unigrams, the adjusted counts and the probabilities of split bigrams
+    """
+    executor, progress = estimation.executor, estimation.resources.progress
+    rules, unigrams, *split_bigrams = arguments
+    progress.start("estimate", sum(map(len, made.values())), "parts")
+    estimated = list[Handle]()
+    for handle, shards in made.items():
+        if resources.alone:
+            estimated.append(executor.call(estimate_whole, handle, rules, unigrams, resources, label="estimating"))
+            continue
+        how = rules, unigrams, estimation.split, *split_bigrams, estimation.options, resources
+        estimated += [
+            executor.call(estimate_one, handle, i, *how, label=f"estimating part {shard}", colocate_with=handle)
+            for i, shard in enumerate(shards)
+        ]
+    made.clear()
+    executor.wait(iter(list(estimated)), lambda _: progress.advance(1))
+    return estimated

@@ -11,9 +11,9 @@ import pytest
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_rows, part_values, suffix_order
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_counts, part_rows, part_values, suffix_order
 from mgpu_ngram.engine.estimate import probabilities as engine
-from mgpu_ngram.engine.estimate.part import EstimateOptions, add_split_left, estimated_bytes
+from mgpu_ngram.engine.estimate.part import EstimateOptions, add_split_left
 from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -151,25 +151,24 @@ def estimated(
             for count, sign in (true, -1), (taken, 1):
                 if 1 <= count <= 4:
                     found[n][count - 1] += sign
-    if split:
-        adjusted = [adjusted_counts.with_split_counts(part, split, V, left_L) for part in adjusted]
-    discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
-    unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
-    split_L = to_device(np.full(len(split) * V, np.nan, np.float32))
-    for part in adjusted if split else ():
-        places, probs = part_values.split_probs(part.orders[2], split, discounts[2], unigrams.prob_V)
-        split_L[places] = probs
     for part in adjusted:
         part.drop_raw_counts()
         assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
+    device = device_of(counts_V)
+    counted = [] if alone else [part_counts.counts_of_part(part, V, False, device) for part in adjusted]
+    discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
+    unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
+    split_L = to_device(np.full(len(split) * V, np.nan, np.float32))
+    how = split, left_L if split else None
+    for part in counted if split else ():
+        places, probs = part_values.split_probs(part, discounts[2], unigrams.prob_V, *how, device)
+        split_L[places] = to_device(to_host(probs))
     if alone:
         made = [engine.estimate_part(part, discounts, unigrams, threads) for part in adjusted]
     else:
-        rest = unigrams.prob_V, options, split_L if split else None, device_of(unigrams.prob_V)
-        made = [part_values.estimate_one_of_parts(part, discounts, *rest) for part in adjusted]
-        kept = {n: sum(len(part.probabilities[n]) for part in made) for n in range(2, order + 1)}
-        most_bytes = estimated_bytes({1: int(kept_V.sum())} | kept, bits, options) + len(made) * 8 * order
-        assert sum(array.nbytes for part in made for array in part.arrays().values()) <= most_bytes
+        rest = unigrams.prob_V, options, *how, split_L if split else None, device
+        values = [part_values.estimate_counts(part, discounts, *rest) for part in counted]
+        made = [part_values.with_names(*some, options) for some in zip(values, counted, strict=True)]
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits, split=split)
     else:

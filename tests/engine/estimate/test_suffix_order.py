@@ -73,13 +73,3 @@ def test_the_last_ngrams(to_device):
     assert last_ngrams(made, 2, A - 1, place_V) == [(8, B - 1, 2, 2), (9, A - 1, 1, 1)]
     assert last_ngrams(made, 2, A - 1, place_V, split=(B - 1,)) == [(8, B - 1, 2, 2)]
     assert last_ngrams(made, 2, B - 1, place_V) == [(9, A - 1, 1, 1)]  # before a is <s>
-
-
-def test_rows_behind_others(to_device, unpack_keys):
-    """Counts of 64 bits stay."""
-    first, second = (part(to_device, 3).orders[2] for _ in range(2))
-    second.count_R = second.raw_R = second.count_R.astype(np.int64) + (1 << 40)
-    both = first.followed_by(second)
-    assert unpack_keys(to_host(both.keys), 2, BITS) == 2 * [(S, A), (S, B), (A, E), (A, B), (B, A)]
-    assert to_host(both.count_R).tolist() == [1, 1, 1, 1, 2] + [n + (1 << 40) for n in (1, 1, 1, 1, 2)]
-    assert to_host(both.suffix_R).tolist() == 2 * [code - 1 for code in (A, B, E, B, A)] and both.marked_R is None

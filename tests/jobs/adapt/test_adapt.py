@@ -80,7 +80,7 @@ def test_workers_die(cluster, earlier, texts, together, hooks, hooks_folder, con
             "count_earlier.before1": "",
             "text_ids.after1": "",
             "write_windows.before1": "",
-            "estimate_of.before1": "",
+            "estimate_one.before1": "",
             "save.after1": "",
         }
     )

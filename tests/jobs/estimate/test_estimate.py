@@ -416,7 +416,7 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, part_tokens, monk
 
 @pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 3)])
 def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, make, monkeypatch):
-    found, estimate_part, estimate_one = [], tasks.estimate_part, tasks.estimate_one_of_parts
+    found, estimate_part, estimate_one = [], tasks.estimate_part, tasks.estimate_counts
 
     def note(part, *args):
         found.append(args[-1])
@@ -427,7 +427,7 @@ def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, m
         return estimate_one(*args)
 
     monkeypatch.setattr(tasks, "estimate_part", note)
-    monkeypatch.setattr(tasks, "estimate_one_of_parts", note_one)
+    monkeypatch.setattr(tasks, "estimate_counts", note_one)
     executor = LocalExecutor(workers=workers)
     try:
         assert make(text, executor=executor, **whole[1])[0] == whole[0]["arpa"]
@@ -534,9 +534,9 @@ def test_results_in_host_memory_are_counted(text, whole, make, part_tokens, monk
     part_tokens(1 << 20)
     monkeypatch.setattr(estimate, "_least_parts", lambda executor: 2)
     make(text, **whole[1])
-    # Streams, vocabulary and run of the only chunk; lexicon and numbered vocabulary; two parts, the estimates of
-    # each, and two stretches, before and after linking. Some have 100 rows or more, of 2 numbers of 8 bytes or more.
-    assert len(sizes) == 13 and min(sizes) > 16 * 100
+    # Streams, vocabulary and run of the only chunk; lexicon and numbered vocabulary; the counts, totals and values of
+    # two parts, and two stretches, before and after linking. Some have 100 rows or more, of 2 numbers of 8 bytes.
+    assert len(sizes) == 15 and min(sizes) > 16 * 100
 
 
 def estimated_by_hand():
@@ -698,8 +698,7 @@ def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_fol
         "select_keys",
         "take_keys",
         "adjust_parts",
-        "estimate_text_part",
-        "keep_part",
+        "estimate_one",
         "make_stretch",
         "link_stretch",
         "join",
@@ -729,7 +728,7 @@ class Phases(Progress):
 def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path, wait_for_workers):
     """Workers die after counting; some die as soon as they have restarted."""
     config, data = on_cluster
-    slow = {"adjust_parts": 0.2, "estimate_text_part": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
+    slow = {"adjust_parts": 0.2, "estimate_one": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
     hooks(**{f"{task}.slow": seconds for task, seconds in slow.items()})
     choose, over, progress, killed = random.Random(2), threading.Event(), Phases(), dict.fromkeys(
         ("adjust", "estimate", "assemble", "write"), 0
@@ -833,7 +832,7 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
             patch.setattr(estimate, name, lambda *_: 10_000)
         unfinished(config, here, tmp_path, phase)
     result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
-    assert result.resumed_chunks > 0 and (result.resumed_parts > 1) == (phase == "assemble")
+    assert result.resumed_chunks > 0 and (result.resumed_parts > 1) == (phase != "adjust")
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
 
 
@@ -865,7 +864,7 @@ def test_sums_of_parts_are_resumed(workers, on_cluster, here, tmp_path, monkeypa
 
 
 def sums_of(folder):
-    return folder.glob("model.checkpoint/entries-*/summed_*.safetensors")
+    return folder.glob("model.checkpoint/entries-*/counted_*.safetensors")
 
 
 def test_parts_of_other_settings_are_made_again(on_cluster, here, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_values
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_counts, part_values
 from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.engine.memory.budget import Budget
@@ -89,26 +89,44 @@ def test_a_gpu_that_fills_up_while_stretches_are_made(most, on_host, estimated, 
         monkeypatch.setattr(estimate_model, name, fails_on_a_gpu(getattr(estimate_model, name)))
     assert estimated(text, 3, order=3) == expected
     if device == "gpu":
-        assert sizes[0][0] == sizes[1][0] > sizes[2][0] and len(sizes) > 4
+        assert sizes[0][0] == sizes[1][0] > min(size for size, _ in sizes) and len(sizes) > 4
         assert any(not is_on_gpu for _, is_on_gpu in sizes) == on_host
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("order", [2, 3, 4])
-def test_a_gpu_that_fills_up_while_an_order_is_estimated(order, estimated, device, monkeypatch):
-    """The order that does not fit is estimated in host memory, with one below that is on the GPU: the same model."""
-    text, real, calls = random_text(400), part_values._in_text_order, []
+def test_a_gpu_that_fills_up_while_an_order_is_adjusted(order, estimated, device, monkeypatch):
+    """The order that does not fit is sorted in host memory, with one below that is on the GPU: the same model."""
+    text, real, calls = random_text(400), part_counts._in_text_order, []
     expected = estimated(text, 3, order=4)
 
-    def fails_on_a_gpu(rows, lower):
+    def fails_on_a_gpu(rows, below):
         calls.append((rows.n, on_gpu(rows.keys)))
         if calls[-1] == (order, True):
             raise MemoryError
-        return real(rows, lower)
+        return real(rows, below)
 
-    monkeypatch.setattr(part_values, "_in_text_order", fails_on_a_gpu)
+    monkeypatch.setattr(part_counts, "_in_text_order", fails_on_a_gpu)
     assert estimated(text, 3, order=4) == expected
     assert ((order, False) in calls) and ((order, True) in calls) == (device == "gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_gpu_that_fills_up_while_an_order_is_estimated(every, estimated, device, monkeypatch):
+    """Values made in host memory, also between others that the GPU makes: the same model."""
+    text, real, calls = random_text(400), part_values.interpolate, []
+    expected = estimated(text, 3, order=4)
+
+    def fails_on_a_gpu(count_R, *arguments):
+        calls.append(on_gpu(count_R))
+        if calls[-1] and len(calls) % every == 0:
+            raise MemoryError
+        return real(count_R, *arguments)
+
+    monkeypatch.setattr(part_values, "interpolate", fails_on_a_gpu)
+    assert estimated(text, 3, order=4) == expected
+    assert False in calls and (True in calls) == (device == "gpu")
 
 
 @pytest.mark.gpu
