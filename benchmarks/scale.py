@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from mgpu_ngram.benchmarks import scale_cores
 from mgpu_ngram.benchmarks.cluster.words import ZipfCorpus
 from mgpu_ngram.benchmarks.count.tables import count_to_tables
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
@@ -44,6 +45,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "ceiling/": (),
     "scale/text to model": ("jobs.estimate.run", "jobs.estimate.text_parts"),
     "scale/counts": ("jobs.count.run", "jobs.count.window_files"),
+    "scale/text to ARPA": ("jobs.estimate.run",),
+    "scale/peer": (),
 }
 MODEL, WITHIN = "scale/text to model", "scale/text to model within"
 TABLES, FILES_OF_COUNTS = "scale/counts to tables", "scale/counts to Parquet"
@@ -57,12 +60,12 @@ class ScaleBench:
     tokens: int
     folder: Path
 
-    def corpus(self, multiple: int) -> ZipfCorpus:
-        """Return the first `multiple` x `tokens` words of one text; writes the files that it lacks."""
+    def corpus(self, multiple: int, files: int = FILES) -> ZipfCorpus:
+        """Write the first `multiple` x `tokens` words of one text; return its files, `files` for each multiple."""
         self.suite.say(f"a text of {multiple * self.tokens:,} words")
         return ZipfCorpus(
             self.folder,
-            zipf_texts(self.folder, multiple * self.tokens, -(-self.tokens // FILES), VOCABULARY, ORDER),
+            zipf_texts(self.folder, multiple * self.tokens, -(-self.tokens // files), VOCABULARY, ORDER),
         )
 
 
@@ -155,7 +158,16 @@ def files(bench: ScaleBench) -> None:
         )  # fmt: skip
 
 
-PARTS = {"sizes": sizes, "memory": memory, "tables": tables, "files": files}
+def cores(bench: ScaleBench) -> None:
+    """Rows of CPU cores alone: text to an ARPA file as a command, within limits of memory, beside lmplz."""
+    if bench.suite.device == "gpu":
+        bench.suite.say("the part `cores` has no rows of a GPU; give --device cpu")
+        return
+    corpus = bench.corpus(1, files=1)
+    scale_cores.cores(bench.suite, corpus, f"{corpus.sizes} V={VOCABULARY}", PRUNE)
+
+
+PARTS = {"sizes": sizes, "memory": memory, "tables": tables, "files": files, "cores": cores}
 
 
 def _notes(result: EstimateResult, corpus: ZipfCorpus, limits: MemoryConfig | None = None) -> str:

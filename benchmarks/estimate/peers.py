@@ -49,9 +49,9 @@ def lmplz(bench: EstimateBench) -> None:
     sizes = f"tokens={tokens} bytes={path.stat().st_size} n=1..{ORDER}" + (f" text={path.name}" if bench.real else "")
     for _ in range(ROUNDS):  # in turn, because other work on the machine varies
         seconds.append(_estimate(suite.device, path, folder / "ours.arpa")[0])
-        as_command.append(_command(suite.device, path, folder / "ours.arpa"))
+        as_command.append(run_estimate(suite.device, path, folder / "ours.arpa")[0])
         for memory, of_memory in by_memory.items():
-            of_memory.append(_lmplz(str(program), path, folder / "lmplz.arpa", memory))
+            of_memory.append(run_lmplz(str(program), path, folder / "lmplz.arpa", memory))
     if program:
         check_same(folder / "ours.arpa", folder / "lmplz.arpa")
     best = min(by_memory, key=lambda memory: median(by_memory[memory]), default=None)
@@ -79,27 +79,29 @@ def _estimate(device: str, text: Path, arpa: Path) -> tuple[float, int]:
     return time.perf_counter() - start, tokens
 
 
-def _command(device: str, text: Path, arpa: Path) -> float:
-    """Return the seconds of the same job as a command, in one process."""
+def run_estimate(device: str, text: Path, arpa: Path, *options: str) -> tuple[float, str]:
+    """Return the seconds of `mgpu-ngram estimate` in one process, with the start of Python, and its stdout."""
     command = [sys.executable, "-m", "mgpu_ngram", "estimate", str(text), "-o", str(arpa), "--order", str(ORDER)]
-    command += ["--discount-fallback", "--device", device, "--workers", "0", "--overwrite"]
+    command += ["--discount-fallback", "--device", device, "--workers", "0", "--overwrite", *options]
     return _run(command, "mgpu-ngram", "see why")
 
 
-def _lmplz(program: str, text: Path, arpa: Path, memory: str) -> float:
+def run_lmplz(program: str, text: Path, arpa: Path, memory: str, *options: str) -> float:
     """Return the seconds of lmplz, including its start."""
     command = [program, "-o", str(ORDER), "-S", memory, "-T", str(arpa.parent), "--text", str(text)]
-    command += ["--arpa", str(arpa), "--discount_fallback"]  # which is used where discounts cannot be computed
-    return _run(command, program, "take it off the PATH to go on without")
+    command += ["--arpa", str(arpa), *options, "--discount_fallback"]  # for discounts that cannot be computed
+    return _run(command, program, "take it off the PATH to go on without")[0]
 
 
-def _run(command: list[str], name: str, way_out: str) -> float:
+def _run(command: list[str], name: str, way_out: str) -> tuple[float, str]:
+    """Return the seconds of a process and its stdout. Raises RunError when it fails."""
     start = time.perf_counter()
     ended = subprocess.run(command, capture_output=True, text=True)
+    seconds = time.perf_counter() - start
     if ended.returncode:
         last = (ended.stderr.strip() or "it says nothing").splitlines()[-1]
         raise RunError(f"{name} ended with status {ended.returncode}: {last}; {way_out}")
-    return time.perf_counter() - start
+    return seconds, ended.stdout
 
 
 def check_same(ours: Path, theirs: Path) -> None:

@@ -29,3 +29,19 @@ def compile_cuda():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return lambda text: module.compile_cuda(text, "sm_90")
+
+
+@pytest.fixture(scope="module")
+def lmplz_on_path(tmp_path_factory):
+    """Return a function: lmplz(text of a script) puts the script on the PATH in place of lmplz; None removes lmplz."""
+    folder = tmp_path_factory.mktemp("bin")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder))
+
+        def put(script):
+            (folder / "lmplz").unlink(missing_ok=True)
+            if script is not None:
+                (folder / "lmplz").write_text(script)
+                (folder / "lmplz").chmod(0o755)
+
+        yield put

@@ -3,7 +3,6 @@
 import lzma
 import math
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -23,23 +22,13 @@ from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.inputs import oracles
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.estimate import probabilities as engine
+from tests.support.fake_lmplz import FAKE_LMPLZ
 from tests.support.short_benches import measure_once
 
 pytestmark = pytest.mark.slow
 
 TOKENS = 3_000
 STAGES = ("read", "tokenise", "vocabulary", "count", "adjust", "estimate", "assemble")
-# A stand-in for lmplz, called with the same flags; it makes the model with this engine.
-FAKE = f"""#!{sys.executable}
-import sys
-from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.estimate import run as job
-given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-assert sys.argv[-1] == "--discount_fallback" and given["-S"] in ("50%", "1G"), sys.argv
-config = job.EstimateConfig([given["--text"]], order=int(given["-o"]), format="arpa", discount_fallback=[])
-job.run(config, RunContext(LocalExecutor("cpu", 1), given["--arpa"], single_file=True, overwrite=True))
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,25 +45,9 @@ def small():
 
 
 @pytest.fixture(scope="module")
-def lmplz_on_path(tmp_path_factory):
-    """Return a function: lmplz(text of a script) puts the script on the PATH in place of lmplz; None removes lmplz."""
-    folder = tmp_path_factory.mktemp("bin")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", str(folder))
-
-        def put(script):
-            (folder / "lmplz").unlink(missing_ok=True)
-            if script is not None:
-                (folder / "lmplz").write_text(script)
-                (folder / "lmplz").chmod(0o755)
-
-        yield put
-
-
-@pytest.fixture(scope="module")
 def bench_run(small, lmplz_on_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    lmplz_on_path(FAKE)
+    lmplz_on_path(FAKE_LMPLZ)
     return estimate.bench(BenchOptions("cpu", folder, tokens=TOKENS, workers="1,2")), folder
 
 
@@ -132,7 +105,7 @@ def test_without_lmplz(lmplz_on_path, tmp_path):
 
 
 def test_a_real_text(lmplz_on_path, tmp_path):
-    lmplz_on_path(FAKE)
+    lmplz_on_path(FAKE_LMPLZ)
     (tmp_path / "fable.txt").write_bytes(b"the fox saw the grapes\nthe grapes were sour\n" * 40)
     found = estimate.bench(BenchOptions("cpu", tmp_path, str(tmp_path / "fable.txt"), tokens=TOKENS, only="lmplz"))
     peer, ours, command = (row for row in found if "ceiling" not in row["kernel"])
@@ -144,7 +117,7 @@ def test_a_real_text(lmplz_on_path, tmp_path):
 
 def test_a_different_model_of_lmplz_gives_no_row(lmplz_on_path, tmp_path):
     run = EstimateBench(Suite("cpu"), TOKENS, [1], tmp_path)
-    lmplz_on_path(FAKE.replace("discount_fallback=[]", "prune=[0, 0, 1], discount_fallback=[]"))
+    lmplz_on_path(FAKE_LMPLZ.replace("prune = []", "prune = [0, 0, 1]"))
     with pytest.raises(WrongResult, match="other n-grams"):
         estimate_peers.lmplz(run)
     assert not run.suite.rows
