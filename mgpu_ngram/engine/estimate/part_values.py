@@ -13,7 +13,7 @@ from mgpu_ngram.core.ngrams.discounts import Discounts
 from mgpu_ngram.core.ngrams.trie import node_dtype
 from mgpu_ngram.engine.estimate.adjusted_counts import narrow
 from mgpu_ngram.engine.estimate.part import Contexts, Estimated, EstimateOptions
-from mgpu_ngram.engine.estimate.part_counts import OrderCounts, PartCounts, first_rows, kept_before, kept_rows
+from mgpu_ngram.engine.estimate.part_counts import OrderCounts, PartCounts, first_rows
 from mgpu_ngram.engine.estimate.probabilities import log10_backoffs, probs_of_words, weighed
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of
@@ -25,8 +25,8 @@ from mgpu_ngram.kernels.estimate.smooth_contexts import Rule, smooth_contexts
 
 
 def estimate_counts(
-    counts: PartCounts, rules: Mapping[int, Discounts | Rule], prob_V: Any, options: EstimateOptions,
-    split: Sequence[int], left_L: Any, split_L: Any, device: str,
+    counts: PartCounts, rules: Mapping[int, Discounts | Rule], prob_V: Any, split: Sequence[int], left_L: Any,
+    split_L: Any, device: str,
 ) -> Estimated:  # fmt: skip
     """Return probabilities and backoffs of a part, without the arrays that `with_names` takes from its counts.
 
@@ -37,21 +37,16 @@ def estimate_counts(
 
     An order for which the device has no room is estimated in host memory.
     """
-    made, below, lower_L = Estimated({}, {}, {}), None, probs_of_words(prob_V, rules[1])
+    made, lower_L = Estimated({}, {}, {}), probs_of_words(prob_V, rules[1])
     for n, order in counts.orders.items():
-        place_P = counts.place_P if n == 3 else None
         if n == 2 and left_L is not None:
             order = _with_split_counts(order, counts.bits, split, len(prob_V), left_L)
-        if place_P is not None:
-            lower_L = _followed_by(lower_L, split_L, place_P)
+        if n == 3 and counts.place_P is not None:
+            lower_L = _followed_by(lower_L, split_L, counts.place_P)
         lower_L, log10_R, value_C = on_device_or_host(partial(_values, order, lower_L, rules[n]), device)
         made.probabilities[n], made.contexts[n - 1] = log10_R, Contexts(None, value_C)
         if order.marked_R is not None:
             made.words[n], made.probabilities[n], made.contexts[n - 1] = _kept(order, log10_R, value_C)
-        is_renumbered = place_P is not None or order.marked_R is not None or (below and below.marked_R is not None)
-        if below is not None and is_renumbered and n <= options.suffixed_order:
-            made.suffixes[n] = _suffixes(order, below, place_P)
-        below = order
     return made
 
 
@@ -63,8 +58,10 @@ def with_names(values: Estimated, counts: PartCounts, options: EstimateOptions) 
         for found in [values.contexts[n - 1]]
     }
     words = {n: values.words.get(n, order.words_R) for n, order in counts.orders.items()}
-    suffixed = range(3, options.suffixed_order + 1)
-    suffixes = {n: values.suffixes.get(n, counts.orders[n].suffix_R) for n in suffixed}
+    suffixes = {}
+    for n in range(3, options.suffixed_order + 1):
+        order = counts.orders[n]
+        suffixes[n] = order.suffix_R if order.node_K is None else order.node_K
     return replace(values, contexts=contexts, words=words, suffixes=suffixes)
 
 
@@ -99,6 +96,7 @@ def _of_contexts(bigrams: OrderCounts, wanted: Sequence[tuple[int, slice]]) -> O
         words_R=taken(bigrams.words_R),
         count_R=taken(bigrams.count_R),
         suffix_R=None,
+        node_K=None,
         pruned_C=None if bigrams.pruned_C is None else bigrams.pruned_C[contexts],
         marked_R=taken(bigrams.marked_R),
     )
@@ -142,25 +140,6 @@ def _kept(order: OrderCounts, log10_R: Any, value_C: Any) -> tuple[Any, Any, Con
     return words_R[kept], log10_R[kept], contexts
 
 
-def _suffixes(order: OrderCounts, below: OrderCounts, place_P: Any) -> Any:
-    """Return rows of kept n-grams below that are the suffixes of kept n-grams, with the places of split bigrams behind
-    them.
-
-    place_P  places of split bigrams; None if no suffix is one
-    """
-    suffix_K, device = order.suffix_R, device_of(order.suffix_R)
-    if order.marked_R is not None:
-        suffix_K = suffix_K[array_module(suffix_K).flatnonzero(~order.marked_R)]
-    kept_M1 = kept_before(below.marked_R)
-    M = len(below.words_R) if kept_M1 is None else int(kept_M1[-1])
-    suffix_K = kept_rows(suffix_K, kept_M1, 0 if place_P is None else len(place_P))
-    if place_P is None:
-        return suffix_K
-    xp = array_module(suffix_K)
-    place_L = xp.concatenate([xp.arange(M), M + move_to(place_P, device)])
-    return place_L.astype(node_dtype(int(place_L[-1]) if len(place_L) else 0))[suffix_K]
-
-
 def _followed_by(lower_L: Any, split_L: Any, place_P: Any) -> Any:
     """Return probabilities with those of some split bigrams behind them, whose whole vector stays where it is."""
     prob_P = move_to(split_L[move_to(place_P, device_of(split_L))], device_of(lower_L))
@@ -182,8 +161,11 @@ def _split_rows(bigrams: OrderCounts, bits: int, split: Sequence[int]) -> list[t
 
 def _with_split_counts(bigrams: OrderCounts, bits: int, split: Sequence[int], symbols: int, left_L: Any) -> OrderCounts:
     """Return bigrams with the adjusted counts of the split ones. The part has all bigrams that a split word begins."""
+    found = _split_rows(bigrams, bits, split)
+    if not found:
+        return bigrams
     count_R, pruned_C, device = bigrams.count_R.copy(), bigrams.pruned_C, device_of(bigrams.count_R)
-    for h, c, rows in _split_rows(bigrams, bits, split):
+    for h, c, rows in found:
         # Vectors over the vocabulary stay where they are.
         left_V = left_L[h * symbols : (h + 1) * symbols]
         left_P = left_V[move_to(bigrams.words_R[rows], device_of(left_L))]

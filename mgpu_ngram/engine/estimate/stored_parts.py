@@ -42,7 +42,7 @@ def _metadata(counted: CountedParts) -> dict[str, Any]:
 def load_counted(path: str) -> CountedParts:
     """Return the parts of an entry, as views of its file."""
     arrays, metadata = load_arrays(path, verify=False)
-    parts = [PartCounts(bits, {n: OrderCounts(*[None] * 7) for n in metadata["orders"]}) for bits in metadata["bits"]]
+    parts = [PartCounts(bits, {n: OrderCounts(*[None] * 8) for n in metadata["orders"]}) for bits in metadata["bits"]]
     counted = CountedParts(Part({}, None), parts).with_arrays(arrays)
     totals = counted.totals
     totals.counts_of_counts, sizes, last = (

@@ -177,7 +177,7 @@ def _counted(part: Part, symbols: int, options: EstimateOptions, resources: Part
     part.drop_raw_counts()
     totals = replace(part, orders={})
     with memory_guard("adjusting counts", budget.device, LESS):
-        counts = counts_of_part(part, symbols, options.smoothing is not None, budget.device)
+        counts = counts_of_part(part, symbols, options, budget.device)
     if budget.device == "gpu" and budget.fits_device(0):
         counts = on_device_or_none(lambda _: packed(counts), budget.device) or counts
     counts = spill(counts, budget, folder)
@@ -366,7 +366,7 @@ def estimate_one(
     budget, counts = resources.budget, made.parts[i]
     watch = Stopwatch(budget.device)
     with memory_guard("estimating", budget.device, LESS):
-        values = estimate_counts(counts, rules, unigrams.prob_V, options, split, left_L, split_L, budget.device)
+        values = estimate_counts(counts, rules, unigrams.prob_V, split, left_L, split_L, budget.device)
     if not all(map(on_gpu, counts.arrays().values())):
         values = leave_device(values, budget, resources.folder)
     watch.lap("estimate")

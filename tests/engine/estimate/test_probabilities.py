@@ -155,7 +155,7 @@ def estimated(
         part.drop_raw_counts()
         assert not [name for name in part.arrays() if name.endswith(".count")]  # one array of counts for each order
     device = device_of(counts_V)
-    counted = [] if alone else [part_counts.counts_of_part(part, V, False, device) for part in adjusted]
+    counted = [] if alone else [part_counts.counts_of_part(part, V, options, device) for part in adjusted]
     discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
     unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
     split_L = to_device(np.full(len(split) * V, np.nan, np.float32))
@@ -166,7 +166,7 @@ def estimated(
     if alone:
         made = [engine.estimate_part(part, discounts, unigrams, threads) for part in adjusted]
     else:
-        rest = unigrams.prob_V, options, *how, split_L if split else None, device
+        rest = unigrams.prob_V, *how, split_L if split else None, device
         values = [part_values.estimate_counts(part, discounts, *rest) for part in counted]
         made = [part_values.with_names(*some, options) for some in zip(values, counted, strict=True)]
     if stretches == 1:
