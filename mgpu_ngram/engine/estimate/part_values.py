@@ -15,9 +15,9 @@ from mgpu_ngram.engine.estimate.adjusted_counts import narrow
 from mgpu_ngram.engine.estimate.part import Contexts, Estimated, EstimateOptions
 from mgpu_ngram.engine.estimate.part_counts import OrderCounts, PartCounts, first_rows
 from mgpu_ngram.engine.estimate.probabilities import log10_backoffs, probs_of_words, weighed
-from mgpu_ngram.engine.memory.copies import move_to
+from mgpu_ngram.engine.memory.copies import move_to, to_device_together
 from mgpu_ngram.engine.memory.device import device_of
-from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
+from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host, on_device_or_none
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
@@ -38,6 +38,8 @@ def estimate_counts(
     An order for which the device has no room is estimated in host memory.
     """
     made, lower_L = Estimated({}, {}, {}), probs_of_words(prob_V, rules[1])
+    if device == "gpu":
+        counts = on_device_or_none(partial(_read_together, counts), device) or counts
     for n, order in counts.orders.items():
         if n == 2 and left_L is not None:
             order = _with_split_counts(order, counts.bits, split, len(prob_V), left_L)
@@ -48,6 +50,14 @@ def estimate_counts(
         if order.marked_R is not None:
             made.words[n], made.probabilities[n], made.contexts[n - 1] = _kept(order, log10_R, value_C)
     return made
+
+
+def _read_together(counts: PartCounts, device: str) -> PartCounts:
+    """Return counts whose arrays that `_values` reads are on the device: one copy takes less time than many."""
+    named = counts.arrays()
+    read = [name for name in named if name.endswith((".count_R", ".suffix_R", ".first_C1", ".pruned_C"))]
+    moved = to_device_together([named[name] for name in read], device)
+    return counts.with_arrays(named | dict(zip(read, moved, strict=True)))
 
 
 def with_names(values: Estimated, counts: PartCounts, options: EstimateOptions) -> Estimated:

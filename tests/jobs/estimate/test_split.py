@@ -100,11 +100,11 @@ def test_a_gpu_that_fills_up_while_an_order_is_adjusted(order, estimated, device
     text, real, calls = random_text(400), part_counts._in_text_order, []
     expected = estimated(text, 3, order=4)
 
-    def fails_on_a_gpu(rows, below):
+    def fails_on_a_gpu(rows, *arguments):
         calls.append((rows.n, on_gpu(rows.keys)))
         if calls[-1] == (order, True):
             raise MemoryError
-        return real(rows, below)
+        return real(rows, *arguments)
 
     monkeypatch.setattr(part_counts, "_in_text_order", fails_on_a_gpu)
     assert estimated(text, 3, order=4) == expected
