@@ -189,7 +189,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         show_text_plan(plan, f", {many(plan['shards'], 'part')}")
         print(
             "one part: its tokens are sorted once" if plan["shards"] == 1
-            else f"each part is made twice from the tokens, which are read {plan['passes']:,} times"
+            else f"parts are made from the tokens, which are read {many(plan['passes'], 'time')}"
         )  # fmt: skip
         print(
             f"tokens: up to {plan['device_bytes']:,} bytes on devices, {plan['host_bytes']:,} in host memory, "

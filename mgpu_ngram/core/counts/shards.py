@@ -47,11 +47,11 @@ class PartLimits:
     alone_tokens: int
 
     def num_parts(self, tokens: int) -> int:
-        """Return the number of parts of a corpus of `tokens` words: one, or as many for each worker."""
+        """Return the number of parts of a corpus of `tokens` words: one, or as many for each worker, up to 1024."""
         if self.least == 1 and tokens <= self.alone_tokens:
             return 1
         parts = max(self.least, -(-tokens // self.part_tokens))
-        return -(-parts // self.workers) * self.workers
+        return min(-(-parts // self.workers) * self.workers, MAX_SHARDS)
 
 
 def deal_words(counts_V: Any, S: int, unordered: int | None = None, split: Sequence[int] = ()) -> Any:

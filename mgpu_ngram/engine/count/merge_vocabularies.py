@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mgpu_ngram.core.counts.shards import MAX_SHARDS, PartLimits
+from mgpu_ngram.core.counts.shards import PartLimits
 from mgpu_ngram.core.counts.vocabulary import (
     SPECIALS,
     SYMBOL_ARRAYS,
@@ -60,7 +60,7 @@ class LmplzText:
         return SPECIALS[1:] if self.srilm and not self.skip_symbols else SPECIALS
 
     def num_shards(self, tokens: int) -> int:
-        return min(self.parts.num_parts(tokens), MAX_SHARDS)
+        return self.parts.num_parts(tokens)
 
 
 def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:

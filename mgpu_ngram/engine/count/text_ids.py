@@ -24,9 +24,7 @@ from mgpu_ngram.engine.memory.device import lock_pages, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
 from mgpu_ngram.engine.memory.spill import in_file, result_to_device, spill, to_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
-from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.select_windows import SPLIT, select_windows
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
@@ -189,26 +187,12 @@ def keys_of_shard(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, or
     return array_module(found[0]).concatenate(found, axis=1)
 
 
-def whole_tables(texts: Sequence[TextIds], lexicon: Lexicon, options: CountOptions, threads: int) -> dict[int, Table]:
-    """Return the tables of orders 2 to N of a text, on the device of the budget.
-
-    threads  threads that count streams, on a CPU
-    """
-    device, bits = options.budget.device, check.code_bits(lexicon.symbols)
+def whole_tables(texts: Sequence[TextIds], lexicon: Lexicon, options: CountOptions) -> dict[int, Table]:
+    """Return the tables of orders 2 to N of a text, on the device of the budget."""
     plans = [plan for plan in plan_orders(lexicon, options) if plan.order > 1]
-    streams = [stream for ids in texts for stream in ids.streams]
-
-    def counted(some: list[Codes]) -> list[Table]:
-        placed = [replace(codes, tokens_T=move_to(codes.tokens_T, device)) for codes in some]
-        return count_tables(_joined(placed), lexicon, plans, options)
-
-    shares = [streams[i::threads] for i in range(threads)]
-    found = list(side_by_side(counted, [share for share in shares if share], threads)) or [counted([])]
-    tables = dict[int, Table]()
-    for of_order in zip(*found, strict=True):
-        keys, counts, _ = merge_tables([(t.keys, t.counts, np.array([len(t)])) for t in of_order])
-        tables[of_order[0].order] = Table(keys, counts, of_order[0].order, bits)
-    return tables
+    device, streams = options.budget.device, [stream for ids in texts for stream in ids.streams]
+    placed = [replace(codes, tokens_T=move_to(codes.tokens_T, device)) for codes in streams]
+    return {table.order: table for table in count_tables(_joined(placed), lexicon, plans, options)}
 
 
 def _joined(streams: list[Codes]) -> list[Codes]:

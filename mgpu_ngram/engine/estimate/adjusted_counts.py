@@ -15,7 +15,6 @@ from mgpu_ngram.engine.estimate.part import EstimateOptions, Order, Part, word_i
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.engine.memory.spill import result_to_device
-from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels.common.count_ids import count_ids
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
@@ -25,20 +24,18 @@ from mgpu_ngram.kernels.estimate.link_histories import link_histories
 MAX_COUNTED = 4  # counts of counts cover counts 1 to 4
 
 
-def adjust_counts(part: Part, symbols: int, threads: int = 1) -> Part:
+def adjust_counts(part: Part, symbols: int) -> Part:
     """Return the part that is the whole model with adjusted counts.
 
     The adjusted count of an n-gram of the highest order is its raw count. Below, it is the number of distinct words
     before the n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
 
-    part     a result of `with_suffixes`
-    threads  as for `side_by_side`, one order each
+    part  a result of `with_suffixes`
     """
     N, orders = max(part.orders), {n: replace(order) for n, order in part.orders.items()}
     part = replace(part, orders=orders, left_V=count_ids(orders[2].suffix_R, symbols), counts_of_counts={}, sizes={})
 
-    def adjust(order: Order) -> None:
-        n = order.n
+    for n, order in orders.items():
         if n < N:
             rows = _rows_of_start(orders, n)
             if order.raw_R.dtype != order.count_R.dtype:
@@ -46,20 +43,15 @@ def adjust_counts(part: Part, symbols: int, threads: int = 1) -> Part:
             order.count_R[rows] = order.raw_R[rows]
         part.counts_of_counts[n] = count_counts(order.count_R, MAX_COUNTED)
         part.sizes[n] = order.sizes()
-
-    list(side_by_side(adjust, orders.values(), threads))
     return part
 
 
-def linked_part(
-    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, threads: int = 1
-) -> Part:
+def linked_part(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None) -> Part:
     """Return the part that is the whole model, with raw counts and `Links`, but without the rows of suffixes.
 
-    tables   tables of orders 2 to N, each sorted by key, of text with sentence markers; may be `narrowed`. It is
-             emptied, the highest order first, to free the keys, which take half of the memory
-    bad_V    (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
-    threads  as for `side_by_side`, one order each
+    tables  tables of orders 2 to N, each sorted by key, of text with sentence markers; may be `narrowed`. It is
+            emptied, the highest order first, to free the keys, which take half of the memory
+    bad_V   (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
 
     If an order does not fit the device, it is linked in host memory, and the whole part is returned there.
     """
@@ -90,9 +82,9 @@ def linked_part(
         return where_it_fits(link, *(tables[m] for m in (n, n - 1) if m in tables))
 
     orders = {}
-    for order in side_by_side(linked, sorted(tables, reverse=True), threads):
-        orders[order.n] = order
-        del tables[order.n]
+    for n in sorted(tables, reverse=True):
+        orders[n] = linked(n)
+        del tables[n]
     part = _raw_part(dict(sorted(orders.items())))
     return part if all(map(on_gpu, part.arrays().values())) else result_to_device(part, "cpu")
 

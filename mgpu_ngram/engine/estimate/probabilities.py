@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,6 @@ from mgpu_ngram.engine.estimate.part import (
     Part,
     Unigrams,
 )
-from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
@@ -30,7 +29,6 @@ from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 from mgpu_ngram.kernels.estimate.weigh_contexts import weigh_contexts
 
 CONTEXTS_AT_ONCE = 1 << 24  # contexts whose counts are summed together
-_Estimate = Callable[[Any], tuple[Any, Any]]  # see `_estimator`
 MIN_BACKOFF = np.finfo(np.float32).tiny  # least backoff of a context: no reader accepts a log10 backoff of -inf
 
 
@@ -54,35 +52,19 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
     return Unigrams(prob_V, kept_V)
 
 
-def estimate_part(
-    part: Part, rules: Mapping[int, Discounts | Rule], unigrams: Unigrams, threads: int = 1
-) -> Estimated:  # fmt: skip
+def estimate_part(part: Part, rules: Mapping[int, Discounts | Rule], unigrams: Unigrams) -> Estimated:
     """Return probabilities and backoffs of the part that is the whole model.
 
-    rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
-    threads  as for `side_by_side`, one order each
+    rules  order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
     """
-    contexts, nodes = dict[int, Contexts](), dict[int, OrderNodes]()
-
-    def prepared(n: int) -> tuple[int, _Estimate]:
-        return n, _estimator(part.orders[n], rules[n])
-
-    def interpolated() -> Iterator[tuple[int, Any]]:
-        lower_L = probs_of_words(unigrams.prob_V, rules[1])
-        for n, estimate in side_by_side(prepared, sorted(part.orders), threads):
-            lower_L, values_C = estimate(lower_L)
-            del estimate  # frees memory: it holds arrays of contexts
-            contexts[n - 1] = Contexts(None, values_C)
-            yield n, lower_L
-
-    def values(made: tuple[int, Any]) -> tuple[int, Any]:
-        n, prob_R = made
-        return n, prob_R if isinstance(rules[n], Rule) else log10_values(prob_R)
-
-    for n, order in part.orders.items():
+    made, lower_L = Estimated({}, {}, {}), probs_of_words(unigrams.prob_V, rules[1])
+    for n, order in sorted(part.orders.items()):
+        lower_L, values_C = _estimated(order, rules[n], lower_L)
+        made.contexts[n - 1] = Contexts(None, values_C)
+        made.probabilities[n] = lower_L if isinstance(rules[n], Rule) else log10_values(lower_L)
         suffix_R = None if n == 2 else order.suffix_R
-        nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
-    return Estimated(dict(side_by_side(values, interpolated(), threads)), {}, contexts, nodes=nodes)
+        made.nodes[n] = OrderNodes(order.links.word_R, order.links.first_M1, suffix_R, order.marked_R)
+    return made
 
 
 def probs_of_words(prob_V: Any, rule: Discounts | Rule) -> Any:
@@ -97,23 +79,18 @@ def log10_backoffs(gamma_C: Any) -> Any:
     return log10_values(array_module(gamma_C).maximum(gamma_C, MIN_BACKOFF, out=gamma_C))
 
 
-def _estimator(order: Order, rule: Discounts | Rule) -> _Estimate:
-    """Return a function of the probabilities of the lower order, to be called once, that returns (probabilities of the
-    n-grams of one order of a whole model, log10 backoffs of their contexts).
+def _estimated(order: Order, rule: Discounts | Rule, lower_L: Any) -> tuple[Any, Any]:
+    """Return (probabilities of the n-grams of one order of a whole model, log10 backoffs of their contexts).
 
     Probabilities, also those of the lower order, are log10 values if `rule` is a Rule.
     """
     if isinstance(rule, Rule):
         first_M1 = order.links.first_M1.astype(np.int64)
-        return lambda lower_L: smooth_contexts(order.count_R, order.marked_R, order.suffix_R, lower_L, first_M1, rule)
+        return smooth_contexts(order.count_R, order.marked_R, order.suffix_R, lower_L, first_M1, rule)
     context_R, contexts = order.links.history_R, len(order.links.first_M1) - 1
     total_C, gamma_C = weighed(context_R, order.count_R, order.marked_R, contexts, rule)
-
-    def estimate(lower_L: Any) -> tuple[Any, Any]:
-        prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
-        return prob_R, log10_backoffs(gamma_C)
-
-    return estimate
+    prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
+    return prob_R, log10_backoffs(gamma_C)
 
 
 def weighed(

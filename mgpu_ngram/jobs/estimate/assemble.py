@@ -67,12 +67,6 @@ class Resources:
     folder: str
     progress: Progress
 
-    def threads(self, parts: int) -> int:
-        """Return the threads of a task that makes the only part of a model: on a CPU, all of this process."""
-        executor = self.executor
-        is_alone = parts == 1 and executor.device == "cpu" and executor.transport == "memory"
-        return executor.workers * executor.threads if is_alone else 1
-
 
 @dataclass(frozen=True)
 class Assembly:

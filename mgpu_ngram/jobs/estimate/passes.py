@@ -72,7 +72,7 @@ class Statistics:
 
 def part_resources(resources: Resources, parts: int) -> PartResources:
     """Return the resources of the tasks of a model with this number of parts."""
-    return PartResources(resources.budget, resources.folder, resources.threads(parts), parts == 1)
+    return PartResources(resources.budget, resources.folder, parts == 1)
 
 
 class Estimation:

@@ -48,23 +48,24 @@ from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
-from mgpu_ngram.jobs.estimate.text_parts import GROUP, PartCheckpoint, TextParts, groups_of
+from mgpu_ngram.jobs.estimate.text_parts import PartCheckpoint, TextParts, groups_of
 
 T = TypeVar("T")
-# Memory of a part that is made and estimated, and of the estimated part before it that is copied to the host, per token
-# of the text in its shards. A GPU took 140; its pool of memory has gaps.
+# Memory of a part that is made, per token of the text in its shards. A GPU took 140; its pool of memory has gaps.
 PART_TOKEN_BYTES = {"gpu": 200, "cpu": 190}
 LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
+GROUP = 6  # parts that memory allows in a group: their windows take a third of the memory of the part beside them
+MAX_GROUP = 16  # a group is the unit of checkpoints
 KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
 TOKENS_AND_WORDS = 1.1  # bytes that tokens and the vocabulary take, over those of tokens
 MOST_TOKEN_SHARE = 0.5  # of a GPU: more tokens do not stay there
 FEW_TOKEN_SHARE, VALUE_SHARE = 0.3, 0.55  # so few tokens and values of the model share more of a GPU
 # Seconds of a worker for 1 G tokens in plans, as `COUNT_SECONDS`: for the only part of a model, which one worker makes;
-# for several parts, which are made twice.
-ESTIMATE_SECONDS = {"gpu": (1.7, 2.8), "cpu": (1400.0, 2900.0)}
+# for several parts.
+ESTIMATE_SECONDS = {"gpu": (1.7, 2.0), "cpu": (1000.0, 1000.0)}
 MAX_LOSSES = 10  # of workers, with results that Dask cannot make again, between two saves: then the run ends
-SHARING_WORKERS = 2  # threads that share the orders of a part; with four orders, more threads would often wait
+CPU_PART_TOKENS = 4 << 20  # most tokens of a part in host memory: larger ones take longer, because caches miss
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
 
@@ -146,7 +147,8 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     token_bytes = TOKEN_BYTES * tokens
     places = places_of(config.name, TOKENS, token_bytes, context, part_budget)
     on_devices = min(token_bytes, places.device_room)
-    passes = 1 if parts == 1 else 2 * -(-len(groups_of(parts, context.workers)) // context.workers)
+    groups = groups_of(parts, context.workers, _most_in_group(context, part_budget))
+    passes = 1 if parts == 1 else -(-len(groups) // context.workers)
     seconds = ESTIMATE_SECONDS[context.device][parts > 1]
     if parts == 1 and context.device == "gpu":
         seconds *= context.workers
@@ -332,7 +334,8 @@ def _parts_of_text(
     texts = job.texts(counted, resources.budget)
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), context.checkpoint_seconds, job.verify)
-    parts = TextParts(resources, estimation, texts, counted.lexicon, shards, job.counting, saved)
+    group = _most_in_group(resources.executor, resources.budget)
+    parts = TextParts(resources, estimation, texts, counted.lexicon, shards, group, job.counting, saved)
     context.progress.start("adjust", shards, "parts")
     made = parts.adjust(lambda: job.report(counted))
     estimation.resumed_chunks = len(job.resumed_words)
@@ -361,23 +364,33 @@ def _budgets(budget: Budget, tokens: int, workers: int) -> tuple[Budget, Budget]
 
 
 def _least_parts(where: Executor | PlanContext) -> int:
-    """Return the least number of parts. One part is linked as a trie, and made once: one GPU is faster with one
-    part than two GPUs are with two. Few threads of one process share the orders of one part.
+    """Return the least number of parts: one on GPUs, because one GPU makes a whole model faster than two GPUs make two
+    parts.
     """
-    is_shared = where.transport == "memory" and where.workers <= SHARING_WORKERS
-    return 1 if where.device == "gpu" or is_shared else where.workers
+    return 1 if where.device == "gpu" else where.workers
 
 
 def _part_limits(where: Executor | PlanContext, budget: Budget) -> PartLimits:
     """Return how large parts may be in the memory of each process."""
+    return PartLimits(_least_parts(where), where.workers, _part_tokens(where, budget), _lone_part_tokens(budget))
+
+
+def _part_tokens(where: Executor | PlanContext, budget: Budget) -> int:
+    """Return the tokens of text per part."""
+    most = _largest_part(where, budget)
+    return most if budget.device == "gpu" else min(most, CPU_PART_TOKENS)
+
+
+def _most_in_group(where: Executor | PlanContext, budget: Budget) -> int:
+    """Return the number of parts of a group for whose windows memory suffices."""
+    if budget.device == "gpu":
+        return GROUP
+    return max(GROUP, min(MAX_GROUP, GROUP * _largest_part(where, budget) // CPU_PART_TOKENS))
+
+
+def _largest_part(where: Executor | PlanContext, budget: Budget) -> int:
+    """Return the tokens per part for which memory suffices while it is made beside the windows of its group."""
     copies = 1 if where.transport == "memory" else 2  # of windows: selected, and received
-    return PartLimits(_least_parts(where), where.workers, _part_tokens(budget, copies), _lone_part_tokens(budget))
-
-
-def _part_tokens(budget: Budget, copies: int) -> int:
-    """Return the tokens of text per part for which memory suffices while the part is made and estimated, beside copies
-    of the windows of its group.
-    """
     return _tokens_within(budget, PART_TOKEN_BYTES[budget.device] + copies * GROUP * WINDOW_BYTES)
 
 

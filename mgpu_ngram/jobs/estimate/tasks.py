@@ -48,7 +48,6 @@ from mgpu_ngram.engine.memory.device import device_of, return_unused_memory, to_
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, on_device_or_none
 from mgpu_ngram.engine.memory.spill import held_like, leave_device, packed, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
-from mgpu_ngram.engine.memory.threads import side_by_side
 from mgpu_ngram.jobs.estimate.word_tasks import LastWord, add_vectors
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -67,7 +66,6 @@ class PartResources(NamedTuple):
 
     budget: Budget
     folder: str
-    threads: int = 1
     alone: bool = False
 
 
@@ -143,18 +141,18 @@ def _part_of_text(pieces: Sequence[WindowKeys], shard: int, lexicon: Lexicon, ho
 
 
 def _whole_part_of_text(texts: Sequence[TextIds], lexicon: Lexicon, how: TextOptions, bad_V: Any) -> Part:
-    budget, threads = how.resources.budget, how.resources.threads
+    budget = how.resources.budget
     watch = Stopwatch(budget.device)
 
     def counted(device: str) -> dict[int, Table]:
         counting = replace(how.counting, budget=replace(budget, device=device))
-        tables = whole_tables(texts, lexicon, counting, threads)
+        tables = whole_tables(texts, lexicon, counting)
         return {n: narrowed(tables.pop(n)) for n in sorted(tables)}  # frees one after another
 
     with memory_guard("counting n-grams", budget.device, LESS):
         tables = on_device_or_host(counted, budget.device)
         watch.lap("count")
-        part = _whole_part(tables, how.symbols, how.options, bad_V, threads)
+        part = _whole_part(tables, how.symbols, how.options, bad_V)
         watch.lap("adjust")
     part.seconds = watch.seconds
     return part
@@ -208,7 +206,7 @@ def adjusted(
 
     find  function that returns the tables of an order; called once for each
     """
-    budget, folder, threads, alone = resources
+    budget, folder, alone = resources
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
 
     def found() -> Iterator[tuple[int, list[ShardedTable]]]:
@@ -225,12 +223,12 @@ def adjusted(
 
     with memory_guard("adjusting counts", budget.device, LESS):
         tables = dict[int, Table]()
-        for table in side_by_side(summed, found(), threads):
+        for table in map(summed, found()):
             tables[table.order] = table
             watch.lap("reduce")
         del table
         if alone:
-            part = _whole_part(tables, symbols, options, bad_V, threads)
+            part = _whole_part(tables, symbols, options, bad_V)
         else:
             part = where_it_fits(partial(_one_part, symbols, options, bad_V), *tables.values())
         watch.lap("adjust")
@@ -259,14 +257,14 @@ def _part_of_tables(
     return part if counted is None else plain_counts(part, counted)
 
 
-def _whole_part(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, threads: int) -> Part:
+def _whole_part(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any) -> Part:
     """Return the part that is the whole model with its counts, in host memory if the device is full."""
     counted = plain_counts_of_counts(tables, options.smoothing) if options.smoothing else None
-    linked = linked_part(tables, symbols, options, bad_V, threads)
+    linked = linked_part(tables, symbols, options, bad_V)
 
     def adjust(device: str) -> Part:
         part = with_suffixes(result_to_device(linked, device))
-        return adjust_counts(part, symbols, threads) if counted is None else plain_counts(part, counted)
+        return adjust_counts(part, symbols) if counted is None else plain_counts(part, counted)
 
     return on_device_or_host(adjust, device_of(linked.left_V))
 
@@ -343,13 +341,13 @@ def join_split(found: list[list[list[np.ndarray]]], places: int, budget: Budget)
 
 def estimate_whole(part: Part, rules: dict[int, Any], unigrams: Unigrams, resources: PartResources) -> Estimated:
     """Return the probabilities and backoffs of the part that is the whole model; spill them. Drops its raw counts."""
-    budget, folder, threads, _ = resources
+    budget, folder, _ = resources
     part.drop_raw_counts()
     watch = Stopwatch(budget.device)
 
     def estimated(device: str) -> Estimated:
         placed = replace(unigrams, prob_V=move_to(unigrams.prob_V, device))
-        return estimate_part(result_to_device(part, device), rules, placed, threads)
+        return estimate_part(result_to_device(part, device), rules, placed)
 
     with memory_guard("estimating", budget.device, LESS):
         made = on_device_or_host(estimated, budget.device)

@@ -29,12 +29,11 @@ from mgpu_ngram.jobs.estimate.tasks import (
 from mgpu_ngram.jobs.saver import Saver
 
 Shards = tuple[int, ...]
-GROUP = 6  # most parts of a group: their windows take a third of the memory of the part that is made beside them
 
 
-def groups_of(parts: int, workers: int) -> list[tuple[int, int]]:
-    """Return (first, past the last) part of each group: equal groups, as many for each worker."""
-    n = max(1, min(parts, workers * -(-parts // (GROUP * workers))))
+def groups_of(parts: int, workers: int, most: int) -> list[tuple[int, int]]:
+    """Return (first, past the last) part of each group: equal groups of at most `most`, as many for each worker."""
+    n = max(1, min(parts, workers * -(-parts // (most * workers))))
     return list(pairwise(i * parts // n for i in range(n + 1)))
 
 
@@ -67,6 +66,7 @@ class TextParts:
     texts     handles of `TextIds`: all tokens; each worker's in one handle, unless workers share memory
     lexicon   the handle of the `Lexicon`
     shards    number of parts
+    group     most parts of a group
     counting  how the only part of a model is counted
     saved     where parts are saved
     made      {handle: the shards that it has} of the result of `adjust`
@@ -77,6 +77,7 @@ class TextParts:
     texts: list[Handle]
     lexicon: Handle
     shards: int
+    group: int
     counting: CountOptions
     saved: PartCheckpoint
     made: dict[Handle, Shards] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class TextParts:
     def _groups(self, wanted: set[int]) -> Iterator[dict[int, tuple[Shards, Share]]]:
         """Yield {group: (those of its shards that are wanted, its windows)}, one group for each worker."""
         executor, order = self.resources.executor, self.estimation.options.order
-        spans = dict(enumerate(groups_of(self.shards, executor.workers)))
+        spans = dict(enumerate(groups_of(self.shards, executor.workers, self.group)))
         left = {group: tuple(shard for shard in range(*span) if shard in wanted) for group, span in spans.items()}
         spans = {group: span for group, span in spans.items() if left[group]}
         for windows in window_groups(executor, self.texts, self.lexicon, order, spans):

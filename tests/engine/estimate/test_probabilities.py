@@ -16,7 +16,7 @@ from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.estimate.part import EstimateOptions, add_split_left
 from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
 from tests.support.variants import first_fast
 
@@ -103,12 +103,9 @@ def estimated(
     bad_V = None if limit is None else to_device(np.array([w not in {*limit, *SPECIALS} for w in words]))
     tables = cut(counts, order, bits, parts, to_device, split) if order > 1 else []
     alone = parts == 1 and not split
-    threads = 2 if alone and not on_gpu(counts_V) else 1
     if alone:
-        raw = [
-            adjusted_counts.with_suffixes(adjusted_counts.linked_part(t, V, options, bad_V, threads)) for t in tables
-        ]
-        adjusted = [adjusted_counts.adjust_counts(part, V, threads) for part in raw]
+        raw = [adjusted_counts.with_suffixes(adjusted_counts.linked_part(t, V, options, bad_V)) for t in tables]
+        adjusted = [adjusted_counts.adjust_counts(part, V) for part in raw]
     else:
         adjusted = [
             suffix_order.part_of_tables(
@@ -164,7 +161,7 @@ def estimated(
         places, probs = part_values.split_probs(part, discounts[2], unigrams.prob_V, *how, device)
         split_L[places] = to_device(to_host(probs))
     if alone:
-        made = [engine.estimate_part(part, discounts, unigrams, threads) for part in adjusted]
+        made = [engine.estimate_part(part, discounts, unigrams) for part in adjusted]
     else:
         rest = unigrams.prob_V, *how, split_L if split else None, device
         values = [part_values.estimate_counts(part, discounts, *rest) for part in counted]

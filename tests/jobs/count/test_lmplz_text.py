@@ -106,7 +106,7 @@ def windows_of_text(texts, lexicon, counting, order, unpack_keys):
     """Yield the same of the tokens of a text: from tables if it has one shard, else from the windows of each shard."""
     bits = check_kernels.code_bits(lexicon.symbols)
     if lexicon.num_shards == 1 and order > 1:
-        for n, table in whole_tables(texts, lexicon, counting, 2 if counting.budget.device == "cpu" else 1).items():
+        for n, table in whole_tables(texts, lexicon, counting).items():
             yield from zip(itertools.repeat(0), unpack_keys(to_numpy(table.keys), n, bits), table.counts.tolist())
     elif order > 1:
         for s in range(lexicon.num_shards):

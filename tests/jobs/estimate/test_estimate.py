@@ -414,26 +414,19 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, part_tokens, monk
         assert make(text, format=format, **options)[0] == data[format]
 
 
-@pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 3)])
-def test_two_workers_share_the_orders_of_one_part(workers, parts, text, whole, make, monkeypatch):
-    found, estimate_part, estimate_one = [], tasks.estimate_part, tasks.estimate_counts
-
-    def note(part, *args):
-        found.append(args[-1])
-        return estimate_part(part, *args)
-
-    def note_one(*args):
-        found.append("one")
-        return estimate_one(*args)
-
-    monkeypatch.setattr(tasks, "estimate_part", note)
-    monkeypatch.setattr(tasks, "estimate_counts", note_one)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_each_worker_of_a_cpu_makes_a_part(workers, text, whole, make, monkeypatch):
+    """The only part of a model is made in another way than several parts."""
+    found = []
+    for name in "estimate_part", "estimate_counts":
+        real = getattr(tasks, name)
+        monkeypatch.setattr(tasks, name, lambda *a, name=name, real=real: found.append(name) or real(*a))
     executor = LocalExecutor(workers=workers)
     try:
         assert make(text, executor=executor, **whole[1])[0] == whole[0]["arpa"]
     finally:
         executor.close()
-    assert found == ([workers * executor.threads] if parts == 1 else parts * ["one"])
+    assert found == (["estimate_part"] if workers == 1 else workers * ["estimate_counts"])
 
 
 @pytest.mark.parametrize(
@@ -456,8 +449,8 @@ def test_what_gpus_keep_of_a_text(tokens, workers, shares):
     [
         ("gpu", 125 * 10**9, 1, 1.7, "about 1.7 s at the rates of H200s"),  # one part
         ("gpu", 125 * 10**9, 2, 1.7, "about 1.7 s at the rates of H200s"),  # one GPU makes it
-        ("gpu", 20 * 10**9, 1, 3.22, "about 3.2 s at"),  # 38 parts in 7 groups; 14 passes over tokens on the GPU
-        ("cpu", None, 2, 700, "about 700 s at the rates of cores of a Xeon"),  # one part by two threads
+        ("gpu", 20 * 10**9, 1, 2.21, "about 2.2 s at"),  # 38 parts in 7 groups; 7 passes over tokens on the GPU
+        ("cpu", None, 2, 632, "about 632 s at the rates of cores of a Xeon"),  # 240 parts; 8 groups for each thread
     ],
 )
 def test_a_plan_says_how_long_it_takes(device, device_bytes, workers, seconds, said, tmp_path, capsys):
@@ -477,10 +470,11 @@ def test_a_plan_says_how_long_it_takes(device, device_bytes, workers, seconds, s
     ("device", "workers", "transport", "million_tokens", "parts", "passes"),
     [
         ("gpu", 4, "ipc", 900, 1, 1),  # 0.4 * 0.9 * 100 GB / 38 bytes: up to 947 M tokens on one GPU
-        ("gpu", 4, "ipc", 1000, 12, 2),  # a group of 3 parts of up to 91 M tokens for each GPU; each is made twice
-        ("gpu", 2, "ipc", 2000, 22, 4),
-        ("cpu", 2, "memory", 100, 1, 1),
-        ("cpu", 2, "tcp", 100, 2, 2),
+        ("gpu", 4, "ipc", 1000, 12, 1),  # a group of 3 parts of up to 91 M tokens for each GPU
+        ("gpu", 2, "ipc", 2000, 22, 2),
+        ("cpu", 1, "memory", 1, 1, 1),
+        ("cpu", 2, "memory", 1, 2, 1),
+        ("cpu", 2, "tcp", 100, 24, 1),  # up to 4.2 M tokens
     ],
 )
 def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, parts, passes, tmp_path):
@@ -840,7 +834,7 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
 def test_sums_of_parts_are_resumed(workers, on_cluster, here, tmp_path, monkeypatch):
     """An interrupt after two groups of parts; the rest is made in other groups, by another number of workers."""
     config, data = on_cluster
-    monkeypatch.setattr(text_parts, "GROUP", 2)
+    monkeypatch.setattr(estimate, "_most_in_group", lambda *_: 2)
     with monkeypatch.context() as patch:
         for name in "_part_tokens", "_lone_part_tokens":
             patch.setattr(estimate, name, lambda *_: 10_000)
