@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +36,7 @@ LIMITS: dict[str, dict[int, float | None]] = {  # bytes -> target, of the unlimi
     "gpu": {20 * 10**9: 1.6, 8 * 10**9: 2.5},
     "cpu": {1 << 28: None},
 }
+CARD = 4, 24 * 10**9  # size of the text, as many words as English Wikipedia has, and bytes of a common card
 COUNTED_MULTIPLES = (1, 2, 4)  # sizes of the text that is only counted
 COUNT_TARGETS = {4: 1.4}  # of a token's time at the smallest size
 MIN_COUNT, COUNTED_PER_SECOND = 3, 100e6
@@ -54,19 +55,26 @@ TABLES, FILES_OF_COUNTS = "scale/counts to tables", "scale/counts to Parquet"
 
 @dataclass
 class ScaleBench:
-    """The rows, the words of the smallest text, and a folder for texts."""
+    """The rows, the words of the smallest text, a folder for texts, and the files there: {files of the smallest text:
+    files of the greatest text}.
+    """
 
     suite: Suite
     tokens: int
     folder: Path
+    written: dict[int, list[tuple[Path, list[int]]]] = field(default_factory=dict)
 
     def corpus(self, multiple: int, files: int = FILES) -> ZipfCorpus:
-        """Write the first `multiple` x `tokens` words of one text; return its files, `files` for each multiple."""
-        self.suite.say(f"a text of {multiple * self.tokens:,} words")
-        return ZipfCorpus(
-            self.folder,
-            zipf_texts(self.folder, multiple * self.tokens, -(-self.tokens // files), VOCABULARY, ORDER),
-        )
+        """Return the first `multiple` x `tokens` words of one text, in `files` files for each multiple. Writes those
+        that are not there.
+        """
+        tokens, of_file = multiple * self.tokens, -(-self.tokens // files)
+        self.suite.say(f"a text of {tokens:,} words")
+        full = [made for made in self.written.get(files, []) if made[1][0] == of_file][: tokens // of_file]
+        here = zipf_texts(self.folder, tokens, of_file, VOCABULARY, ORDER, full)
+        if len(here) > len(full):
+            self.written = {files: here}  # texts of other files have the same names
+        return ZipfCorpus(self.folder, here)
 
 
 def sizes(bench: ScaleBench) -> None:
@@ -82,12 +90,12 @@ def sizes(bench: ScaleBench) -> None:
         bench.suite.add(
             MODEL, f"{corpus.sizes} V={VOCABULARY}", [result.wall_seconds for result in results],
             items=tokens, unit=TOKENS_PER_SECOND, target=aim and 1 / (aim * smallest),
-            notes=f"{of_token / smallest:.2f} x the time of a token of the smallest text; {_notes(results[0], corpus)}",
+            notes=f"{of_token / smallest:.2f} x the time of a token of the smallest text; {_notes(results[0])}",
         )  # fmt: skip
 
 
 def memory(bench: ScaleBench) -> None:
-    """Rows: the model of the smallest text with less memory, beside all memory."""
+    """Rows: the model of the smallest text with less memory, beside all memory; on a GPU, a larger one, too."""
     suite, corpus = bench.suite, bench.corpus(1)
     free = _rounds(suite, corpus, MemoryConfig(), bench.folder)
     unlimited = median(result.wall_seconds for result in free)
@@ -101,7 +109,16 @@ def memory(bench: ScaleBench) -> None:
             WITHIN, f"{corpus.sizes} V={VOCABULARY} {suite.device}_bytes={limit}",
             [result.wall_seconds for result in results], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
             target=aim and corpus.totals[0] / (aim * unlimited), baseline="all memory", baseline_seconds=unlimited,
-            notes=_notes(results[0], corpus, limits),
+            notes=_notes(results[0]),
+        )  # fmt: skip
+    if suite.device == "gpu":
+        multiple, limit = CARD
+        corpus = bench.corpus(multiple)
+        suite.say(f"within {limit:,} bytes")
+        results = _rounds(suite, corpus, MemoryConfig(device_bytes=limit), bench.folder)
+        suite.add(
+            WITHIN, f"{corpus.sizes} V={VOCABULARY} gpu_bytes={limit}", [result.wall_seconds for result in results],
+            items=corpus.totals[0], unit=TOKENS_PER_SECOND, notes=_notes(results[0]),
         )  # fmt: skip
 
 
@@ -170,7 +187,7 @@ def cores(bench: ScaleBench) -> None:
 PARTS = {"sizes": sizes, "memory": memory, "tables": tables, "files": files, "cores": cores}
 
 
-def _notes(result: EstimateResult, corpus: ZipfCorpus, limits: MemoryConfig | None = None) -> str:
+def _notes(result: EstimateResult) -> str:
     gigabytes = result.peak_device_bytes / 1e9, result.peak_host_bytes / 1e9
     return (
         f"pruned {PRUNE}: {sum(result.statistics.kept.values()):,} n-grams; at most {gigabytes[0]:.1f} GB of a device, "

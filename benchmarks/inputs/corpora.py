@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -127,14 +127,18 @@ def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: in
 
 
 def zipf_texts(
-    folder: str | Path, tokens: int, file_tokens: int, vocabulary: int = 500_000, order: int = 5
-) -> list[tuple[Path, list[int]]]:
-    """Write files of `zipf_text`, of seeds 0, 1, ..., until there are `tokens`; return each with its totals."""
-    files = []
-    for seed, first in enumerate(range(0, tokens, file_tokens)):
-        path = Path(folder) / f"zipf-{seed:03d}.txt"
-        files.append((path, zipf_text(path, min(file_tokens, tokens - first), vocabulary, seed, order)))
-    return files
+    folder: str | Path, tokens: int, file_tokens: int, vocabulary: int = 500_000, order: int = 5,
+    made: Sequence[tuple[Path, list[int]]] = (),
+) -> list[tuple[Path, list[int]]]:  # fmt: skip
+    """Write files of `zipf_text`, of seeds 0, 1, ..., until there are `tokens`; return each with its totals.
+
+    made  the result of an earlier call with fewer tokens, which filled all its files: these are not written again
+    """
+    files = list(made)
+    for seed in range(len(made), -(-tokens // file_tokens)):
+        path, words = Path(folder) / f"zipf-{seed:03d}.txt", min(file_tokens, tokens - seed * file_tokens)
+        files.append((path, zipf_text(path, words, vocabulary, seed, order)))
+    return files[: -(-tokens // file_tokens)]
 
 
 def _spans(tokens: int) -> Iterator[tuple[int, int]]:
