@@ -27,8 +27,8 @@ def may_have_kept(first_R: Any, suffix_R: Any, context_M: Any, marked_R: Any) ->
     marked_R   (R,) bool, whether each n-gram is pruned
 
     Returns (R,) bool: True where some n-gram with the same first word and the same context of the suffix is not pruned,
-    and for at most one of 16 others; False where the suffix has `NO_CONTEXT`. Contexts of n-grams that are not pruned
-    set bits of a table by their hashes (a Bloom filter with one hash; Bloom, 1970), which all contexts look up.
+    and for about one of 16 others at most; False where the suffix has `NO_CONTEXT`. Contexts of n-grams that are not
+    pruned set bits of a table by their hashes (a Bloom filter with one hash; Bloom, 1970), which all contexts look up.
     """
     check.dtype(first_R, np.uint64)
     check.dtype(suffix_R, *check.INTEGER)

@@ -214,7 +214,7 @@ def show_estimate(result: EstimateResult, smoothing: str) -> None:
     show_seconds(result.seconds)
     show_memory(result)
     if result.resumed_chunks:
-        parts = many(result.resumed_parts, "estimated part")
+        parts = many(result.resumed_parts, "finished part")
         print(f"the words of {many(result.resumed_chunks, 'chunk')} and {parts} had been saved before")
 
 

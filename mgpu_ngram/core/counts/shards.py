@@ -36,7 +36,7 @@ class PartLimits:
     """Limits of the sizes of the parts of a model, in words of its corpus.
 
     least         least number of parts
-    workers       several parts are a multiple of it
+    workers       several parts are a multiple of it, unless they are 1024
     part_tokens   size of one of several parts
     alone_tokens  size of the only part of a model
     """

@@ -1,7 +1,7 @@
 """What several parts keep of their n-grams until the discounts are known: adjusted counts, in text order.
 
 Discounts depend on the counts of all parts. Until then a part waits as its kept n-grams, the contexts of these, and the
-pruned count of each context: about as many bytes as its values will take, where all its n-grams with their keys take
+pruned count of each context: about as many bytes as an estimated part, where all its n-grams with their keys take
 several times as many.
 
 An order is put into text order by one sort of its first words, because the order below is already in text order, and
@@ -27,6 +27,7 @@ from mgpu_ngram.engine.estimate.probabilities import sums_of_pruned
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
 from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.count.reorder_words import reorder_words
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.estimate.may_have_kept import NO_CONTEXT, may_have_kept
@@ -39,7 +40,7 @@ class OrderCounts:
     columns   (B, C) uint64, rising keys of the contexts
     first_C1  (C + 1,) uint32, int64 from 2**32 on: the n-grams of context c are first_C1[c] to first_C1[c + 1] - 1
     words_R   (R,) uint32, ids of last words
-    count_R   (R,) uint32 or int64, adjusted counts; those of split bigrams are 0 until all parts are summed
+    count_R   (R,) uint32 or int64, adjusted counts; 0 for split bigrams, whose counts all parts know only together
     suffix_R  (R,) rows of the suffixes in the order below. Order 3: rows past the end are those of
               `PartCounts.place_P`. Order 2: None, because a suffix is the last word
     node_K    (K,) suffixes of kept n-grams, as in `Estimated.suffixes`; None if they are `suffix_R`, or no node of the
@@ -282,14 +283,15 @@ def _in_text_order(order: Order, below: _Below | None, leaves: bool) -> tuple[An
     """Return (`row_S` and `place_S` as in `_Below`; and of the n-grams in text order the row in suffix order, or None
     if it is the same; the row in text order of the suffix; (S + 1,) uint32, the context, and the number of contexts).
 
-    leaves  pruned n-grams leave, so contexts that have no others are not needed
+    leaves  pruned n-grams leave, so contexts that have no others are not needed: they are left out of the sort if most
+            n-grams are pruned, and then in all orders above
     """
     n, bits = order.n, order.bits
     xp, suffix_S = array_module(order.keys), order.suffix_R
     first_S = words_at(order.keys, n, bits, 0 if n == 2 else n - 1)
     sorted_S = place_S = row_S = context_S = None
     if below is not None:  # bigrams have the same order
-        if leaves:
+        if leaves and (below.row_S is not None or 2 * count_true(order.marked_R) > len(order)):
             contexts = below.contexts_in_suffix_order()
             sorted_S = xp.flatnonzero(may_have_kept(first_S, suffix_S, contexts, order.marked_R))
             first_S, suffix_S = first_S[sorted_S], suffix_S[sorted_S]

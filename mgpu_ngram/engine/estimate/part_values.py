@@ -24,7 +24,7 @@ from mgpu_ngram.kernels.estimate.log10_values import log10_values
 from mgpu_ngram.kernels.estimate.smooth_contexts import Rule, smooth_contexts
 
 
-def estimate_counts(
+def values_of_part(
     counts: PartCounts, rules: Mapping[int, Discounts | Rule], prob_V: Any, split: Sequence[int], left_L: Any,
     split_L: Any, device: str,
 ) -> Estimated:  # fmt: skip
@@ -37,31 +37,40 @@ def estimate_counts(
 
     An order for which the device has no room is estimated in host memory.
     """
-    made, lower_L = Estimated({}, {}, {}), probs_of_words(prob_V, rules[1])
+
+    def of_order(n: int, lower_L: Any, device: str) -> tuple[Any, Any, Any, Contexts]:
+        order = counts.orders[n]
+        if n == 2:
+            lower_L = probs_of_words(move_to(lower_L, device), rules[1])
+            order = _with_split_counts(order, counts.bits, split, len(prob_V), left_L, device)
+        if n == 3 and counts.place_P is not None:
+            lower_L = _followed_by(lower_L, split_L, counts.place_P, device)
+        lower_L, log10_R, value_C = _values(order, lower_L, rules[n], device)
+        if order.marked_R is None:
+            return lower_L, None, log10_R, Contexts(None, value_C)
+        return lower_L, *_kept(order, log10_R, value_C)
+
+    made, lower_L = Estimated({}, {}, {}), prob_V
     if device == "gpu":
         counts = on_device_or_none(partial(_read_together, counts), device) or counts
-    for n, order in counts.orders.items():
-        if n == 2 and left_L is not None:
-            order = _with_split_counts(order, counts.bits, split, len(prob_V), left_L)
-        if n == 3 and counts.place_P is not None:
-            lower_L = _followed_by(lower_L, split_L, counts.place_P)
-        lower_L, log10_R, value_C = on_device_or_host(partial(_values, order, lower_L, rules[n]), device)
-        made.probabilities[n], made.contexts[n - 1] = log10_R, Contexts(None, value_C)
-        if order.marked_R is not None:
-            made.words[n], made.probabilities[n], made.contexts[n - 1] = _kept(order, log10_R, value_C)
+    for n in counts.orders:
+        lower_L, words_R, *rest = on_device_or_host(partial(of_order, n, lower_L), device)
+        made.probabilities[n], made.contexts[n - 1] = rest
+        if words_R is not None:
+            made.words[n] = words_R
     return made
 
 
 def _read_together(counts: PartCounts, device: str) -> PartCounts:
     """Return counts whose arrays that `_values` reads are on the device: one copy takes less time than many."""
-    named = counts.arrays()
-    read = [name for name in named if name.endswith((".count_R", ".suffix_R", ".first_C1", ".pruned_C"))]
+    named, ends = counts.arrays(), (".count_R", ".suffix_R", ".first_C1", ".pruned_C", ".marked_R", "2.words_R")
+    read = [name for name in named if name.endswith(ends)]
     moved = to_device_together([named[name] for name in read], device)
     return counts.with_arrays(named | dict(zip(read, moved, strict=True)))
 
 
 def with_names(values: Estimated, counts: PartCounts, options: EstimateOptions) -> Estimated:
-    """Return the result of `estimate_counts` with all its arrays."""
+    """Return the result of `values_of_part` with all its arrays."""
     contexts = {
         n - 1: found if found.columns is not None else Contexts(order.columns, found.values, order.first_C1)
         for n, order in counts.orders.items()
@@ -79,30 +88,34 @@ def split_probs(
     counts: PartCounts, rule: Discounts | Rule, prob_V: Any, split: Sequence[int], left_L: Any, device: str
 ) -> tuple[Any, Any]:
     """Return (places among split bigrams, probabilities (P,) float32) of a part's split bigrams; parameters as for
-    `estimate_counts`.
+    `values_of_part`.
     """
     bigrams, symbols = counts.orders[2], len(prob_V)
     found = _split_rows(bigrams, counts.bits, split)
     if not found:  # vectors over the vocabulary need not be moved
         return np.empty(0, np.int64), np.empty(0, np.float32)
-    if left_L is not None:
-        bigrams = _with_split_counts(bigrams, counts.bits, split, symbols, left_L)
-    xp = array_module(bigrams.words_R)
-    of_split = _of_contexts(bigrams, [(c, rows) for _, c, rows in found])
-    place_R = xp.concatenate([h * symbols + bigrams.words_R[rows].astype(np.int64) for h, _, rows in found])
-    return place_R, on_device_or_host(partial(_values, of_split, probs_of_words(prob_V, rule), rule), device)[0]
+
+    def made(device: str) -> tuple[Any, Any]:
+        counted = _with_split_counts(bigrams, counts.bits, split, symbols, left_L, device)
+        of_split = _of_contexts(counted, [(c, rows) for _, c, rows in found])
+        words = [bigrams.words_R[rows] for _, _, rows in found]
+        places = [h * symbols + some_R.astype(np.int64) for (h, _, _), some_R in zip(found, words, strict=True)]
+        lower_L = probs_of_words(move_to(prob_V, device), rule)
+        return array_module(places[0]).concatenate(places), _values(of_split, lower_L, rule, device)[0]
+
+    return on_device_or_host(made, device)
 
 
 def _of_contexts(bigrams: OrderCounts, wanted: Sequence[tuple[int, slice]]) -> OrderCounts:
     """Return the bigrams of some contexts, given with their rows."""
-    xp, contexts = array_module(bigrams.words_R), [c for c, _ in wanted]
+    contexts = [c for c, _ in wanted]
 
     def taken(array_R: Any) -> Any:
-        return None if array_R is None else xp.concatenate([array_R[rows] for _, rows in wanted])
+        return None if array_R is None else array_module(array_R).concatenate([array_R[rows] for _, rows in wanted])
 
     return OrderCounts(
         columns=bigrams.columns[:, contexts],
-        first_C1=xp.asarray(np.cumsum([0, *(rows.stop - rows.start for _, rows in wanted)])),
+        first_C1=np.cumsum([0, *(rows.stop - rows.start for _, rows in wanted)]),
         words_R=taken(bigrams.words_R),
         count_R=taken(bigrams.count_R),
         suffix_R=None,
@@ -150,9 +163,10 @@ def _kept(order: OrderCounts, log10_R: Any, value_C: Any) -> tuple[Any, Any, Con
     return words_R[kept], log10_R[kept], contexts
 
 
-def _followed_by(lower_L: Any, split_L: Any, place_P: Any) -> Any:
+def _followed_by(lower_L: Any, split_L: Any, place_P: Any, device: str) -> Any:
     """Return probabilities with those of some split bigrams behind them, whose whole vector stays where it is."""
-    prob_P = move_to(split_L[move_to(place_P, device_of(split_L))], device_of(lower_L))
+    prob_P = move_to(split_L[move_to(place_P, device_of(split_L))], device)
+    lower_L = move_to(lower_L, device)
     return array_module(lower_L).concatenate([lower_L, prob_P])
 
 
@@ -169,12 +183,18 @@ def _split_rows(bigrams: OrderCounts, bits: int, split: Sequence[int]) -> list[t
     return found
 
 
-def _with_split_counts(bigrams: OrderCounts, bits: int, split: Sequence[int], symbols: int, left_L: Any) -> OrderCounts:
-    """Return bigrams with the adjusted counts of the split ones. The part has all bigrams that a split word begins."""
-    found = _split_rows(bigrams, bits, split)
+def _with_split_counts(
+    bigrams: OrderCounts, bits: int, split: Sequence[int], symbols: int, left_L: Any, device: str
+) -> OrderCounts:
+    """Return bigrams with the adjusted counts of the split ones, on the device if there are some. The part has all
+    bigrams that a split word begins. `left_L` as in `values_of_part`.
+    """
+    found = [] if left_L is None else _split_rows(bigrams, bits, split)
     if not found:
         return bigrams
-    count_R, pruned_C, device = bigrams.count_R.copy(), bigrams.pruned_C, device_of(bigrams.count_R)
+    count_R, pruned_C = move_to(bigrams.count_R, device).copy(), bigrams.pruned_C
+    if pruned_C is not None:
+        pruned_C = move_to(pruned_C, device).astype(np.int64)
     for h, c, rows in found:
         # Vectors over the vocabulary stay where they are.
         left_V = left_L[h * symbols : (h + 1) * symbols]
@@ -183,6 +203,5 @@ def _with_split_counts(bigrams: OrderCounts, bits: int, split: Sequence[int], sy
         count_R = count_R.astype(np.promote_types(count_R.dtype, narrow_P.dtype), copy=False)
         count_R[rows] = move_to(narrow_P, device)
         if pruned_C is not None:
-            pruned_C = pruned_C.astype(np.int64)
             pruned_C[c] = int(left_V.sum()) - int(left_P.sum())
     return replace(bigrams, count_R=count_R, pruned_C=pruned_C)

@@ -25,6 +25,7 @@ def save_parts(
     for counted, item in zip(made, items, strict=True):
         arrays = result_to_device(counted, "cpu").arrays()
         paths[item] = save_entry(folder, kind, list(item), arrays, _metadata(counted))
+        del arrays  # copies
     return paths, {"checkpoint": time.perf_counter() - start}
 
 

@@ -44,7 +44,7 @@ def part_of_tables(
 
     tables     tables of orders 2 to N in suffix order, of text with sentence markers
     bad_V      (V,) bool, words outside a limited vocabulary; None: the vocabulary is not limited
-    split      words that are split; their bigrams have count 0 until `with_split_counts`
+    split      words that are split; their bigrams have count 0 here
     elsewhere  split words whose bigrams belong to another part; their rows of order 2 are left out
     """
     N, orders, first_M = options.order, dict[int, Order](), None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,9 @@ def _parts_of_srilm(
     read = executor.call(read_srilm, counts.path, order, inside, part_limits, is_whole, label=f"reading {counts.path}")
     vocabulary = executor.call(_vocabulary_of, read)
     [(symbols, shards)] = executor.gather([executor.call(_sizes_of, read)])
-    estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)
+    # The file does not say which word of the text came last, on which lmplz's slip depends.
+    exact = replace(config, exact_discounts=config.smoothing == KNESER_NEY)
+    estimation = Estimation(exact, config.options(order), limit, resources, vocabulary, symbols)
     parts = []
     for p in range(shards):
         taken = executor.call(_take_part, read, p, colocate_with=read, priority=True)

@@ -116,7 +116,7 @@ class Estimation:
         """
         executor, device = self.executor, self.budget.device
         smoothing = self.options.smoothing
-        totals = [executor.call(totals_of, part) for part in parts]
+        totals = [executor.call(totals_of, part, colocate_with=part) for part in parts]
         lefts = [] if smoothing else [executor.call(left_of, of_part) for of_part in totals]
         by_turns = (lefts[i::SUM_ARITY] for i in range(SUM_ARITY))
         lefts = [h for some in by_turns for h in reduce_tasks(executor, add_vectors, some, SUM_ARITY)]
@@ -133,11 +133,12 @@ class Estimation:
         split_L = None
         if self.split:
             how = self.split, split_left, rules[2], unigrams, device
-            found = [executor.call(split_probs_of, part, *how) for part in parts]
+            found = [executor.call(split_probs_of, part, *how, colocate_with=part) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols, self.budget)
-            del found
+            del found, how
         parts.clear()
         made = estimate((rules, unigrams, split_left, split_L))
+        del words, split_left, split_L  # vectors over the vocabulary
         assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options, self.split)
         model, seconds = assembly.assembled(made)
         self.seconds += seconds

@@ -65,7 +65,9 @@ FEW_TOKEN_SHARE, VALUE_SHARE = 0.3, 0.55  # so few tokens and values of the mode
 # for several parts.
 ESTIMATE_SECONDS = {"gpu": (1.7, 2.0), "cpu": (1000.0, 1000.0)}
 MAX_LOSSES = 10  # of workers, with results that Dask cannot make again, between two saves: then the run ends
-CPU_PART_TOKENS = 4 << 20  # most tokens of a part in host memory: larger ones take longer, because caches miss
+# Most tokens of a part in host memory, or as many as words: caches miss in larger parts, and each part has a vector
+# over the vocabulary.
+CPU_PART_TOKENS = 4 << 20
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
 
@@ -95,7 +97,7 @@ class EstimateResult:
     peak_device_bytes: int
     peak_host_bytes: int
     resumed_chunks: int  # chunks whose words an earlier run had saved
-    resumed_parts: int  # parts that an earlier run had estimated
+    resumed_parts: int  # parts that an earlier run had made
 
     @property
     def tokens_per_second(self) -> float:
@@ -143,11 +145,11 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     tokens, symbols = guess(counting, corpus)
     budget, part_budget = _budgets(planned_budget(context, KEPT_TOKEN_BYTES * tokens), tokens, context.workers)
     chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
-    parts = _part_limits(context, part_budget).num_parts(tokens)
+    parts = _part_limits(context, part_budget, symbols).num_parts(tokens)
     token_bytes = TOKEN_BYTES * tokens
     places = places_of(config.name, TOKENS, token_bytes, context, part_budget)
     on_devices = min(token_bytes, places.device_room)
-    groups = groups_of(parts, context.workers, _most_in_group(context, part_budget))
+    groups = groups_of(parts, context.workers, _most_in_group(context, part_budget, tokens // parts))
     passes = 1 if parts == 1 else -(-len(groups) // context.workers)
     seconds = ESTIMATE_SECONDS[context.device][parts > 1]
     if parts == 1 and context.device == "gpu":
@@ -247,12 +249,12 @@ def estimated(
     executor, memory, start = context.executor, context.memory, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
     limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
-    tokens = guess(config.counting(), source)[0] if isinstance(source, Corpus) else 0
+    tokens, symbols = guess(config.counting(), source) if isinstance(source, Corpus) else (0, math.inf)
     budget = count_budget(memory, executor, KEPT_TOKEN_BYTES * tokens)
     budget, part_budget = _budgets(budget, tokens, executor.workers)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    part_limits = _part_limits(executor, part_budget)
+    part_limits = _part_limits(executor, part_budget, symbols)
     chosen: dict[str, Any] = {"parts": asdict(part_limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
@@ -334,7 +336,7 @@ def _parts_of_text(
     texts = job.texts(counted, resources.budget)
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), context.checkpoint_seconds, job.verify)
-    group = _most_in_group(resources.executor, resources.budget)
+    group = _most_in_group(resources.executor, resources.budget, totals.tokens // max(1, shards))
     parts = TextParts(resources, estimation, texts, counted.lexicon, shards, group, job.counting, saved)
     context.progress.start("adjust", shards, "parts")
     made = parts.adjust(lambda: job.report(counted))
@@ -370,22 +372,25 @@ def _least_parts(where: Executor | PlanContext) -> int:
     return 1 if where.device == "gpu" else where.workers
 
 
-def _part_limits(where: Executor | PlanContext, budget: Budget) -> PartLimits:
-    """Return how large parts may be in the memory of each process."""
-    return PartLimits(_least_parts(where), where.workers, _part_tokens(where, budget), _lone_part_tokens(budget))
+def _part_limits(where: Executor | PlanContext, budget: Budget, symbols: float) -> PartLimits:
+    """Return how large parts may be in the memory of each process.
+
+    symbols  number of words; inf: no part is made smaller than memory requires
+    """
+    part_tokens = _part_tokens(where, budget, symbols)
+    return PartLimits(_least_parts(where), where.workers, part_tokens, _lone_part_tokens(budget))
 
 
-def _part_tokens(where: Executor | PlanContext, budget: Budget) -> int:
+def _part_tokens(where: Executor | PlanContext, budget: Budget, symbols: float) -> int:
     """Return the tokens of text per part."""
     most = _largest_part(where, budget)
-    return most if budget.device == "gpu" else min(most, CPU_PART_TOKENS)
+    return most if budget.device == "gpu" else int(min(most, max(CPU_PART_TOKENS, symbols)))
 
 
-def _most_in_group(where: Executor | PlanContext, budget: Budget) -> int:
-    """Return the number of parts of a group for whose windows memory suffices."""
-    if budget.device == "gpu":
-        return GROUP
-    return max(GROUP, min(MAX_GROUP, GROUP * _largest_part(where, budget) // CPU_PART_TOKENS))
+def _most_in_group(where: Executor | PlanContext, budget: Budget, part_tokens: int) -> int:
+    """Return the number of parts of a group for whose windows memory suffices, if they have so many tokens."""
+    fits = GROUP * _largest_part(where, budget) // max(1, part_tokens)
+    return max(1, min(GROUP if budget.device == "gpu" else MAX_GROUP, fits))
 
 
 def _largest_part(where: Executor | PlanContext, budget: Budget) -> int:

@@ -35,7 +35,7 @@ from mgpu_ngram.engine.estimate.part import (
     add_split_left,
 )
 from mgpu_ngram.engine.estimate.part_counts import CountedParts, counts_of_part
-from mgpu_ngram.engine.estimate.part_values import estimate_counts, split_probs, with_names
+from mgpu_ngram.engine.estimate.part_values import split_probs, values_of_part, with_names
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
@@ -105,9 +105,7 @@ def adjust_parts(
         part = [_part_of_text(pieces, shard, lexicon, how, bad_V)]
         _add_last(part[0], last, split, how.symbols)
         made.append(_counted(part.pop(), how.symbols, how.options, how.resources))  # no name holds the part
-        if len(made) == 2:
-            first, second = made
-            made = [CountedParts(_sum_of_totals(first.totals, second.totals), first.parts + second.parts)]
+        made = [_together(*made)]
     [counted] = made
     counted.totals = spill(counted.totals, how.resources.budget, how.resources.folder)
     return counted
@@ -184,6 +182,13 @@ def _counted(part: Part, symbols: int, options: EstimateOptions, resources: Part
     return CountedParts(totals, [counts])
 
 
+def _together(first: CountedParts, *more: CountedParts) -> CountedParts:
+    """Return the parts of all, with the sum of their totals."""
+    for second in more:
+        first = CountedParts(_sum_of_totals(first.totals, second.totals), first.parts + second.parts)
+    return first
+
+
 def _sum_of_totals(total: Part, part: Part) -> Part:
     return Part(
         {},
@@ -236,9 +241,12 @@ def adjusted(
     part.seconds = watch.seconds
     if alone:
         return spill(part, budget, folder)
+    tables.clear()
     made = [part]
-    del part
-    return _counted(made.pop(), symbols, options, resources)
+    del part  # `_counted` frees its orders one after another
+    counted = _counted(made.pop(), symbols, options, resources)
+    counted.totals = spill(counted.totals, budget, folder)
+    return counted
 
 
 def _one_part(symbols: int, options: EstimateOptions, bad_V: Any, *of_orders: Table) -> Part:
@@ -364,8 +372,8 @@ def estimate_one(
     budget, counts = resources.budget, made.parts[i]
     watch = Stopwatch(budget.device)
     with memory_guard("estimating", budget.device, LESS):
-        values = estimate_counts(counts, rules, unigrams.prob_V, split, left_L, split_L, budget.device)
-    if not all(map(on_gpu, counts.arrays().values())):
+        values = values_of_part(counts, rules, unigrams.prob_V, split, left_L, split_L, budget.device)
+    if not all(map(on_gpu, [*counts.arrays().values(), *values.arrays().values()])):
         values = leave_device(values, budget, resources.folder)
     watch.lap("estimate")
     estimated = held_like(with_names(values, counts, options), [values, counts])

@@ -6,6 +6,7 @@ worker. The adjusted counts of a part wait for those of all others, on which the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -132,8 +133,13 @@ class TextParts:
         executor, saved, kind = self.resources.executor, self.saved, f"counted_{self.saved.settings}"
         progress = self.resources.progress
         made, running = dict[Shards, Handle](), dict[Handle, _Call]()
+        places = itertools.count()  # so that all workers load about as many
+
+        def loaded(path: str) -> Handle:
+            return executor.call(load_counted, path, affinity=next(places))
+
         for entry in saved.checkpoint.entries(kind, saved.verify):
-            made[tuple(entry.items)] = executor.call(load_counted, entry.path)
+            made[tuple(entry.items)] = loaded(entry.path)
         left = set(range(self.shards)).difference(*made)
         self.estimation.resumed_parts = self.shards - len(left)
         progress.advance(self.estimation.resumed_parts)
@@ -152,7 +158,7 @@ class TextParts:
             if handle not in running:
                 [(paths, seconds)] = executor.gather([handle])
                 self.estimation.seconds.append(seconds)
-                made.update({shards: executor.call(load_counted, path) for shards, path in paths.items()})
+                made.update({shards: loaded(path) for shards, path in paths.items()})  # frees the parts
                 return []
             shards = running.pop(handle).shards
             made[shards] = handle
@@ -173,17 +179,18 @@ def estimate_parts(
     """
     executor, progress = estimation.executor, estimation.resources.progress
     rules, unigrams, *split_bigrams = arguments
-    progress.start("estimate", sum(map(len, made.values())), "parts")
-    estimated = list[Handle]()
-    for handle, shards in made.items():
+
+    def calls(handle: Handle, shards: Shards) -> list[Handle]:
         if resources.alone:
-            estimated.append(executor.call(estimate_whole, handle, rules, unigrams, resources, label="estimating"))
-            continue
+            return [executor.call(estimate_whole, handle, rules, unigrams, resources, label="estimating")]
         how = rules, unigrams, estimation.split, *split_bigrams, estimation.options, resources
-        estimated += [
+        return [
             executor.call(estimate_one, handle, i, *how, label=f"estimating part {shard}", colocate_with=handle)
             for i, shard in enumerate(shards)
         ]
+
+    progress.start("estimate", sum(map(len, made.values())), "parts")
+    estimated = [call for handle, shards in made.items() for call in calls(handle, shards)]
     made.clear()
     executor.wait(iter(list(estimated)), lambda _: progress.advance(1))
     return estimated

@@ -164,7 +164,7 @@ def estimated(
         made = [engine.estimate_part(part, discounts, unigrams) for part in adjusted]
     else:
         rest = unigrams.prob_V, *how, split_L if split else None, device
-        values = [part_values.estimate_counts(part, discounts, *rest) for part in counted]
+        values = [part_values.values_of_part(part, discounts, *rest) for part in counted]
         made = [part_values.with_names(*some, options) for some in zip(values, counted, strict=True)]
     if stretches == 1:
         trie = assemble.assemble(unigrams, made, bits, split=split)

@@ -418,7 +418,7 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, part_tokens, monk
 def test_each_worker_of_a_cpu_makes_a_part(workers, text, whole, make, monkeypatch):
     """The only part of a model is made in another way than several parts."""
     found = []
-    for name in "estimate_part", "estimate_counts":
+    for name in "estimate_part", "values_of_part":
         real = getattr(tasks, name)
         monkeypatch.setattr(tasks, name, lambda *a, name=name, real=real: found.append(name) or real(*a))
     executor = LocalExecutor(workers=workers)
@@ -426,7 +426,7 @@ def test_each_worker_of_a_cpu_makes_a_part(workers, text, whole, make, monkeypat
         assert make(text, executor=executor, **whole[1])[0] == whole[0]["arpa"]
     finally:
         executor.close()
-    assert found == (["estimate_part"] if workers == 1 else workers * ["estimate_counts"])
+    assert found == (["estimate_part"] if workers == 1 else workers * ["values_of_part"])
 
 
 @pytest.mark.parametrize(

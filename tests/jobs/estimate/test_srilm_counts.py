@@ -68,6 +68,15 @@ def test_the_model_of_the_text(options, model_of):
     assert model_of(counts, shards=6, **options) == expected
 
 
+@pytest.mark.parametrize("shards", [1, 2, 6])
+def test_discounts_are_exact(shards, model_of):
+    """A file of counts does not say which word came last, on which lmplz's slip depends."""
+    lines, options = random_lines(60, 8), {"order": 4, "discount_fallback": []}
+    expected = model_of(lines, exact_discounts=True, **options)
+    assert model_of(lines, **options) != expected
+    assert model_of(counts_of(lines, 4), shards=shards, **options) == expected
+
+
 def test_counts_of_one_n_gram_add_up(model_of):
     counts = counts_of(LINES, 2)
     halves = counts.replace("the\t7\n", "the\t4\nthe\t3\n").replace("the cat\t4\n", "the cat\t0\nthe cat\t4\n")
