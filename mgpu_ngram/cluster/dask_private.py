@@ -233,6 +233,14 @@ def forget_connections(worker: Worker, address: str) -> None:
     worker.rpc.remove(address)
 
 
+async def connect_within(worker: Worker, address: str, seconds: float) -> None:
+    """Open a connection of this worker, for later messages. Raises OSError if that takes longer.
+
+    Replaces no public call: a message alone tries to connect for 30 s (distributed.comm.timeouts.connect).
+    """
+    worker.rpc.reuse(address, await worker.rpc.connect(address, timeout=seconds))
+
+
 # Gangs
 
 

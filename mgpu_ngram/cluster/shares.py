@@ -27,6 +27,7 @@ from mgpu_ngram.cluster.transport import Parcel
 HANDLER = "mgpu_ngram_share"
 AT_ONCE = 4  # shares that a task receives at once: it holds them all in the end, but not their messages
 PAUSE_SECONDS = 0.1, 3.0  # between looks for lost values, first and last
+CONNECT_SECONDS = 3.0  # to a holder; if it is only slow, it is found and asked again
 T = TypeVar("T")
 
 
@@ -145,12 +146,13 @@ async def _take_one(worker: Worker, place: ValuePlace, pickled: bytes) -> Parcel
         return await asyncio.get_running_loop().run_in_executor(None, _cut, here, pickled)
     if not place.address or place.address in _lost:
         return None
-    ask, who = getattr(worker.rpc(place.address), HANDLER), {"receiver": worker.address, "name": uuid.uuid4().hex}
-    share: Parcel | None = None
-    with suppress(OSError):  # the holder was lost
-        share = (await ask(key=place.key, take=pickled, **who) or {}).get("share")
-    with suppress(OSError):
+    who, answer = {"receiver": worker.address, "name": uuid.uuid4().hex}, dict[str, Any]()
+    with suppress(OSError):  # the holder was lost, perhaps before this process began, which then was not told
+        await dask_private.connect_within(worker, place.address, CONNECT_SECONDS)
+        ask = getattr(worker.rpc(place.address), HANDLER)
+        answer = await ask(key=place.key, take=pickled, **who) or {}
         await ask(**who)
+    share: Parcel | None = answer.get("share")
     return share
 
 
