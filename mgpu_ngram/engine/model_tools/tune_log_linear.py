@@ -23,6 +23,7 @@ NEWTON_PRECISION = 1e-6  # Newton's method ends when every weight moves by less
 MAX_NEWTON_ITERATIONS = 50
 MAX_HALVINGS = 20  # halvings of a step that would make the text less probable
 LONG_STEP = 0.01  # if the last step is longer, the log probability has no maximum
+MOST_WEIGHT = 100.0  # nor if a weight is greater: there all values are rounded, and a step may be 0
 KENLM_STEPS, KENLM_SHARE = 10, 0.7  # number of KenLM's steps, and their length in Newton steps
 
 
@@ -96,7 +97,7 @@ def _newton(at: Function, start: np.ndarray) -> tuple[Steps, bool]:
         found.append((weights, log))
         if distance < NEWTON_PRECISION:
             break
-    return found, distance < LONG_STEP
+    return found, distance < LONG_STEP and weights.max() <= MOST_WEIGHT
 
 
 def _kenlm_steps(at: Function, start: np.ndarray) -> Steps:

@@ -337,7 +337,10 @@ def _parts_of_text(
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), context.checkpoint_seconds, job.verify)
     group = _most_in_group(resources.executor, resources.budget, totals.tokens // max(1, shards))
-    parts = TextParts(resources, estimation, texts, counted.lexicon, shards, group, job.counting, saved)
+    parts = TextParts(
+        resources=resources, estimation=estimation, texts=texts, lexicon=counted.lexicon, shards=shards, group=group,
+        counting=job.counting, saved=saved,
+    )  # fmt: skip
     context.progress.start("adjust", shards, "parts")
     made = parts.adjust(lambda: job.report(counted))
     estimation.resumed_chunks = len(job.resumed_words)

@@ -365,11 +365,14 @@ def estimate_whole(part: Part, rules: dict[int, Any], unigrams: Unigrams, resour
 
 
 def estimate_one(
-    made: CountedParts, i: int, rules: dict[int, Any], unigrams: Unigrams, split: Sequence[int], left_L: Any,
-    split_L: Any, options: EstimateOptions, resources: PartResources,
+    made: CountedParts, i: int, shared: Sequence[Any], split: Sequence[int], options: EstimateOptions,
+    resources: PartResources,
 ) -> Estimated:  # fmt: skip
-    """Return the probabilities and backoffs of one of some parts, where its counts are: on the device, or spilled."""
-    budget, counts = resources.budget, made.parts[i]
+    """Return the probabilities and backoffs of one of some parts, where its counts are: on the device, or spilled.
+
+    shared  rules, unigrams, the adjusted counts and the probabilities of split bigrams
+    """
+    budget, counts, (rules, unigrams, left_L, split_L) = resources.budget, made.parts[i], shared
     watch = Stopwatch(budget.device)
     with memory_guard("estimating", budget.device, LESS):
         values = values_of_part(counts, rules, unigrams.prob_V, split, left_L, split_L, budget.device)

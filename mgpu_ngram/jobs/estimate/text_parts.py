@@ -178,12 +178,11 @@ def estimate_parts(
     arguments  rules, unigrams, the adjusted counts and the probabilities of split bigrams
     """
     executor, progress = estimation.executor, estimation.resources.progress
-    rules, unigrams, *split_bigrams = arguments
 
     def calls(handle: Handle, shards: Shards) -> list[Handle]:
         if resources.alone:
-            return [executor.call(estimate_whole, handle, rules, unigrams, resources, label="estimating")]
-        how = rules, unigrams, estimation.split, *split_bigrams, estimation.options, resources
+            return [executor.call(estimate_whole, handle, *arguments[:2], resources, label="estimating")]
+        how = list(arguments), estimation.split, estimation.options, resources
         return [
             executor.call(estimate_one, handle, i, *how, label=f"estimating part {shard}", colocate_with=handle)
             for i, shard in enumerate(shards)

@@ -280,3 +280,14 @@ def named(plain, words):
     for gram, log10 in plain.probs.items():
         probs[len(gram) - 1][tuple(words[w] for w in gram)] = log10
     return probs, {tuple(words[w] for w in h): b for h, b in plain.backoffs.items()}
+
+
+def test_a_step_that_leaves_the_range_of_numbers():
+    """Far out all values are rounded: the log probability is 0, and so is the next step. There is no maximum there."""
+
+    def at(weights):
+        is_near = weights[0] < 10
+        return (-1e-4, np.array([1e-4]), np.array([[1e-9]])) if is_near else (0.0, np.zeros(1), np.zeros((1, 1)))
+
+    steps, has_maximum = tune_module._newton(at, np.ones(1))
+    assert steps[-1][0] == pytest.approx([100_001]) and steps[-1][1] == 0 and not has_maximum
