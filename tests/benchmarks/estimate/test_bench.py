@@ -21,6 +21,7 @@ from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.inputs import oracles
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine.estimate import part_values
 from mgpu_ngram.engine.estimate import probabilities as engine
 from tests.support.fake_lmplz import FAKE_LMPLZ
 from tests.support.short_benches import measure_once
@@ -188,7 +189,8 @@ def test_a_wrong_probability_gives_no_row(part, monkeypatch, tmp_path):
         prob_R[len(prob_R) // 2] *= np.float32(1.001)
         return prob_R
 
-    monkeypatch.setattr(engine, "interpolate", wrong)
+    for module in engine, part_values:  # of the only part, and of several parts
+        monkeypatch.setattr(module, "interpolate", wrong)
     run = EstimateBench(Suite("cpu"), TOKENS, [1], tmp_path)
     with pytest.raises(WrongResult, match="by plain Python; not timed"):
         estimate.PARTS[part](run)
