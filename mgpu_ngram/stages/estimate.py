@@ -158,7 +158,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         return size / ESTIMATE_BYTES if inputs or size else math.inf  # inf: counts that an earlier job makes
 
     def plan(self, config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.estimate.run import plan
+        from mgpu_ngram.jobs.estimate.plan import plan
 
         return plan(config, context)
 

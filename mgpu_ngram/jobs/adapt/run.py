@@ -21,7 +21,8 @@ from mgpu_ngram.jobs.count.plan import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountResult, counted, without_checksums
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import check_estimable
-from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, model_file, saved, settings_of
+from mgpu_ngram.jobs.estimate.plan import model_file
+from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, figures_of, saved, settings_of
 
 FORMAT = "mgpu_ngram adapted model"
 COUNTS_FOLDER = "counts"

@@ -30,44 +30,30 @@ from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
 from mgpu_ngram.engine.memory.budget import Budget, peak_bytes
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited
-from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import (
-    TOKEN_BYTES,
-    TOKENS,
     chunk_bytes,
     count_budget,
     guess,
     num_streams,
-    places_of,
-    planned_budget,
-    seconds_about,
 )
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
-from mgpu_ngram.jobs.estimate.text_parts import PartCheckpoint, TextParts, groups_of
+from mgpu_ngram.jobs.estimate.plan import (
+    KEPT_TOKEN_BYTES,
+    limits_of_parts,
+    model_file,
+    most_in_group,
+    plan_budgets,
+)
+from mgpu_ngram.jobs.estimate.text_parts import PartCheckpoint, TextParts
 
 T = TypeVar("T")
-# Memory of a part that is made, per token of the text in its shards. A GPU took 140; its pool of memory has gaps.
-PART_TOKEN_BYTES = {"gpu": 200, "cpu": 190}
-LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
-WINDOW_BYTES = 16  # of a window that waits for its part
-GROUP = 6  # parts that memory allows in a group: their windows take a third of the memory of the part beside them
-MAX_GROUP = 16  # a group is the unit of checkpoints
-KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
-TOKENS_AND_WORDS = 1.1  # bytes that tokens and the vocabulary take, over those of tokens
-MOST_TOKEN_SHARE = 0.5  # of a GPU: more tokens do not stay there
-FEW_TOKEN_SHARE, VALUE_SHARE = 0.3, 0.55  # so few tokens and values of the model share more of a GPU
-# Seconds of a worker for 1 G tokens in plans, as `COUNT_SECONDS`: for the only part of a model, which one worker makes;
-# for several parts.
-ESTIMATE_SECONDS = {"gpu": (1.7, 2.0), "cpu": (1000.0, 1000.0)}
 MAX_LOSSES = 10  # of workers, with results that Dask cannot make again, between two saves: then the run ends
-# Most tokens of a part in host memory, or as many as words: caches miss in larger parts, and each part has a vector
-# over the vocabulary.
-CPU_PART_TOKENS = 4 << 20
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 
 
@@ -108,11 +94,6 @@ class EstimateResult:
         return asdict(self) | {"path": str(self.path), "tokens_per_second": self.tokens_per_second}
 
 
-def model_file(config: EstimateConfig) -> str:
-    """Return the name of the model in the folder of a run."""
-    return "model.arpa" if config.format == "arpa" else "model.safetensors"
-
-
 def open_inputs(config: EstimateConfig) -> Corpus | None:
     """Return the corpus that a config names; None for counts, which an earlier job may make. Raises InputError if it
     cannot be used.
@@ -129,52 +110,6 @@ def _opened(
         return replace(config, order=config.order or counts.max_order), counts
     corpus = inputs or open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     return replace(config, order=config.highest), corpus
-
-
-def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
-    """Return the plan of `run` from the sizes of the inputs alone: the number of parts (`shards`), how often the tokens
-    are read (`passes`), and where the tokens stay.
-
-    Raises InputError if the run could not fit.
-    """
-    where = {"device": context.device, "workers": context.workers}
-    if config.counts:
-        return {"job": config.name, "counts": config.counts, "smoothing": config.smoothing, **where}
-    counting = config.counting()
-    corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
-    tokens, symbols = guess(counting, corpus)
-    budget, part_budget = _budgets(planned_budget(context, KEPT_TOKEN_BYTES * tokens), tokens, context.workers)
-    chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
-    parts = _part_limits(context, part_budget, symbols).num_parts(tokens)
-    token_bytes = TOKEN_BYTES * tokens
-    places = places_of(config.name, TOKENS, token_bytes, context, part_budget)
-    on_devices = min(token_bytes, places.device_room)
-    groups = groups_of(parts, context.workers, _most_in_group(context, part_budget, tokens // parts))
-    passes = 1 if parts == 1 else -(-len(groups) // context.workers)
-    seconds = ESTIMATE_SECONDS[context.device][parts > 1]
-    if parts == 1 and context.device == "gpu":
-        seconds *= context.workers
-    reading = tokens, config.highest, passes if parts > 1 else 0, on_devices / max(1, token_bytes)
-    return {
-        "job": config.name,
-        **where,
-        "inputs": len(corpus.sources),
-        "input_bytes": corpus.size_bytes,
-        "tokens_about": tokens,
-        "symbols_about": symbols,
-        "chunks": len(chunks),
-        "chunks_per_worker": -(-len(chunks) // context.workers),
-        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
-        "shards": parts,
-        "passes": passes,
-        "seconds_about": seconds_about(seconds, *reading, context),
-        "token_bytes": token_bytes,
-        "device_bytes": on_devices,
-        "host_bytes": token_bytes - on_devices - places.spill_bytes,
-        "spill_bytes": places.spill_bytes,
-        "model": model_file(config),
-        "smoothing": config.smoothing,
-    }
 
 
 def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = None) -> EstimateResult:
@@ -251,10 +186,10 @@ def estimated(
     limit = read_word_file(config.limit_vocab_file, "limit_vocab_file")  # before work begins
     tokens, symbols = guess(config.counting(), source) if isinstance(source, Corpus) else (0, math.inf)
     budget = count_budget(memory, executor, KEPT_TOKEN_BYTES * tokens)
-    budget, part_budget = _budgets(budget, tokens, executor.workers)
+    budget, part_budget = plan_budgets(budget, tokens, executor.workers)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    part_limits = _part_limits(executor, part_budget, symbols)
+    part_limits = limits_of_parts(executor, part_budget, symbols)
     chosen: dict[str, Any] = {"parts": asdict(part_limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
@@ -336,7 +271,7 @@ def _parts_of_text(
     texts = job.texts(counted, resources.budget)
     shards = totals.num_shards if config.highest > 1 else 0
     saved = PartCheckpoint(checkpoint, _name_of_settings(config), context.checkpoint_seconds, job.verify)
-    group = _most_in_group(resources.executor, resources.budget, totals.tokens // max(1, shards))
+    group = most_in_group(resources.executor, resources.budget, totals.tokens // max(1, shards))
     parts = TextParts(
         resources=resources, estimation=estimation, texts=texts, lexicon=counted.lexicon, shards=shards, group=group,
         counting=job.counting, saved=saved,
@@ -352,64 +287,6 @@ def _name_of_settings(config: EstimateConfig) -> str:
     """Return a name that differs for settings that give parts other values."""
     settings = settings_of(config) | {"limit": _described(config.limit_vocab_file)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _budgets(budget: Budget, tokens: int, workers: int) -> tuple[Budget, Budget]:
-    """Return the budgets until words are numbered, and after that, when GPUs keep up to `MOST_TOKEN_SHARE` of tokens.
-
-    Few tokens stay on their GPU all the time, and values of the model beside them. To number words takes more memory
-    than to make parts, so more tokens leave it meanwhile.
-    """
-    token_bytes = TOKEN_BYTES * tokens // workers
-    if token_bytes <= FEW_TOKEN_SHARE * budget.device_bytes:
-        budget = replace(budget, kept_bytes=int(VALUE_SHARE * budget.device_bytes))
-        return budget, budget
-    kept_bytes = TOKENS_AND_WORDS * token_bytes if token_bytes <= MOST_TOKEN_SHARE * budget.device_bytes else 0
-    return budget, replace(budget, kept_bytes=int(kept_bytes))
-
-
-def _least_parts(where: Executor | PlanContext) -> int:
-    """Return the least number of parts: one on GPUs, because one GPU makes a whole model faster than two GPUs make two
-    parts.
-    """
-    return 1 if where.device == "gpu" else where.workers
-
-
-def _part_limits(where: Executor | PlanContext, budget: Budget, symbols: float) -> PartLimits:
-    """Return how large parts may be in the memory of each process.
-
-    symbols  number of words; inf: no part is made smaller than memory requires
-    """
-    part_tokens = _part_tokens(where, budget, symbols)
-    return PartLimits(_least_parts(where), where.workers, part_tokens, _lone_part_tokens(budget))
-
-
-def _part_tokens(where: Executor | PlanContext, budget: Budget, symbols: float) -> int:
-    """Return the tokens of text per part."""
-    most = _largest_part(where, budget)
-    return most if budget.device == "gpu" else int(min(most, max(CPU_PART_TOKENS, symbols)))
-
-
-def _most_in_group(where: Executor | PlanContext, budget: Budget, part_tokens: int) -> int:
-    """Return the number of parts of a group for whose windows memory suffices, if they have so many tokens."""
-    fits = GROUP * _largest_part(where, budget) // max(1, part_tokens)
-    return max(1, min(GROUP if budget.device == "gpu" else MAX_GROUP, fits))
-
-
-def _largest_part(where: Executor | PlanContext, budget: Budget) -> int:
-    """Return the tokens per part for which memory suffices while it is made beside the windows of its group."""
-    copies = 1 if where.transport == "memory" else 2  # of windows: selected, and received
-    return _tokens_within(budget, PART_TOKEN_BYTES[budget.device] + copies * GROUP * WINDOW_BYTES)
-
-
-def _lone_part_tokens(budget: Budget) -> int:
-    """Return the same for the only part of a model."""
-    return _tokens_within(budget, LONE_PART_TOKEN_BYTES[budget.device])
-
-
-def _tokens_within(budget: Budget, token_bytes: int) -> int:
-    memory_bytes = budget.task_bytes() if budget.device == "gpu" else budget.host_bytes // budget.tasks
-    return max(1 << 16, memory_bytes // token_bytes)
 
 
 def saved(

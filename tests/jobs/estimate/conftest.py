@@ -2,7 +2,7 @@
 
 import pytest
 
-from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate import plan
 
 
 @pytest.fixture
@@ -11,6 +11,6 @@ def part_tokens(monkeypatch):
 
     def limit(tokens):
         for name in "_part_tokens", "_lone_part_tokens":
-            monkeypatch.setattr(estimate, name, lambda *_: tokens)
+            monkeypatch.setattr(plan, name, lambda *_: tokens)
 
     return limit

@@ -34,6 +34,7 @@ from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
+from mgpu_ngram.jobs.estimate import plan as estimate_plan
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks, text_parts
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
@@ -440,7 +441,7 @@ def test_each_worker_of_a_cpu_makes_a_part(workers, text, whole, make, monkeypat
 )
 def test_what_gpus_keep_of_a_text(tokens, workers, shares):
     """Until words are numbered, and after that; with 4 bytes a token."""
-    budgets = estimate._budgets(Budget("gpu", 20 * 10**9, 1 << 40, spills=True), tokens, workers)
+    budgets = estimate_plan.plan_budgets(Budget("gpu", 20 * 10**9, 1 << 40, spills=True), tokens, workers)
     assert [budget.kept_device_share() for budget in budgets] == pytest.approx(shares)
 
 
@@ -458,7 +459,7 @@ def test_a_plan_says_how_long_it_takes(device, device_bytes, workers, seconds, s
     with open(tmp_path / "text", "wb") as file:
         file.truncate(int(1e9 * count_plan.BYTES_PER_TOKEN["word"]))
     memory = MemoryConfig(host_bytes=400 * 10**9, device_bytes=device_bytes)
-    plan = estimate.plan(
+    plan = estimate_plan.plan(
         EstimateConfig([str(tmp_path / "text")], order=5), PlanContext(workers, device, 0, memory=memory)
     )
     assert plan["seconds_about"] == pytest.approx(seconds)
@@ -482,7 +483,7 @@ def test_a_plan_says_how_many_parts(device, workers, transport, million_tokens, 
         file.truncate(int(million_tokens * 1e6 * count_plan.BYTES_PER_TOKEN["word"]))
     memory = MemoryConfig(host_bytes=200 * 10**9)
     context = PlanContext(workers, device, 100 * 10**9, transport, memory, tmp_path)
-    plan = estimate.plan(EstimateConfig([str(tmp_path / "text")]), context)
+    plan = estimate_plan.plan(EstimateConfig([str(tmp_path / "text")]), context)
     assert (plan["shards"], plan["passes"]) == (parts, passes)
     assert plan["token_bytes"] == 4 * plan["tokens_about"] == pytest.approx(4e6 * million_tokens)
     assert plan["device_bytes"] + plan["host_bytes"] + plan["spill_bytes"] == plan["token_bytes"]
@@ -526,7 +527,7 @@ def test_results_in_host_memory_are_counted(text, whole, make, part_tokens, monk
     sizes, hold = [], keep.hold
     monkeypatch.setattr(keep, "hold", lambda held: sizes.append(held.host_bytes) or hold(held))
     part_tokens(1 << 20)
-    monkeypatch.setattr(estimate, "_least_parts", lambda executor: 2)
+    monkeypatch.setattr(estimate_plan, "_least_parts", lambda executor: 2)
     make(text, **whole[1])
     # Streams, vocabulary and run of the only chunk; lexicon and numbered vocabulary; the counts, totals and values of
     # two parts, and two stretches, before and after linking. Some have 100 rows or more, of 2 numbers of 8 bytes.
@@ -823,7 +824,7 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
     config, data = on_cluster
     with monkeypatch.context() as patch:
         for name in "_part_tokens", "_lone_part_tokens":
-            patch.setattr(estimate, name, lambda *_: 10_000)
+            patch.setattr(estimate_plan, name, lambda *_: 10_000)
         unfinished(config, here, tmp_path, phase)
     result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 0 and (result.resumed_parts > 1) == (phase != "adjust")
@@ -834,10 +835,10 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
 def test_sums_of_parts_are_resumed(workers, on_cluster, here, tmp_path, monkeypatch):
     """An interrupt after two groups of parts; the rest is made in other groups, by another number of workers."""
     config, data = on_cluster
-    monkeypatch.setattr(estimate, "_most_in_group", lambda *_: 2)
+    monkeypatch.setattr(estimate, "most_in_group", lambda *_: 2)
     with monkeypatch.context() as patch:
         for name in "_part_tokens", "_lone_part_tokens":
-            patch.setattr(estimate, name, lambda *_: 10_000)
+            patch.setattr(estimate_plan, name, lambda *_: 10_000)
         progress = interrupt.Interrupt("adjust", 5, pause=0.3)
         with pytest.raises(KeyboardInterrupt):
             run(
@@ -866,7 +867,7 @@ def test_parts_of_other_settings_are_made_again(on_cluster, here, tmp_path, monk
     config, _ = on_cluster
     with monkeypatch.context() as patch:
         for name in "_part_tokens", "_lone_part_tokens":
-            patch.setattr(estimate, name, lambda *_: 10_000)
+            patch.setattr(estimate_plan, name, lambda *_: 10_000)
         unfinished(config, here, tmp_path, "assemble")
     pruned = replace(config, prune=[0, 1])
     result = run(pruned, RunContext(here, tmp_path / "model", single_file=True, resume=True))
