@@ -20,9 +20,10 @@ from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOption
 from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
-from mgpu_ngram.engine.memory.device import lock_pages, to_device
-from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
-from mgpu_ngram.engine.memory.spill import in_file, result_to_device, spill, to_file
+from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.engine.memory.locked_memory import lock_pages
+from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, on_device_or_none
+from mgpu_ngram.engine.memory.spill import held, in_file, result_to_device, spill, to_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.select_windows import SPLIT, select_windows
@@ -83,16 +84,14 @@ def text_ids(
 
 def bundle_ids(*several: TextIds) -> TextIds:
     """Return the tokens of several chunks as one."""
-    return TextIds(
-        [stream for ids in several for stream in ids.streams],
-        tuple(chunk for ids in several for chunk in ids.chunks),
-        add_seconds(*(ids.seconds for ids in several)),
-    )
+    streams = [stream for ids in several for stream in ids.streams]
+    chunks = tuple(chunk for ids in several for chunk in ids.chunks)
+    return held(TextIds(streams, chunks, add_seconds(*(ids.seconds for ids in several))))
 
 
 def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
     """Return tokens that had to leave the GPU there again, if it has room now that vocabularies of chunks are freed;
-    lock others in memory, because each pass reads them.
+    lock others in memory, because each pass reads them. Joins streams on the GPU if there is room.
     """
     away = [array for array in ids.arrays().values() if not on_gpu(array)]
     if away and budget.fits_device(sum(array.nbytes for array in away)):
@@ -101,7 +100,8 @@ def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
     for array in away:
         if array.nbytes >= LOCKED_BYTES and not in_file(array):
             lock_pages(array)
-    return ids
+    joined = None if away else on_device_or_none(lambda _: _joined(ids.streams), budget.device)
+    return ids if joined is None else replace(ids, streams=joined)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def whole_tables(texts: Sequence[TextIds], lexicon: Lexicon, options: CountOptio
 
 
 def _joined(streams: list[Codes]) -> list[Codes]:
-    """Return streams as one if each is a whole text, so that one sort counts them."""
+    """Return streams as one if each is a whole text, so that one kernel or sort reads them."""
     if len(streams) < 2 or not all(codes.begins and codes.owned == len(codes.tokens_T) for codes in streams):
         return streams
     tokens_T = array_module(streams[0].tokens_T).concatenate([codes.tokens_T for codes in streams])

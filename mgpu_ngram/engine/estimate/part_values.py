@@ -84,6 +84,17 @@ def with_names(values: Estimated, counts: PartCounts, options: EstimateOptions) 
     return replace(values, contexts=contexts, words=words, suffixes=suffixes)
 
 
+def lasting_arrays(counts: PartCounts, options: EstimateOptions) -> set[str]:
+    """Return the names of the arrays that `with_names` takes. The others are free when the values are known."""
+    names = set[str]()
+    for n, order in counts.orders.items():
+        if order.marked_R is None:
+            names |= {f"{n}.columns", f"{n}.first_C1", f"{n}.words_R"}
+        if 2 < n <= options.suffixed_order:
+            names.add(f"{n}.suffix_R" if order.node_K is None else f"{n}.node_K")
+    return names
+
+
 def split_probs(
     counts: PartCounts, rule: Discounts | Rule, prob_V: Any, split: Sequence[int], left_L: Any, device: str
 ) -> tuple[Any, Any]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.engine.memory.device import has_locked_pages, pinned_buffer, to_device
+from mgpu_ngram.engine.memory.device import pinned_buffer, to_device
+from mgpu_ngram.engine.memory.locked_memory import has_locked_pages, locked_memory
 from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
 COPY_THREADS, COPY_SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU
+MIN_LOCKED_BYTES = 1 << 16  # smaller arrays are copied as if their memory were not locked
 MAX_ROWS = 64  # that are copied one by one; an array of more rows that are no neighbours is copied on the GPU first
 ARRAY_ALIGNMENT_BYTES = 256  # arrays that are copied together start at multiples of this
 
@@ -38,41 +39,57 @@ def to_host_fast(array: Any) -> np.ndarray:
 
 
 def to_host_together(arrays: Sequence[Any]) -> list[np.ndarray]:
-    """Return the arrays in host memory; arrays of a GPU as `to_host_fast` does, with one copy to one piece of memory,
-    which lives as long as one of them: many small copies take longer.
+    """Return the arrays in host memory: large arrays of a GPU in locked memory, or, where CUDA cannot lock any, as
+    `to_host_fast` does.
     """
-    there = [a for a in arrays if not isinstance(a, np.ndarray)]
-    starts = starts_together(there)
-    if starts[-1] < COPY_SLICE_BYTES:
+    there = [array for array in arrays if not isinstance(array, np.ndarray)]
+    if sum(array.nbytes for array in there) < COPY_SLICE_BYTES:
         return [to_host(array) for array in arrays]
-    pieces: list[tuple[int, Any]] = []  # start in `host`, and contiguous bytes
-    for start, array in zip(starts, there, strict=False):
-        is_in_rows = array.ndim == 2 and len(array) <= MAX_ROWS and array.strides[1] == array.itemsize
-        rows = list(array) if is_in_rows else [array_module(array).ascontiguousarray(array).reshape(-1)]
-        pieces += [(start + i * row.nbytes, row.view(np.uint8)) for i, row in enumerate(rows) if row.nbytes]
-    firsts, host = [first for first, _ in pieces], np.empty(starts[-1], np.uint8)
-
-    def fill(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
-        for first, last in slices:
-            for start, piece in pieces[max(0, bisect_right(firsts, first) - 1) : bisect_left(firsts, last)]:
-                a, b = max(first, start), min(last, start + len(piece))
-                if a < b:
-                    piece[a - start : b - start].get(stream=stream, out=pinned[a - first : b - first], blocking=False)
-            stream.synchronize()
-            np.copyto(host[first:last], pinned[: last - first])
-
-    _in_threads(_to_host, fill, _slices(starts[-1], COPY_SLICE_BYTES))
-    return _views(arrays, host)
-
-
-def _read_by_gpu(array: np.ndarray) -> Any:
-    """Return a copy on the GPU of an array with locked pages."""
     import cupy
 
-    stream, copy = cupy.cuda.get_current_stream(), cupy.empty(array.shape, array.dtype)
-    copy.set(array, stream=stream)
+    stream, found, copied = cupy.cuda.get_current_stream(), list[np.ndarray](), list[Any]()
+    for array in arrays:
+        host = array if isinstance(array, np.ndarray) else _locked_like(array)
+        if host is None:
+            host = to_host_fast(array)
+        elif host is not array and host.nbytes:
+            rows = _rows_of(array)
+            copied += rows  # they live until they are copied
+            for row, target in zip(rows, host if len(rows) > 1 else [host], strict=True):
+                row.get(stream=stream, out=target.reshape(row.shape), blocking=False)
+        found.append(host)
     stream.synchronize()
-    return copy
+    return found
+
+
+def _locked_like(array: Any) -> np.ndarray | None:
+    """Return an array of the same shape and dtype in locked memory; None if CUDA cannot lock it."""
+    if not array.nbytes:
+        return np.empty(array.shape, array.dtype)
+    host = locked_memory.array(array.nbytes)
+    return None if host is None else host.view(array.dtype).reshape(array.shape)
+
+
+def _rows_of(array: Any) -> list[Any]:
+    """Return an array in contiguous pieces: its rows, or itself, copied if it is not contiguous."""
+    if array.ndim == 2 and 1 < len(array) <= MAX_ROWS and array.strides[1] == array.itemsize:
+        return list(array)
+    return [array_module(array).ascontiguousarray(array)]
+
+
+def _read_by_gpu(arrays: Sequence[Any]) -> list[Any]:
+    """Return arrays, with copies on the GPU of those in locked memory, and of empty ones."""
+    import cupy
+
+    stream, found = cupy.cuda.get_current_stream(), list(arrays)
+    for i, array in enumerate(arrays):
+        if not isinstance(array, np.ndarray) or (array.nbytes and not has_locked_pages(array)):
+            continue
+        found[i], rows = cupy.empty(array.shape, array.dtype), _rows_of(array)
+        for row, target in zip(rows, found[i] if len(rows) > 1 else [found[i]], strict=True):
+            target.set(row, stream=stream)
+    stream.synchronize()
+    return found
 
 
 def _views(arrays: Sequence[Any], packed: Any) -> list[Any]:
@@ -87,7 +104,8 @@ def _views(arrays: Sequence[Any], packed: Any) -> list[Any]:
 
 def to_device_fast(array: Any, device: str) -> Any:
     """Copy to the device as `to_host_fast` copies to the host; an array on the device is returned unchanged."""
-    if isinstance(array, np.ndarray) and array.nbytes < COPY_SLICE_BYTES:
+    is_small = isinstance(array, np.ndarray) and array.nbytes < COPY_SLICE_BYTES
+    if device == "cpu" or (is_small and (array.nbytes < MIN_LOCKED_BYTES or not has_locked_pages(array))):
         return to_device(array, device)
     return to_device_together([array], device)[0]
 
@@ -105,14 +123,17 @@ def starts_together(arrays: Sequence[Any]) -> list[int]:
 
 
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
-    """Return the arrays as `to_device_fast` does, with one copy: many small copies take longer."""
-    here = [a for a in arrays if isinstance(a, np.ndarray)]
-    if device == "cpu" or not here:
+    """Return the arrays on the device: those in locked memory as they are, others as `to_device_fast` does, with one
+    copy, because many small copies take longer.
+    """
+    if device == "cpu" or not any(isinstance(array, np.ndarray) for array in arrays):
         return list(arrays)
     import cupy
 
-    if all(map(has_locked_pages, here)):
-        return [_read_by_gpu(a) if isinstance(a, np.ndarray) else a for a in arrays]
+    arrays = _read_by_gpu(arrays)
+    here = [a for a in arrays if isinstance(a, np.ndarray)]
+    if not here:
+        return arrays
     starts = starts_together(here)
     packed = cupy.empty(starts[-1], np.uint8)
     pieces: list[tuple[int, np.ndarray]] = []  # contiguous bytes, and their start in `packed`

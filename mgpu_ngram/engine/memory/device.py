@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -70,38 +69,6 @@ def pinned_buffer(nbytes: int) -> np.ndarray:
     import cupy
 
     return np.ndarray(nbytes, np.uint8, cupy.cuda.alloc_pinned_memory(nbytes))
-
-
-def lock_pages(array: np.ndarray) -> None:
-    """Lock a large array, and what it is a view of, in host memory: a GPU then reads it without another copy, at three
-    times the rate. This takes 0.12 s/GB. Does nothing if CUDA cannot lock it.
-    """
-    import cupy
-
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    if has_locked_pages(array):
-        return
-    runtime = cupy.cuda.runtime
-    try:
-        runtime.hostRegister(array.ctypes.data, array.nbytes, 0)
-    except runtime.CUDARuntimeError:
-        return
-    weakref.finalize(array, _unlock, array.ctypes.data).atexit = False
-
-
-def _unlock(address: int) -> None:
-    import cupy
-
-    cupy.cuda.runtime.hostUnregister(address)
-
-
-def has_locked_pages(array: np.ndarray) -> bool:
-    """Return whether a GPU reads the array without another copy."""
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    return bool(runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost)
 
 
 def host_flags(size: int, device: str) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
 from mgpu_ngram.engine.memory.budget import Budget, hold
 from mgpu_ngram.engine.memory.copies import starts_together, to_device_together, to_host_together
+from mgpu_ngram.engine.memory.locked_memory import locked_memory
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
@@ -65,15 +66,15 @@ def leave_device(
         return result
     if not budget.fits_host(nbytes):
         return (store or to_file)(result, folder)
-    on_host = result_to_device(result, "cpu")
-    on_host.__dict__["_held"] = hold(_InHostMemory(nbytes))
-    return on_host
+    if not budget.fits_host(nbytes + locked_memory.unused_bytes()):
+        locked_memory.free_unused()
+    return held(result_to_device(result, "cpu"))
 
 
-def held_like(result: A, parts: Sequence[HasArrays]) -> A:
-    """Return a result that has the arrays of `parts`: they stay counted as held in host memory while it lives."""
-    if held := [part.__dict__["_held"] for part in parts if hasattr(part, "_held")]:
-        result.__dict__["_held"] = held
+def held(result: A) -> A:
+    """Count a result's arrays in host memory as taken while it lives, without those in files. Return the result."""
+    arrays = [array for array in result.arrays().values() if not on_gpu(array) and not in_file(array)]
+    result.__dict__["_held"] = hold(_InHostMemory(sum(array.nbytes for array in arrays)))
     return result
 
 
@@ -123,21 +124,23 @@ def _allocate(descriptor: int, offset: int, nbytes: int) -> None:
         os.truncate(descriptor, offset + nbytes)
 
 
-def packed(result: A) -> A:
-    """Return a result with its arrays of a GPU in one piece of memory.
+def packed(result: A, names: Collection[str]) -> A:
+    """Return a result with its arrays of a GPU in two pieces of memory: those named, and the others.
 
-    Many small arrays that live long leave gaps in a pool of memory, which large arrays cannot use.
+    Many small arrays that live long leave gaps in a pool of memory, which large arrays cannot use. A piece is free when
+    none of its arrays is needed.
     """
-    arrays = {name: array for name, array in result.arrays().items() if on_gpu(array)}
-    if not arrays:
-        return result
     import cupy
 
-    starts = starts_together(list(arrays.values()))
-    whole, copies = cupy.empty(starts[-1], np.uint8), dict[str, Any]()
-    for (name, array), start in zip(arrays.items(), starts, strict=False):
-        copies[name] = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        copies[name][...] = array
+    arrays = {name: array for name, array in result.arrays().items() if on_gpu(array)}
+    copies = dict[str, Any]()
+    for group in [name for name in arrays if name in names], [name for name in arrays if name not in names]:
+        starts = starts_together([arrays[name] for name in group])
+        whole = cupy.empty(starts[-1], np.uint8)
+        for name, start in zip(group, starts, strict=False):
+            array = arrays[name]
+            copies[name] = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+            copies[name][...] = array
     return result.with_arrays(result.arrays() | copies)
 
 

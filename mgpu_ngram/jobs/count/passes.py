@@ -315,13 +315,13 @@ class CountPasses:
         return runs
 
     def texts(self, counted: Counted, budget: Budget) -> list[Handle]:
-        """Return handles of `TextIds`, the tokens of the text: one a worker, unless workers share memory.
+        """Return handles of `TextIds`, the tokens of the text: one a worker, unless workers are threads of CPU cores.
 
         budget  of the tasks that read them: where it has room, they are on the device
         """
         executor, texts = self.executor, counted.texts
         counted.texts = []
-        if executor.transport != "memory":
+        if executor.transport != "memory" or executor.device == "gpu":
             texts = [executor.call(bundle_ids, *group, colocate_with=group[0]) for group in executor.groups(texts)]
             executor.wait(iter(list(texts)))  # tasks run where finished arguments are
         counted.reports += [executor.call(_report_of, text, priority=True) for text in texts]

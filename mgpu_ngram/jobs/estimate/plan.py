@@ -31,7 +31,8 @@ MAX_GROUP = 16  # a group is the unit of checkpoints
 KEPT_TOKEN_BYTES = 40  # bytes of all results that wait for the model: its code, and the values of about 3 n-grams
 TOKENS_AND_WORDS = 1.1  # bytes that tokens and the vocabulary take, over those of tokens
 MOST_TOKEN_SHARE = 0.5  # of a GPU: more tokens do not stay there
-FEW_TOKEN_SHARE, VALUE_SHARE = 0.3, 0.55  # so few tokens and values of the model share more of a GPU
+FEW_TOKEN_SHARE = 0.4  # of a GPU: so few tokens stay there all the time, and values of the model beside them
+NUMBERING_SHARE, VALUE_SHARE = 0.55, 0.6  # of this GPU for what stays: while words are numbered, and after that
 # Seconds of a worker for 1 G tokens in plans, as `COUNT_SECONDS`: for the only part of a model, which one worker makes;
 # for several parts.
 ESTIMATE_SECONDS = {"gpu": (1.7, 2.0), "cpu": (1000.0, 1000.0)}
@@ -99,8 +100,9 @@ def plan_budgets(budget: Budget, tokens: int, workers: int) -> tuple[Budget, Bud
     """
     token_bytes = TOKEN_BYTES * tokens // workers
     if token_bytes <= FEW_TOKEN_SHARE * budget.device_bytes:
-        budget = replace(budget, kept_bytes=int(VALUE_SHARE * budget.device_bytes))
-        return budget, budget
+        shares = NUMBERING_SHARE, VALUE_SHARE
+        numbering, making = (replace(budget, kept_bytes=int(share * budget.device_bytes)) for share in shares)
+        return numbering, making
     kept_bytes = TOKENS_AND_WORDS * token_bytes if token_bytes <= MOST_TOKEN_SHARE * budget.device_bytes else 0
     return budget, replace(budget, kept_bytes=int(kept_bytes))
 

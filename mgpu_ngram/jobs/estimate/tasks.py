@@ -35,7 +35,7 @@ from mgpu_ngram.engine.estimate.part import (
     add_split_left,
 )
 from mgpu_ngram.engine.estimate.part_counts import CountedParts, counts_of_part
-from mgpu_ngram.engine.estimate.part_values import split_probs, values_of_part, with_names
+from mgpu_ngram.engine.estimate.part_values import lasting_arrays, split_probs, values_of_part, with_names
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
@@ -46,7 +46,7 @@ from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, return_unused_memory, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, on_device_or_none
-from mgpu_ngram.engine.memory.spill import held_like, leave_device, packed, result_to_device, spill
+from mgpu_ngram.engine.memory.spill import held, leave_device, packed, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.jobs.estimate.word_tasks import LastWord, add_vectors
 from mgpu_ngram.kernels import check
@@ -175,7 +175,8 @@ def _counted(part: Part, symbols: int, options: EstimateOptions, resources: Part
     with memory_guard("adjusting counts", budget.device, LESS):
         counts = counts_of_part(part, symbols, options, budget.device)
     if budget.device == "gpu" and budget.fits_device(0):
-        counts = on_device_or_none(lambda _: packed(counts), budget.device) or counts
+        lasting = lasting_arrays(counts, options)
+        counts = on_device_or_none(lambda _: packed(counts, lasting), budget.device) or counts
     counts = spill(counts, budget, folder)
     watch.lap("adjust")
     totals.seconds = add_seconds(part.seconds, watch.seconds)
@@ -379,6 +380,6 @@ def estimate_one(
     if not all(map(on_gpu, [*counts.arrays().values(), *values.arrays().values()])):
         values = leave_device(values, budget, resources.folder)
     watch.lap("estimate")
-    estimated = held_like(with_names(values, counts, options), [values, counts])
+    estimated = held(with_names(values, counts, options))
     estimated.seconds = watch.seconds
     return estimated

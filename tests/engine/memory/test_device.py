@@ -1,6 +1,5 @@
 """The device of arrays, stopwatches, and errors that mean out of memory."""
 
-import ctypes
 import os
 import sys
 import weakref
@@ -10,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import mgpu_ngram.engine.memory.locked_memory as locked_memory_module
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.memory.copies import each_slice, to_device_together, to_host_fast, to_host_together
-from mgpu_ngram.engine.memory.device import check_gpu, free_bytes, has_locked_pages, lock_pages, synchronize, to_device
+from mgpu_ngram.engine.memory.device import check_gpu, free_bytes, synchronize, to_device
+from mgpu_ngram.engine.memory.locked_memory import has_locked_pages
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, out_of_memory
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -49,11 +50,16 @@ def test_a_large_copy_to_the_host(slice_bytes, copy_slices):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("is_locked", [True, False])
 @pytest.mark.parametrize("slice_bytes", [64, 1000, 1 << 20])
-def test_many_arrays_copied_together(slice_bytes, copy_slices):
-    """Rows, views of rows and empty arrays are copied; arrays on the GPU stay unchanged."""
+def test_many_arrays_copied_together(slice_bytes, is_locked, copy_slices, monkeypatch):
+    """Rows, views of rows and empty arrays are copied, with and without locked memory; arrays on the GPU stay
+    unchanged.
+    """
     import cupy
 
+    if not is_locked:
+        monkeypatch.setattr(locked_memory_module, "lock_pages", lambda array: None)
     copy_slices(slice_bytes)
     base = np.random.default_rng(0).integers(0, 1 << 63, (3, 400), np.uint64)
     there = cupy.arange(7)
@@ -70,22 +76,10 @@ def test_many_arrays_copied_together(slice_bytes, copy_slices):
     for array, copy in zip(gpu_arrays, back, strict=True):
         assert isinstance(copy, np.ndarray) and copy.dtype == array.dtype and (copy == to_host(array)).all()
         assert copy.shape == array.shape and copy.flags.writeable
-
-
-@pytest.mark.gpu
-def test_arrays_with_locked_pages():
-    """A view locks the whole array, once, and while the array lives; views are read as any array."""
-    whole = np.random.default_rng(0).integers(0, 1 << 63, (3, 1 << 20), np.uint64)
-    views = [whole[1], whole[0, :5000], whole[2, 7:]]
-    assert not any(map(has_locked_pages, views))
-    for view in views[:2]:
-        lock_pages(view)
-    assert all(map(has_locked_pages, views))
-    found = to_device_together(views, "gpu")
-    assert all(on_gpu(copy) and (to_host(copy) == view).all() for copy, view in zip(found, views, strict=True))
-    address = whole.ctypes.data
-    del whole, views, view
-    assert not has_locked_pages(np.ndarray(8, np.uint8, (ctypes.c_uint8 * 8).from_address(address)))
+        is_large = sum(a.nbytes for a in gpu_arrays if on_gpu(a)) >= slice_bytes
+        assert not on_gpu(array) or not copy.nbytes or has_locked_pages(copy) == (is_locked and is_large)
+    again = to_device_together(back, "gpu")
+    assert all((to_host(copy) == array).all() for copy, array in zip(again, back, strict=True))
 
 
 @pytest.mark.parametrize("slice_bytes", [2, 1000, 1 << 20])

@@ -11,7 +11,7 @@ from mgpu_ngram.engine.count import count_chunk, text_ids
 from mgpu_ngram.engine.count.count_chunk import Codes
 from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids
 from mgpu_ngram.engine.memory.budget import KEPT_SHARE, Budget, _held_bytes
-from mgpu_ngram.engine.memory.spill import held_like, spill
+from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import chunk_ranges, plan
 from mgpu_ngram.jobs.count.chunk_ranges import ranges_of
@@ -203,7 +203,7 @@ def test_held_memory_of_parts_stays_counted_with_the_whole():
     budget = Budget("cpu", 0, before + (1 << 30))
     parts = [spill(TextIds([Codes(np.zeros(n, np.uint32), n)], (n,)), budget, "") for n in (10, 20)]
     assert _held_bytes() - before == 4 * 30
-    whole = held_like(bundle_ids(*parts), parts)
+    whole = bundle_ids(*parts)
     del parts
     assert _held_bytes() - before == 4 * 30 and whole.chunks == (10, 20)
     assert spill(whole, budget, "") is whole, "it is not counted again"

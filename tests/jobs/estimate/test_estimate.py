@@ -433,15 +433,15 @@ def test_each_worker_of_a_cpu_makes_a_part(workers, text, whole, make, monkeypat
 @pytest.mark.parametrize(
     ("tokens", "workers", "shares"),
     [
-        (10**9, 1, (0.55, 0.55)),  # 4 of 20 GB
-        (2 * 10**9, 1, (0.1, 0.44)),
-        (2 * 10**9, 2, (0.55, 0.55)),
+        (10**9, 1, (0.55, 0.6)),  # 4 of 20 GB
+        (2.2 * 10**9, 1, (0.1, 0.484)),
+        (2.2 * 10**9, 2, (0.55, 0.6)),
         (3 * 10**9, 1, (0.1, 0.1)),
     ],
 )
 def test_what_gpus_keep_of_a_text(tokens, workers, shares):
     """Until words are numbered, and after that; with 4 bytes a token."""
-    budgets = estimate_plan.plan_budgets(Budget("gpu", 20 * 10**9, 1 << 40, spills=True), tokens, workers)
+    budgets = estimate_plan.plan_budgets(Budget("gpu", 20 * 10**9, 1 << 40, spills=True), int(tokens), workers)
     assert [budget.kept_device_share() for budget in budgets] == pytest.approx(shares)
 
 

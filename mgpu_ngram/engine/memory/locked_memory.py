@@ -1,0 +1,158 @@
+"""Host memory with locked pages: a GPU reads and writes it at the full rate of the bus, without another copy.
+
+Touching and locking new pages takes three times as long as a copy. So memory whose arrays are gone is used for new
+arrays, until no array is left; then all of it is freed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from bisect import bisect_right, insort
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+GROWTH, MAX_SLAB_BYTES = 0.25, 1 << 30  # a new slab has this share of the bytes of all others, up to this size
+ALIGNMENT_BYTES = 1 << 12  # of arrays in a slab
+TOUCHING_THREADS, TOUCHED_BYTES = 12, 16 << 20  # pages are touched in slices of so many bytes
+PAGE_BYTES = 4096
+
+
+def lock_pages(array: np.ndarray) -> None:
+    """Lock a large array, and what it is a view of, in host memory: a GPU then reads it without another copy, at three
+    times the rate. This takes 0.12 s/GB, or 0.03 where pages have 2 MB. Does nothing if CUDA cannot lock it.
+    """
+    import cupy
+
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    if has_locked_pages(array):
+        return
+    runtime = cupy.cuda.runtime
+    try:
+        runtime.hostRegister(array.ctypes.data, array.nbytes, 0)
+    except runtime.CUDARuntimeError:
+        return
+    weakref.finalize(array, _unlock, array.ctypes.data).atexit = False
+
+
+def _unlock(address: int) -> None:
+    import cupy
+
+    cupy.cuda.runtime.hostUnregister(address)
+
+
+def has_locked_pages(array: np.ndarray) -> bool:
+    """Return whether a GPU reads the array without another copy."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    return bool(runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost)
+
+
+@dataclass(eq=False)
+class _Slab:
+    """Locked memory that several arrays share.
+
+    gaps  (first byte, past the last one) of ranges that no array uses, rising
+    """
+
+    memory: np.ndarray
+    gaps: list[tuple[int, int]]
+
+    def take(self, nbytes: int) -> int | None:
+        """Return where a range begins that is in use from now on; None if no gap is so large."""
+        for i, (first, last) in enumerate(self.gaps):
+            if last - first >= nbytes:
+                self.gaps[i : i + 1] = [(first + nbytes, last)] if last - first > nbytes else []
+                return first
+        return None
+
+    def give_back(self, first: int, last: int) -> None:
+        i = bisect_right(self.gaps, (first, last))
+        if i < len(self.gaps) and self.gaps[i][0] == last:
+            last = self.gaps.pop(i)[1]
+        if i and self.gaps[i - 1][1] == first:
+            first = self.gaps.pop(i - 1)[0]
+        insort(self.gaps, (first, last))
+
+    def unused_bytes(self) -> int:
+        return sum(last - first for first, last in self.gaps)
+
+    def is_unused(self) -> bool:
+        return self.unused_bytes() == len(self.memory)
+
+
+class LockedMemory:
+    """Locked host memory for large arrays that leave a GPU."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # an array may end in a thread that holds the lock
+        self._slabs: list[_Slab] = []
+        self._is_refused = False  # CUDA cannot lock more
+
+    def array(self, nbytes: int) -> np.ndarray | None:
+        """Return a new array, (nbytes,) uint8, with any content; None if CUDA cannot lock so much memory."""
+        size = -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        taken = self._taken(size)
+        if taken is None and not self._is_refused:
+            self._add_slab(size)
+            taken = self._taken(size)
+        if taken is None:
+            return None
+        slab, first = taken
+        # Not a view of the memory: NumPy's views of a view refer to the memory alone.
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(slab.memory.ctypes.data + first))
+        weakref.finalize(array, self._give_back, slab, first, first + size).atexit = False
+        return array
+
+    def unused_bytes(self) -> int:
+        """Return the bytes of memory that no array uses."""
+        with self._lock:
+            return sum(slab.unused_bytes() for slab in self._slabs)
+
+    def free_unused(self) -> None:
+        """Free slabs that no array uses."""
+        with self._lock:
+            self._slabs = [slab for slab in self._slabs if not slab.is_unused()]
+
+    def _taken(self, size: int) -> tuple[_Slab, int] | None:
+        with self._lock:
+            for slab in self._slabs:
+                first = slab.take(size)
+                if first is not None:
+                    return slab, first
+        return None
+
+    def _add_slab(self, least_bytes: int) -> None:
+        with self._lock:
+            total = sum(len(slab.memory) for slab in self._slabs)
+        memory = _new_memory(max(least_bytes, min(MAX_SLAB_BYTES, int(GROWTH * total))))
+        with self._lock:
+            if memory is None:
+                self._is_refused = True
+            else:
+                self._slabs.append(_Slab(memory, [(0, len(memory))]))
+
+    def _give_back(self, slab: _Slab, first: int, last: int) -> None:
+        with self._lock:
+            slab.give_back(first, last)
+            if all(slab.is_unused() for slab in self._slabs):
+                self._slabs, self._is_refused = [], False
+
+
+def _new_memory(nbytes: int) -> np.ndarray | None:
+    """Return memory with locked pages; None if CUDA cannot lock them. Threads touch them: the system clears a new page
+    at 5 GB/s a thread.
+    """
+    memory = np.empty(nbytes, np.uint8)
+    with ThreadPoolExecutor(TOUCHING_THREADS) as pool:
+        list(pool.map(lambda i: memory[i : i + TOUCHED_BYTES : PAGE_BYTES].fill(0), range(0, nbytes, TOUCHED_BYTES)))
+    lock_pages(memory)
+    return memory if has_locked_pages(memory) else None
+
+
+locked_memory = LockedMemory()  # of this process

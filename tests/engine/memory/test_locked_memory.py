@@ -1,0 +1,124 @@
+"""Host memory with locked pages, and its use for later arrays."""
+
+import ctypes
+import gc
+
+import numpy as np
+import pytest
+
+import mgpu_ngram.engine.memory.locked_memory as locked_memory_module
+from mgpu_ngram.engine.memory.copies import to_device_together
+from mgpu_ngram.engine.memory.locked_memory import LockedMemory, has_locked_pages, lock_pages
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+
+
+@pytest.fixture
+def locked(monkeypatch):
+    """Return the sizes of slabs that are made; up to 1 MB count as locked. Arrays are not rounded up."""
+    sizes = []
+    monkeypatch.setattr(locked_memory_module, "lock_pages", lambda memory: sizes.append(memory.nbytes))
+    monkeypatch.setattr(locked_memory_module, "has_locked_pages", lambda memory: memory.nbytes <= 1_000_000)
+    monkeypatch.setattr(locked_memory_module, "ALIGNMENT_BYTES", 1)
+    return sizes
+
+
+def test_memory_is_used_again_while_an_array_lives(locked):
+    memory = LockedMemory()
+    first, second = memory.array(1000), memory.array(3000)
+    first[:], second[:] = 1, 2
+    assert len(first) == 1000 and len(second) == 3000 and locked == [1000, 3000]
+    view = first[100:200].view(np.uint32)
+    del first
+    gc.collect()
+    assert memory.unused_bytes() == 0 and (view == 0x01010101).all(), "a view keeps the whole array in use"
+    del view
+    gc.collect()
+    assert memory.unused_bytes() == 1000
+    third = memory.array(900)
+    assert len(third) == 900 and memory.unused_bytes() == 100 and len(locked) == 2 and (second == 2).all()
+    del second, third
+    gc.collect()
+    assert memory.unused_bytes() == 0, "all is freed when no array is left"
+    memory.array(900)
+    assert locked == [1000, 3000, 900]
+
+
+def test_slabs_grow_with_what_is_in_use(locked, monkeypatch):
+    monkeypatch.setattr(locked_memory_module, "MAX_SLAB_BYTES", 1500)
+    memory = LockedMemory()
+    kept = [memory.array(100) for _ in range(300)]
+    assert locked[:6] == [100, 100, 100, 100, 100, 125] and max(locked) == 1500 == locked[-2]
+    assert sum(locked) - memory.unused_bytes() == 300 * 100 == sum(map(len, kept))
+    del kept[:-1]
+    gc.collect()
+    memory.free_unused()
+    assert memory.unused_bytes() == locked[-1] - 100, "the slab of the last array stays"
+
+
+def test_arrays_keep_their_bytes(locked):
+    """Arrays of random sizes come and go; each keeps what was written to it, and gaps are joined."""
+    living, memory, rng = [], LockedMemory(), np.random.default_rng(0)
+    keeper = memory.array(10_000)
+    for step in range(2000):
+        if living and rng.random() < 0.5:
+            del living[int(rng.integers(len(living)))]
+        else:
+            array = memory.array(int(rng.integers(1, 500)))
+            array[:] = step % 251
+            living.append((array, step % 251))
+        assert all((array == value).all() for array, value in living[:: max(1, len(living) // 10)])
+    living.clear()
+    del array
+    gc.collect()
+    assert memory.unused_bytes() == sum(locked) - 10_000, "all bytes but those of the first array are unused"
+    largest = max(locked[1:])
+    before = len(locked)
+    assert len(memory.array(largest)) == largest and len(locked) == before and len(keeper) == 10_000
+
+
+def test_memory_that_cannot_be_locked(locked):
+    """CUDA is not asked again before all is freed; what is locked is still used."""
+    memory = LockedMemory()
+    kept, freed = memory.array(10), memory.array(1000)
+    assert memory.array(1_000_001) is None and memory.array(2_000_000) is None
+    assert locked == [10, 1000, 1_000_001]
+    del freed
+    gc.collect()
+    again = memory.array(1000)
+    assert len(again) == 1000 and memory.array(1) is None and len(locked) == 3
+    del kept, again
+    gc.collect()
+    assert len(memory.array(5)) == 5
+    with pytest.raises(MemoryError):
+        memory.array(1 << 50)
+
+
+@pytest.mark.gpu
+def test_arrays_with_locked_pages():
+    """A view locks the whole array, once, and while the array lives; views are read as any array."""
+    whole = np.random.default_rng(0).integers(0, 1 << 63, (3, 1 << 20), np.uint64)
+    views = [whole[1], whole[0, :5000], whole[2, 7:]]
+    assert not any(map(has_locked_pages, views))
+    for view in views[:2]:
+        lock_pages(view)
+    assert all(map(has_locked_pages, views))
+    found = to_device_together(views, "gpu")
+    assert all(on_gpu(copy) and (to_host(copy) == view).all() for copy, view in zip(found, views, strict=True))
+    address = whole.ctypes.data
+    del whole, views, view
+    assert not has_locked_pages(np.ndarray(8, np.uint8, (ctypes.c_uint8 * 8).from_address(address)))
+
+
+@pytest.mark.gpu
+def test_locked_memory_of_a_gpu():
+    """New memory is locked, used again with its lock, and unlocked when it is freed."""
+    memory = LockedMemory()
+    kept, array = memory.array(1 << 20), memory.array(1 << 24)
+    address = array.ctypes.data
+    del array
+    gc.collect()
+    again = memory.array((1 << 24) - 5000)
+    assert again.ctypes.data == address and has_locked_pages(again) and has_locked_pages(again[77:])
+    del kept, again
+    gc.collect()
+    assert not has_locked_pages(np.ndarray(8, np.uint8, (ctypes.c_uint8 * 8).from_address(address)))
