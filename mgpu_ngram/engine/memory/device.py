@@ -36,12 +36,13 @@ def refuse_capture(what: str, device: str) -> None:
 def check_gpu(name: str, array: Any, beside: Any = None) -> None:
     """Raise InputError unless an array is on the GPU of the array `beside`, or else on the current GPU."""
     if on_gpu(array):
-        there, here = array.data.device_id, _current_gpu() if beside is None else beside.data.device_id
+        there, here = array.data.device_id, current_gpu() if beside is None else beside.data.device_id
         if there != here:
             raise InputError(f"the array of {name} is on GPU {there} but must be on GPU {here}; move it there")
 
 
-def _current_gpu() -> int:
+def current_gpu() -> int:
+    """Return the number of CuPy's current GPU."""
     import cupy
 
     return int(cupy.cuda.runtime.getDevice())

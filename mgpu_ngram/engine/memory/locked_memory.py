@@ -10,10 +10,12 @@ import ctypes
 import threading
 import weakref
 from bisect import bisect_right, insort
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+
+from mgpu_ngram.engine.memory.device import current_gpu
 
 GROWTH, MAX_SLAB_BYTES = 0.25, 1 << 30  # a new slab has this share of the bytes of all others, up to this size
 ALIGNMENT_BYTES = 1 << 12  # of arrays in a slab
@@ -93,17 +95,30 @@ class LockedMemory:
         self._lock = threading.RLock()  # an array may end in a thread that holds the lock
         self._slabs: list[_Slab] = []
         self._is_refused = False  # CUDA cannot lock more
+        self._thread = ThreadPoolExecutor(1)
+        self._coming: Future[None] | None = None  # makes another slab
 
     def array(self, nbytes: int) -> np.ndarray | None:
-        """Return a new array, (nbytes,) uint8, with any content; None if CUDA cannot lock so much memory."""
+        """Return a new array, (nbytes,) uint8, with any content; None if CUDA cannot lock so much memory.
+
+        Once a slab was made, a thread makes the next one meanwhile, because more arrays are likely to follow.
+        """
         size = -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        taken = self._taken(size)
-        if taken is None and not self._is_refused:
-            self._add_slab(size)
-            taken = self._taken(size)
-        if taken is None:
-            return None
+        taken, is_new = self._taken(size), False
+        while taken is None:
+            with self._lock:
+                coming, self._coming = self._coming, None
+            if coming is not None:
+                coming.result()
+            elif self._is_refused:
+                return None
+            else:
+                self._add_slab(size)
+            taken, is_new = self._taken(size), True
         slab, first = taken
+        if is_new:
+            with self._lock:
+                self._coming = self._coming or self._thread.submit(self._add_another, current_gpu())
         # Not a view of the memory: NumPy's views of a view refer to the memory alone.
         array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(slab.memory.ctypes.data + first))
         weakref.finalize(array, self._give_back, slab, first, first + size).atexit = False
@@ -132,10 +147,19 @@ class LockedMemory:
             total = sum(len(slab.memory) for slab in self._slabs)
         memory = _new_memory(max(least_bytes, min(MAX_SLAB_BYTES, int(GROWTH * total))))
         with self._lock:
+            if not self._slabs and not least_bytes:
+                return  # all arrays have ended meanwhile
             if memory is None:
                 self._is_refused = True
             else:
                 self._slabs.append(_Slab(memory, [(0, len(memory))]))
+
+    def _add_another(self, gpu: int) -> None:
+        """Make a slab in another thread than that of the GPU's tasks."""
+        import cupy
+
+        cupy.cuda.runtime.setDevice(gpu)
+        self._add_slab(0)
 
     def _give_back(self, slab: _Slab, first: int, last: int) -> None:
         with self._lock:
@@ -145,10 +169,13 @@ class LockedMemory:
 
 
 def _new_memory(nbytes: int) -> np.ndarray | None:
-    """Return memory with locked pages; None if CUDA cannot lock them. Threads touch them: the system clears a new page
-    at 5 GB/s a thread.
+    """Return memory with locked pages; None if there is no memory or CUDA cannot lock it. Threads touch the pages: the
+    system clears new ones at 5 GB/s a thread.
     """
-    memory = np.empty(nbytes, np.uint8)
+    try:
+        memory = np.empty(nbytes, np.uint8)
+    except MemoryError:
+        return None
     with ThreadPoolExecutor(TOUCHING_THREADS) as pool:
         list(pool.map(lambda i: memory[i : i + TOUCHED_BYTES : PAGE_BYTES].fill(0), range(0, nbytes, TOUCHED_BYTES)))
     lock_pages(memory)
