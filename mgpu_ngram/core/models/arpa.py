@@ -22,7 +22,7 @@ from mgpu_ngram.kernels.compile_cpu import read_only
 
 UNK_LOG10 = -100.0  # KenLM's value for <unk> if a model lacks it
 ZERO_LOG10 = -99.0  # of probability 0; lower values mean 0, too
-BLOCK_ROWS = 1 << 14  # rows that a thread formats at once
+BLOCK_ROWS = 1 << 13  # rows that a thread formats at once
 
 
 class Arpa:

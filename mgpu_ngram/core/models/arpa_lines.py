@@ -20,6 +20,7 @@ from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 # Error codes of `parse_lines`
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)
 
+TOUCHED_ROWS = 1 << 11  # whose words fit a cache
 TABS, NEWLINES, RETURNS, BLANKS = (uint64(c * 0x0101010101010101) for c in (9, 10, 13, 32))
 
 
@@ -233,42 +234,47 @@ def unknown_rows(text, spans_G):
 @njit(nogil=True, cache=True)
 def format_lines(offsets_V, data, ids, prob, backoff):
     """Return the lines of n-grams as uint8; without backoffs if `backoff` is empty."""
-    size = len(ids) * (2 * MAX_NUMBER_BYTES + ids.shape[1] + 2) + 8
+    size = len(ids) * (2 * MAX_NUMBER_BYTES + ids.shape[1] + 2) + 16
     for row in range(len(ids)):
         for k in range(ids.shape[1]):
             v = uint64(ids[row, k])
             size += offsets_V[v + uint64(1)] - offsets_V[v]
     out = np.empty(size, np.uint8)
-    at = 0
-    for row in range(len(ids)):
-        # No calls that take arrays: Numba passes 7 numbers for each, which takes as long as the copy of a word.
-        for is_backoff in range(1 + (len(backoff) > 0)):
-            value = backoff[row] if is_backoff else prob[row]
-            if is_backoff:
-                out[at] = 9
-                at += 1
-            sign, low, high, length = short_text(value)
-            if length:
-                out[at] = 45
-                at += sign
-                store_u64(out, at, low)
-                store_u64(out, at + 8, high)
-                at += length
-            else:
-                at = write_float32(value, out, at)
-            for k in range(0 if is_backoff else ids.shape[1]):
-                out[at] = 32 if k else 9
-                at += 1
-                v = uint64(ids[row, k])
-                i, stop = offsets_V[v], offsets_V[v + uint64(1)]
-                while i < stop:
-                    if i + 8 <= len(data):
+    at, seen = 0, 0
+    for begin in range(0, len(ids), TOUCHED_ROWS):
+        end = min(begin + TOUCHED_ROWS, len(ids))
+        for row in range(begin, end):  # brings the words to the cache together: the next loop would wait for each
+            for k in range(ids.shape[1]):
+                seen += data[min(offsets_V[uint64(ids[row, k])], len(data) - 1)]
+        for row in range(begin, end):
+            # No calls that take arrays: Numba passes 7 numbers for each, which takes as long as the copy of a word.
+            for is_backoff in range(1 + (len(backoff) > 0)):
+                value = backoff[row] if is_backoff else prob[row]
+                if is_backoff:
+                    out[at] = 9
+                    at += 1
+                sign, low, high, length = short_text(value)
+                if length:
+                    out[at] = 45
+                    at += sign
+                    store_u64(out, at, low)
+                    store_u64(out, at + 8, high)
+                    at += length
+                else:
+                    at = write_float32(value, out, at)
+                for k in range(0 if is_backoff else ids.shape[1]):
+                    out[at] = 32 if k else 9
+                    at += 1
+                    v = uint64(ids[row, k])
+                    i, stop = offsets_V[v], offsets_V[v + uint64(1)]
+                    if stop - i <= 16 and i + 16 <= len(data):  # most words: no branch that depends on the length
                         store_u64(out, at, load_u64(data, i))
+                        store_u64(out, at + 8, load_u64(data, i + 8))
+                        at += stop - i
                     else:
                         for j in range(i, stop):
-                            out[at + j - i] = data[j]
-                    at += min(8, stop - i)
-                    i += 8
-        out[at] = 10
-        at += 1
-    return out[:at]
+                            out[at] = data[j]
+                            at += 1
+            out[at] = 10
+            at += 1
+    return out[: at + (seen < 0)]  # a use of what was seen, so that the compiler keeps the loop

@@ -16,7 +16,7 @@ from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import to_device_together, to_host_fast
 from mgpu_ngram.engine.memory.device import free_bytes, to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host
-from mgpu_ngram.engine.memory.spill import result_to_device, spill
+from mgpu_ngram.engine.memory.spill import held, result_to_device, spill
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
@@ -127,13 +127,14 @@ def open_run(stored: StoredRun) -> SortedRun:
 
 def bundle_runs(*runs: SortedRun) -> SortedRun:
     """Return several runs as one. Tables are kept side by side; dense histograms and seconds are summed."""
-    return SortedRun(
+    run = SortedRun(
         {n: [t for r in runs for t in r.tables.get(n, [])] for n in _orders(r.tables for r in runs)},
         {n: add_bins(*[r.bins[n] for r in runs if n in r.bins]) for n in _orders(r.bins for r in runs)},
         tuple(s for r in runs for s in r.stored),
         tuple(c for r in runs for c in r.chunks),
         add_seconds(*(r.seconds for r in runs)),
     )
+    return held(run)
 
 
 def merge_runs(*runs: SortedRun) -> SortedRun:

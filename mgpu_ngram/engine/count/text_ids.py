@@ -29,6 +29,8 @@ from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.select_windows import SPLIT, select_windows
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
+TOKEN_BYTES = 4  # of a token between the passes: its code
+JOINED_SHARE = 1 / 16  # of a GPU, for the tokens of a stream: fewer streams take fewer kernels
 LOCKED_BYTES = 1 << 20  # smaller arrays are not locked in memory
 
 
@@ -90,8 +92,10 @@ def bundle_ids(*several: TextIds) -> TextIds:
 
 
 def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
-    """Return tokens that had to leave the GPU there again, if it has room now that vocabularies of chunks are freed;
-    lock others in memory, because each pass reads them. Joins streams on the GPU if there is room.
+    """Return the tokens as each pass reads them.
+
+    They are on the GPU again if they had to leave it and it has room, now that vocabularies of chunks are freed. There,
+    short streams are joined. Others are locked in memory.
     """
     away = [array for array in ids.arrays().values() if not on_gpu(array)]
     if away and budget.fits_device(sum(array.nbytes for array in away)):
@@ -100,8 +104,21 @@ def on_device_again(ids: TextIds, budget: Budget) -> TextIds:
     for array in away:
         if array.nbytes >= LOCKED_BYTES and not in_file(array):
             lock_pages(array)
-    joined = None if away else on_device_or_none(lambda _: _joined(ids.streams), budget.device)
+    most = int(JOINED_SHARE * budget.device_bytes) // TOKEN_BYTES
+    joined = None if away else on_device_or_none(lambda _: _joined_up_to(ids.streams, most), budget.device)
     return ids if joined is None else replace(ids, streams=joined)
+
+
+def _joined_up_to(streams: Sequence[Codes], most: int) -> list[Codes]:
+    """Return streams, with neighbours joined up to that number of tokens, where that is possible."""
+    groups, tokens = list[list[Codes]](), 0
+    for codes in streams:
+        tokens += len(codes.tokens_T)
+        if not groups or tokens > most:
+            groups.append([])
+            tokens = len(codes.tokens_T)
+        groups[-1].append(codes)
+    return [stream for group in groups for stream in _joined(group)]
 
 
 @dataclass(frozen=True)

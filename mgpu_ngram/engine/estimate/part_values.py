@@ -85,7 +85,9 @@ def with_names(values: Estimated, counts: PartCounts, options: EstimateOptions) 
 
 
 def lasting_arrays(counts: PartCounts, options: EstimateOptions) -> set[str]:
-    """Return the names of the arrays that `with_names` takes. The others are free when the values are known."""
+    """Return the names of the arrays that `with_names` takes. The others are free when the values of all parts
+    of a group are known.
+    """
     names = set[str]()
     for n, order in counts.orders.items():
         if order.marked_R is None:

@@ -11,7 +11,7 @@ from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.estimate.adjusted_counts import LastNgram
 from mgpu_ngram.engine.estimate.part import Part
 from mgpu_ngram.engine.estimate.part_counts import CountedParts, OrderCounts, PartCounts
-from mgpu_ngram.engine.memory.spill import result_to_device
+from mgpu_ngram.engine.memory.copies import to_host_fast
 
 
 def save_parts(
@@ -23,7 +23,7 @@ def save_parts(
     """
     start, paths = time.perf_counter(), {}
     for counted, item in zip(made, items, strict=True):
-        arrays = result_to_device(counted, "cpu").arrays()
+        arrays = {name: to_host_fast(array) for name, array in counted.arrays().items()}
         paths[item] = save_entry(folder, kind, list(item), arrays, _metadata(counted))
         del arrays  # copies
     return paths, {"checkpoint": time.perf_counter() - start}

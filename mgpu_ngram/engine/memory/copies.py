@@ -1,4 +1,6 @@
-"""Copy arrays between the host and a device: large ones in slices by threads, small ones packed."""
+"""Copy arrays between the host and a device: those in locked memory directly, others by threads through pinned buffers,
+large ones in slices and small ones packed.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +50,18 @@ def to_host_together(arrays: Sequence[Any]) -> list[np.ndarray]:
     import cupy
 
     stream, found, copied = cupy.cuda.get_current_stream(), list[np.ndarray](), list[Any]()
-    for array in arrays:
-        host = array if isinstance(array, np.ndarray) else _locked_like(array)
-        if host is None:
-            host = to_host_fast(array)
-        elif host is not array and host.nbytes:
+    try:
+        for array in arrays:
+            host = array if isinstance(array, np.ndarray) else _locked_like(array)
+            found.append(to_host_fast(array) if host is None else host)
+            if host is None or host is array or not host.nbytes:
+                continue
             rows = _rows_of(array)
-            copied += rows  # they live until they are copied
+            copied += rows
             for row, target in zip(rows, host if len(rows) > 1 else [host], strict=True):
                 row.get(stream=stream, out=target.reshape(row.shape), blocking=False)
-        found.append(host)
-    stream.synchronize()
+    finally:
+        stream.synchronize()  # both ends of the copies must live until then, also after an error
     return found
 
 
@@ -92,18 +95,8 @@ def _read_by_gpu(arrays: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _views(arrays: Sequence[Any], packed: Any) -> list[Any]:
-    """Return the arrays; those of the other kind than `packed` as views of it, where they are packed together."""
-    moved = [array for array in arrays if on_gpu(array) != on_gpu(packed)]
-    starts = iter(starts_together(moved))
-    return [
-        packed[(start := next(starts)) : start + a.nbytes].view(a.dtype).reshape(a.shape)
-        if on_gpu(a) != on_gpu(packed) else a for a in arrays
-    ]  # fmt: skip
-
-
 def to_device_fast(array: Any, device: str) -> Any:
-    """Copy to the device as `to_host_fast` copies to the host; an array on the device is returned unchanged."""
+    """Return an array on the device, as `to_device_together` does; an array on the device is returned unchanged."""
     is_small = isinstance(array, np.ndarray) and array.nbytes < COPY_SLICE_BYTES
     if device == "cpu" or (is_small and (array.nbytes < MIN_LOCKED_BYTES or not has_locked_pages(array))):
         return to_device(array, device)
@@ -123,8 +116,8 @@ def starts_together(arrays: Sequence[Any]) -> list[int]:
 
 
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
-    """Return the arrays on the device: those in locked memory as they are, others as `to_device_fast` does, with one
-    copy, because many small copies take longer.
+    """Return the arrays on the device. The GPU reads those in locked memory; threads copy the others through pinned
+    buffers to one piece of memory, because many small copies take longer.
     """
     if device == "cpu" or not any(isinstance(array, np.ndarray) for array in arrays):
         return list(arrays)
@@ -151,7 +144,13 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
             stream.synchronize()
 
     _in_threads(_to_device, fill, _slices(starts[-1], COPY_SLICE_BYTES))
-    return _views(arrays, packed)
+    found = iter(starts)
+    return [
+        packed[(start := next(found)) : start + a.nbytes].view(a.dtype).reshape(a.shape)
+        if isinstance(a, np.ndarray)
+        else a
+        for a in arrays
+    ]
 
 
 @njit(nogil=True, cache=True)

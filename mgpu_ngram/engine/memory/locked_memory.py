@@ -7,20 +7,27 @@ arrays, until no array is left; then all of it is freed.
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
+import sys
 import threading
 import weakref
 from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from mgpu_ngram.engine.memory.device import current_gpu
 
-GROWTH, MAX_SLAB_BYTES = 0.25, 1 << 30  # a new slab has this share of the bytes of all others, up to this size
-ALIGNMENT_BYTES = 1 << 12  # of arrays in a slab
+GROWTH = 0.25  # a new slab has this share of the bytes of all others, within two limits
+MIN_SLAB_BYTES, MAX_SLAB_BYTES = 16 << 20, 1 << 30
+ALIGNMENT_BYTES = mmap.PAGESIZE  # of arrays in a slab
 TOUCHING_THREADS, TOUCHED_BYTES = 12, 16 << 20  # pages are touched in slices of so many bytes
-PAGE_BYTES = 4096
 
 
 def lock_pages(array: np.ndarray) -> None:
@@ -88,13 +95,23 @@ class _Slab:
         return self.unused_bytes() == len(self.memory)
 
 
+class _Range(NamedTuple):
+    """Bytes `first` to `last` - 1 of a slab."""
+
+    slab: _Slab
+    first: int
+    last: int
+
+
 class LockedMemory:
     """Locked host memory for large arrays that leave a GPU."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # an array may end in a thread that holds the lock
+        self._lock = threading.Lock()
         self._slabs: list[_Slab] = []
-        self._is_refused = False  # CUDA cannot lock more
+        # An array may end at any time in any thread, also in one that holds the lock. So its end only adds to these.
+        self._given_back = deque[_Range]()
+        self._refused_bytes = math.inf  # CUDA could not lock so much
         self._thread = ThreadPoolExecutor(1)
         self._coming: Future[None] | None = None  # makes another slab
 
@@ -106,52 +123,68 @@ class LockedMemory:
         size = -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         taken, is_new = self._taken(size), False
         while taken is None:
-            with self._lock:
+            with self._changing():
                 coming, self._coming = self._coming, None
             if coming is not None:
                 coming.result()
-            elif self._is_refused:
+            elif size >= self._refused_bytes:
                 return None
             else:
                 self._add_slab(size)
             taken, is_new = self._taken(size), True
-        slab, first = taken
-        if is_new:
-            with self._lock:
-                self._coming = self._coming or self._thread.submit(self._add_another, current_gpu())
+        with self._changing():
+            if is_new and self._coming is None and size <= self._next_bytes():
+                self._coming = self._thread.submit(self._add_another, current_gpu())
         # Not a view of the memory: NumPy's views of a view refer to the memory alone.
-        array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(slab.memory.ctypes.data + first))
-        weakref.finalize(array, self._give_back, slab, first, first + size).atexit = False
+        address = taken.slab.memory.ctypes.data + taken.first
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+        weakref.finalize(array, self._give_back, taken).atexit = False
         return array
 
     def unused_bytes(self) -> int:
         """Return the bytes of memory that no array uses."""
-        with self._lock:
+        with self._changing():
             return sum(slab.unused_bytes() for slab in self._slabs)
 
     def free_unused(self) -> None:
         """Free slabs that no array uses."""
-        with self._lock:
+        with self._changing():
             self._slabs = [slab for slab in self._slabs if not slab.is_unused()]
 
-    def _taken(self, size: int) -> tuple[_Slab, int] | None:
-        with self._lock:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock, when all ranges are given back that ended until now."""
+        try:
+            with self._lock:
+                self._collect()
+                yield
+        finally:
+            self._collect_if_free()
+
+    def _taken(self, size: int) -> _Range | None:
+        with self._changing():
             for slab in self._slabs:
                 first = slab.take(size)
                 if first is not None:
-                    return slab, first
+                    return _Range(slab, first, first + size)
         return None
 
+    def _next_bytes(self) -> int:
+        """Return the size of the next slab, if no array needs more."""
+        total = sum(len(slab.memory) for slab in self._slabs)
+        return max(MIN_SLAB_BYTES, min(MAX_SLAB_BYTES, int(GROWTH * total)))
+
     def _add_slab(self, least_bytes: int) -> None:
-        with self._lock:
-            total = sum(len(slab.memory) for slab in self._slabs)
-        memory = _new_memory(max(least_bytes, min(MAX_SLAB_BYTES, int(GROWTH * total))))
-        with self._lock:
-            if not self._slabs and not least_bytes:
-                return  # all arrays have ended meanwhile
+        with self._changing():
+            nbytes = max(least_bytes, self._next_bytes())
+            nbytes = least_bytes if nbytes >= self._refused_bytes else nbytes
+        if not nbytes:
+            return
+        memory = _new_memory(nbytes)
+        with self._changing():
             if memory is None:
-                self._is_refused = True
-            else:
+                self._refused_bytes = min(self._refused_bytes, nbytes)
+            elif least_bytes or self._slabs:  # else all arrays have ended meanwhile
                 self._slabs.append(_Slab(memory, [(0, len(memory))]))
 
     def _add_another(self, gpu: int) -> None:
@@ -161,11 +194,26 @@ class LockedMemory:
         cupy.cuda.runtime.setDevice(gpu)
         self._add_slab(0)
 
-    def _give_back(self, slab: _Slab, first: int, last: int) -> None:
-        with self._lock:
-            slab.give_back(first, last)
-            if all(slab.is_unused() for slab in self._slabs):
-                self._slabs, self._is_refused = [], False
+    def _give_back(self, ended: _Range) -> None:
+        self._given_back.append(ended)
+        self._collect_if_free()
+
+    def _collect_if_free(self) -> None:
+        while self._given_back and self._lock.acquire(blocking=False):  # else the holder of the lock does it
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
+
+    def _collect(self) -> None:
+        """Give ranges back that arrays used, and free all memory if no array is left. The lock is held."""
+        if not self._given_back:
+            return
+        while self._given_back:
+            ended = self._given_back.popleft()
+            ended.slab.give_back(ended.first, ended.last)
+        if all(slab.is_unused() for slab in self._slabs):
+            self._slabs, self._refused_bytes = [], math.inf
 
 
 def _new_memory(nbytes: int) -> np.ndarray | None:
@@ -173,11 +221,15 @@ def _new_memory(nbytes: int) -> np.ndarray | None:
     system clears new ones at 5 GB/s a thread.
     """
     try:
-        memory = np.empty(nbytes, np.uint8)
-    except MemoryError:
+        pages = mmap.mmap(-1, nbytes) if sys.platform == "win32" else mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE)
+    except (OSError, OverflowError, ValueError):
         return None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
     with ThreadPoolExecutor(TOUCHING_THREADS) as pool:
-        list(pool.map(lambda i: memory[i : i + TOUCHED_BYTES : PAGE_BYTES].fill(0), range(0, nbytes, TOUCHED_BYTES)))
+        slices = range(0, nbytes, TOUCHED_BYTES)
+        list(pool.map(lambda i: memory[i : i + TOUCHED_BYTES : mmap.PAGESIZE].fill(0), slices))
     lock_pages(memory)
     return memory if has_locked_pages(memory) else None
 

@@ -15,7 +15,7 @@ from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
 from mgpu_ngram.engine.memory.budget import Budget, hold
-from mgpu_ngram.engine.memory.copies import starts_together, to_device_together, to_host_together
+from mgpu_ngram.engine.memory.copies import starts_together, to_device_together, to_host_fast, to_host_together
 from mgpu_ngram.engine.memory.locked_memory import locked_memory
 from mgpu_ngram.kernels.dispatch import on_gpu
 
@@ -35,10 +35,18 @@ A = TypeVar("A", bound=HasArrays)
 
 
 class _InHostMemory:
-    """Arrays of a result, counted as held in host memory while the result lives."""
+    """Arrays of a result, counted as held in host memory while the result lives; in another process, there."""
 
     def __init__(self, host_bytes: int):
         self.host_bytes = host_bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _counted, (self.host_bytes,)
+
+
+def _counted(host_bytes: int) -> _InHostMemory:
+    found: _InHostMemory = hold(_InHostMemory(host_bytes))
+    return found
 
 
 def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] | None = None) -> A:
@@ -64,23 +72,26 @@ def leave_device(
         return result
     if hasattr(result, "_held") and not any(map(on_gpu, arrays.values())):  # it is counted already
         return result
+    if not budget.fits_host(max(nbytes, locked_memory.unused_bytes())):
+        locked_memory.free_unused()
     if not budget.fits_host(nbytes):
         return (store or to_file)(result, folder)
-    if not budget.fits_host(nbytes + locked_memory.unused_bytes()):
-        locked_memory.free_unused()
     return held(result_to_device(result, "cpu"))
 
 
 def held(result: A) -> A:
-    """Count a result's arrays in host memory as taken while it lives, without those in files. Return the result."""
+    """Count a result's arrays in host memory as taken while it lives, without those in files. Return the result.
+
+    Arrays that two results share are counted twice while both live.
+    """
     arrays = [array for array in result.arrays().values() if not on_gpu(array) and not in_file(array)]
-    result.__dict__["_held"] = hold(_InHostMemory(sum(array.nbytes for array in arrays)))
+    result.__dict__["_held"] = _counted(sum(array.nbytes for array in arrays))
     return result
 
 
 def to_file(result: A, folder: str) -> A:
     """Return the result as memory-mapped views of an unlinked file; the disk space is freed with the last view."""
-    arrays = result_to_device(result, "cpu").arrays()
+    arrays = {name: to_host_fast(array) for name, array in result.arrays().items()}
     path = save_entry(folder, SPILLED, [], arrays, {}, durable=False)
     views = load_arrays(path, verify=False)[0]
     os.unlink(path)

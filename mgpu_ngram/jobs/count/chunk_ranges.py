@@ -15,7 +15,7 @@ from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, text_ids
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.memory.budget import Budget
-from mgpu_ngram.engine.memory.spill import held, spill
+from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.jobs.count.numbering import MERGE_ARITY
 
 MOST_RANGES = 4096  # ranges of a pass: Dask's scheduler takes 1 to 2 ms for a task, and a pass has 1 to 3 for a range
@@ -113,4 +113,4 @@ def count_range(
 ) -> SortedRun:
     """Return the counts of all chunks of a range; parameters as for `ids_of_range`."""
     found = [count_chunk(c, (streams or {}).get(c.index), lexicon, reading, options) for c in chunks.chunks]
-    return found[0] if len(found) == 1 else held(bundle_runs(*found))
+    return found[0] if len(found) == 1 else bundle_runs(*found)

@@ -15,6 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Corpus, open_corpus
 from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, MemoryConfig, free_host_bytes
 from mgpu_ngram.engine.count.strategy import TextFacts, choose, plans_of_shards
+from mgpu_ngram.engine.count.text_ids import TOKEN_BYTES
 from mgpu_ngram.engine.count.token_streams import SMALL_BYTES
 from mgpu_ngram.engine.memory.blocks import RING_SLOTS
 from mgpu_ngram.engine.memory.budget import KEPT_SHARE, Budget
@@ -35,7 +36,6 @@ BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # bytes of text that are copi
 MIN_BLOCK_BYTES = 1 << 16
 BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # bytes of memory until a chunk is counted and cut; a GPU took 17
 TOKENS = "tokens"  # what a run keeps between the passes
-TOKEN_BYTES = 4  # bytes of a token between the passes: its code
 DISTINCT_SHARE = 2 / 3  # of the rows of tables, if all n-grams were distinct, that text has
 # Seconds of a worker for 1 G tokens in plans, for orders 1 to 5, as measured on an H200 and on a core of a Xeon: to
 # count them; to read them in a pass, from the device and from elsewhere.

@@ -8,10 +8,10 @@ from typing import Any
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.counts.shards import PartLimits
 from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.engine.count.text_ids import TOKEN_BYTES
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.jobs.count.plan import (
-    TOKEN_BYTES,
     TOKENS,
     chunk_bytes,
     guess,

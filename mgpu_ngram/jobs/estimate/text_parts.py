@@ -64,7 +64,7 @@ class PartCheckpoint:
 class TextParts:
     """Calls the tasks of the parts of a text.
 
-    texts     handles of `TextIds`: all tokens; each worker's in one handle, unless workers share memory
+    texts     handles of `TextIds`: all tokens; each worker's in one handle, unless workers are threads of CPU cores
     lexicon   the handle of the `Lexicon`
     shards    number of parts
     group     most parts of a group

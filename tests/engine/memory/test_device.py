@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import mgpu_ngram.engine.memory.copies as copies_module
 import mgpu_ngram.engine.memory.locked_memory as locked_memory_module
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.memory.copies import each_slice, to_device_together, to_host_fast, to_host_together
@@ -58,6 +59,7 @@ def test_many_arrays_copied_together(slice_bytes, is_locked, copy_slices, monkey
     """
     import cupy
 
+    monkeypatch.setattr(copies_module, "locked_memory", locked_memory_module.LockedMemory())
     if not is_locked:
         monkeypatch.setattr(locked_memory_module, "lock_pages", lambda array: None)
     copy_slices(slice_bytes)

@@ -15,36 +15,17 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 @pytest.fixture
 def locked(monkeypatch):
-    """Return the sizes of slabs that are made; up to 1 MB count as locked. Arrays are not rounded up."""
+    """Return the sizes of slabs that are made; up to 1 MB count as locked. Arrays are not rounded up, and no slab is
+    made meanwhile.
+    """
     sizes = []
     monkeypatch.setattr(locked_memory_module, "lock_pages", lambda memory: sizes.append(memory.nbytes))
     monkeypatch.setattr(locked_memory_module, "has_locked_pages", lambda memory: memory.nbytes <= 1_000_000)
     monkeypatch.setattr(locked_memory_module, "ALIGNMENT_BYTES", 1)
+    monkeypatch.setattr(locked_memory_module, "MIN_SLAB_BYTES", 1)
     monkeypatch.setattr(locked_memory_module, "current_gpu", lambda: 0)
     monkeypatch.setattr(LockedMemory, "_add_another", lambda self, gpu: None)
     return sizes
-
-
-def test_the_next_slab_is_made_meanwhile(locked, monkeypatch):
-    monkeypatch.setattr(LockedMemory, "_add_another", lambda self, gpu: self._add_slab(0))
-    memory = LockedMemory()
-    first = memory.array(1000)
-    memory._thread.submit(int).result()  # the thread has one task at a time
-    assert locked == [1000, 250] and memory.unused_bytes() == 250
-    second = memory.array(250)
-    memory._thread.submit(int).result()
-    assert locked == [1000, 250], "nothing was made"
-    third = memory.array(2000)
-    memory._thread.submit(int).result()
-    assert locked == [1000, 250, 2000, 812] and len(first) + len(second) + len(third) == 3250
-    coming = threading.Event()
-    memory._thread.submit(coming.wait)
-    fourth = memory.array(1000)
-    del first, second, third, fourth
-    gc.collect()
-    coming.set()
-    memory._thread.submit(int).result()
-    assert memory.unused_bytes() == 0, "a slab that comes when no array is left is not kept"
 
 
 def test_memory_is_used_again_while_an_array_lives(locked):
@@ -80,6 +61,47 @@ def test_slabs_grow_with_what_is_in_use(locked, monkeypatch):
     assert memory.unused_bytes() == locked[-1] - 100, "the slab of the last array stays"
 
 
+def test_the_next_slab_is_made_meanwhile(locked, monkeypatch):
+    monkeypatch.setattr(LockedMemory, "_add_another", lambda self, gpu: self._add_slab(0))
+    monkeypatch.setattr(locked_memory_module, "MIN_SLAB_BYTES", 250)
+    memory = LockedMemory()
+
+    def in_the_end():
+        memory._thread.submit(int).result()  # the thread has one task at a time
+        return locked
+
+    first = memory.array(240)
+    assert in_the_end() == [250, 250] and memory.unused_bytes() == 260
+    second = memory.array(250)
+    assert in_the_end() == [250, 250], "the first slab that came is used, and no other is needed yet"
+    third = memory.array(250)
+    assert in_the_end() == [250, 250, 250, 250], "one is made at once, and one meanwhile"
+    fourth = memory.array(2000)
+    assert in_the_end() == [250, 250, 250, 250, 2000], "a slab of usual size would not do for such arrays"
+    assert len(first) + len(second) + len(third) + len(fourth) == 2740
+
+
+def test_a_slab_that_comes_when_no_array_is_left_is_not_kept(locked, monkeypatch):
+    monkeypatch.setattr(LockedMemory, "_add_another", lambda self, gpu: self._add_slab(0))
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def lock(pages):
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            assert goes_on.wait(30)
+
+    monkeypatch.setattr(locked_memory_module, "lock_pages", lock)
+    monkeypatch.setattr(locked_memory_module, "MIN_SLAB_BYTES", 250)
+    memory = LockedMemory()
+    array = memory.array(100)
+    assert begun.wait(30)
+    del array
+    gc.collect()
+    goes_on.set()
+    memory._thread.submit(int).result()
+    assert memory._slabs == []
+
+
 def test_arrays_keep_their_bytes(locked):
     """Arrays of random sizes come and go; each keeps what was written to it, and gaps are joined."""
     living, memory, rng = [], LockedMemory(), np.random.default_rng(0)
@@ -101,20 +123,45 @@ def test_arrays_keep_their_bytes(locked):
     assert len(memory.array(largest)) == largest and len(locked) == before and len(keeper) == 10_000
 
 
-def test_memory_that_cannot_be_locked(locked):
-    """CUDA is not asked again before all is freed; what is locked is still used."""
+def test_an_array_that_ends_while_memory_is_searched(locked):
+    """Garbage is collected at any allocation, also in the middle of a search: its memory is given back after that."""
+    garbage = []
+
+    class Gaps(list):
+        def __iter__(self):
+            for gap in list(super().__iter__()):
+                garbage.clear()
+                yield gap
+
     memory = LockedMemory()
+    keeper, whole = memory.array(1), memory.array(1000)
+    del whole
+    first = memory.array(100)
+    garbage.append(memory.array(50))
+    memory._slabs[1].gaps = Gaps(memory._slabs[1].gaps)
+    second = memory.array(200)
+    assert not garbage and memory.unused_bytes() == 1000 - 100 - 200 and len(locked) == 2
+    first[:], second[:] = 1, 2
+    third = memory.array(50)
+    third[:] = 3
+    assert (first == 1).all() and (second == 2).all() and len(keeper) == 1
+
+
+def test_memory_that_cannot_be_locked(locked):
+    """CUDA is not asked again for as much before all is freed; what is locked is still used."""
+    memory = LockedMemory()
+    assert memory.array(1_000_002) is None and memory.array(1_000_003) is None
     kept, freed = memory.array(10), memory.array(1000)
-    assert memory.array(1_000_001) is None and memory.array(2_000_000) is None
-    assert locked == [10, 1000, 1_000_001]
+    assert memory.array(2_000_000) is None
+    assert locked == [1_000_002, 10, 1000]
     del freed
     gc.collect()
     again = memory.array(1000)
-    assert len(again) == 1000 and memory.array(1) is None and len(locked) == 3
+    assert len(again) == 1000 and len(locked) == 3
     del kept, again
     gc.collect()
-    assert len(memory.array(5)) == 5
-    assert memory.array(1 << 50) is None, "there is no such memory"
+    assert memory.array(1_000_002) is None and len(memory.array(5)) == 5 and len(locked) == 5
+    assert memory.array(1 << 60) is None, "there is no such memory"
 
 
 @pytest.mark.gpu
@@ -143,6 +190,7 @@ def test_locked_memory_of_a_gpu():
     gc.collect()
     again = memory.array((1 << 24) - 5000)
     assert again.ctypes.data == address and has_locked_pages(again) and has_locked_pages(again[77:])
+    memory._thread.submit(int).result()  # makes no other slab any more
     del kept, again
     gc.collect()
     assert not has_locked_pages(np.ndarray(8, np.uint8, (ctypes.c_uint8 * 8).from_address(address)))

@@ -28,6 +28,7 @@ from mgpu_ngram.core.storage.checkpoint_entries import read_entry
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.estimate import assemble
 from mgpu_ngram.engine.estimate.part import Contexts, Estimated, Unigrams
+from mgpu_ngram.engine.estimate.part_values import lasting_arrays
 from mgpu_ngram.engine.memory import spill as keep
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
@@ -415,6 +416,25 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, part_tokens, monk
         assert make(text, format=format, **options)[0] == data[format]
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"prune": [0, 0, 1]}, {"smoothing": "absolute", "prune": [0, 1]}, {"collapse_values": True}]
+)
+def test_what_lasts_of_the_counts_of_a_part(options, text, make, part_tokens, monkeypatch):
+    """It lies in memory of its own: all else of the counts is freed when the values are known."""
+    part_tokens(500)
+    real, found = tasks.with_names, []
+
+    def with_names(values, counts, how):
+        whole = real(values, counts, how)
+        taken = {id(array) for array in whole.arrays().values()}
+        found.append(({name for name, a in counts.arrays().items() if id(a) in taken}, lasting_arrays(counts, how)))
+        return whole
+
+    monkeypatch.setattr(tasks, "with_names", with_names)
+    make(text, order=4, **({} if "smoothing" in options else {"discount_fallback": []}), **options)
+    assert len(found) > 1 and all(taken == lasting and taken for taken, lasting in found)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_each_worker_of_a_cpu_makes_a_part(workers, text, whole, make, monkeypatch):
     """The only part of a model is made in another way than several parts."""
@@ -530,8 +550,9 @@ def test_results_in_host_memory_are_counted(text, whole, make, part_tokens, monk
     monkeypatch.setattr(estimate_plan, "_least_parts", lambda executor: 2)
     make(text, **whole[1])
     # Streams, vocabulary and run of the only chunk; lexicon and numbered vocabulary; the counts, totals and values of
-    # two parts, and two stretches, before and after linking. Some have 100 rows or more, of 2 numbers of 8 bytes.
-    assert len(sizes) == 15 and min(sizes) > 16 * 100
+    # two parts, the values with their names, and two stretches, before and after linking. Some have 100 rows or more,
+    # of 2 numbers of 8 bytes.
+    assert len(sizes) == 17 and min(sizes) > 16 * 100
 
 
 def estimated_by_hand():
