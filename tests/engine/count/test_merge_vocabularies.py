@@ -313,12 +313,13 @@ def test_ties_among_words_with_long_common_beginnings(device):
 @pytest.mark.parametrize("room", ["device", "host", "disk"])
 def test_a_vocabulary_stays_on_the_device_while_it_fits(room, monkeypatch, tmp_path):
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
-    monkeypatch.setattr(spill_module, "on_gpu", lambda array: True)
+    words = {b"the": (5, 0, 0), b"of": (1, 0, 4)}
+    there = local(words, tokens=6, checksums=[(0, 0, 7, 1)])
+    arrays = list(map(id, there.arrays().values()))  # of a fake GPU
+    monkeypatch.setattr(spill_module, "on_gpu", lambda array: id(array) in arrays)
     monkeypatch.setattr(spill_module, "to_host_together", lambda arrays: list(map(np.copy, arrays)))
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device" if room == "device" else "host")
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: room == "host")
-    words = {b"the": (5, 0, 0), b"of": (1, 0, 4)}
-    there = local(words, tokens=6, checksums=[(0, 0, 7, 1)])
     kept = spill(there, Budget("gpu", 0, 0), str(tmp_path))
     assert contents(kept) == words and (kept.tokens, kept.checksums) == (6, [(0, 0, 7, 1)])
     assert (kept is there) == (room == "device") and np.shares_memory(kept.data, there.data) == (room == "device")
