@@ -18,7 +18,7 @@ from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
-from mgpu_ngram.cluster import checks, dask_private, gang_driver, gpu
+from mgpu_ngram.cluster import checks, dask_private, gang_driver, lent_arrays
 from mgpu_ngram.cluster.executor import Offer, OnDone, ResultLost, Share
 from mgpu_ngram.cluster.faults import Watch
 from mgpu_ngram.cluster.gang_worker import Place, run_rank
@@ -216,7 +216,7 @@ class DaskExecutor:
     def reserve(self, device_bytes: int) -> None:
         if self._ours and self.transport == "ipc":
             with self.scheduler():
-                self.client.run(gpu.reserve, device_bytes, on_error="ignore")
+                self.client.run(lent_arrays.reserve, device_bytes, on_error="ignore")
 
     @property
     def resume_hint(self) -> str:

@@ -27,7 +27,7 @@ from dask.sizeof import sizeof
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from mgpu_ngram.cluster import dask_private, gpu
+from mgpu_ngram.cluster import dask_private, lent_arrays
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.storage.scratch import is_running
 from mgpu_ngram.core.storage.shared_maps import FileHandle, file_place_of
@@ -140,7 +140,7 @@ class _Pickler(cloudpickle.Pickler):
         if self.as_files and isinstance(value, np.ndarray):
             place = file_place_of(value)
             return _InFile(*place, value.shape, value.dtype, value.strides) if place else None
-        if not gpu.is_array(value):
+        if not lent_arrays.is_array(value):
             return None
         number = self.numbers.setdefault(id(value), len(self.arrays))
         if number == len(self.arrays):
@@ -220,16 +220,16 @@ def _wrap(parcel: Parcel, to_peer: bool = False, as_files: bool = False) -> tupl
     if to_peer and arrays:
         with _lending:
             if parcel.loan is None:
-                parcel.loan = gpu.lend(arrays)
+                parcel.loan = lent_arrays.lend(arrays)
         return {"ipc": parcel.loan.records, "sender": os.getpid(), "pickled": len(frames)}, frames + padding
     header = {"host": _shapes(arrays), "pickled": len(frames)}
-    sent = (gpu.copy_to_host(gpu.as_contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)
+    sent = (lent_arrays.copy_to_host(lent_arrays.as_contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)
     return header, frames + [memoryview(a.data) for a in sent] + padding
 
 
 def _die_if_lost() -> None:
     """Exit a worker whose GPU no longer works; its nanny starts it again."""
-    if _here.die and (why := gpu.why_lost()):
+    if _here.die and (why := lent_arrays.why_lost()):
         _here.die(why)
 
 
@@ -247,7 +247,7 @@ def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
     first = header["pickled"]
     if "ipc" in header:
         try:
-            arrays = _where_there_is_room(lambda on_host: gpu.import_arrays(header["ipc"], on_host))
+            arrays = _where_there_is_room(lambda on_host: lent_arrays.import_arrays(header["ipc"], on_host))
         except Exception as error:
             return _not_received(error, header["sender"])
         return _unpack(frames[:first], arrays)
@@ -259,7 +259,7 @@ def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
     if _here.has_gpu:
         try:
             arrays = _where_there_is_room(
-                lambda on_host: arrays if on_host else [gpu.copy_from_host(a) for a in arrays]
+                lambda on_host: arrays if on_host else [lent_arrays.copy_from_host(a) for a in arrays]
             )
         except Exception as error:
             return _not_received(error)
@@ -297,7 +297,7 @@ def _send_ucx(parcel: Parcel) -> tuple[dict[str, Any], list[Any]]:
         # A serialiser that does not apply must raise this error; then Dask asks the next one.
         raise NotImplementedError("no arrays on a device")
     header = {"device": _shapes(arrays), "pickled": len(frames)}
-    return header, frames + [gpu.as_bytes(gpu.as_contiguous(a)) for a in arrays if a.nbytes]
+    return header, frames + [lent_arrays.as_bytes(lent_arrays.as_contiguous(a)) for a in arrays if a.nbytes]
 
 
 @cuda_deserialize.register(Parcel)
@@ -307,7 +307,7 @@ def _receive_ucx(header: dict[str, Any], frames: list[Any]) -> Parcel:
     first = header["pickled"]
     sent = iter(frames[first:])
     arrays = [
-        gpu.from_bytes(next(sent), **shape) if np.prod(shape["shape"]) else cupy.empty(**shape)
+        lent_arrays.from_bytes(next(sent), **shape) if np.prod(shape["shape"]) else cupy.empty(**shape)
         for shape in header["device"]
     ]
     return _unpack(frames[:first], arrays)

@@ -21,7 +21,7 @@ import numpy
 import pyarrow
 from distributed import Reschedule, Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
 
-from mgpu_ngram.cluster import dask_private, gpu, shares, transport
+from mgpu_ngram.cluster import dask_private, lent_arrays, shares, transport
 from mgpu_ngram.cluster.devices import allow_open_files, cores, gpu_identity, resolve_device
 from mgpu_ngram.cluster.transport import Parcel
 from mgpu_ngram.core.errors import InputError, send_warnings
@@ -97,7 +97,7 @@ class Plugin(WorkerPlugin):
             return
         shares.stop_serving(worker)
         transport.stop(worker)
-        gpu.close_lasting()
+        lent_arrays.close_lasting()
         self._end_reaction()
 
 
@@ -108,7 +108,7 @@ def _lost(here: Worker, address: str) -> None:
     """
     shares.forget(address)
     here.loop.call_later(0.3, partial(dask_private.forget_connections, here, address))
-    here.loop.run_in_executor(None, gpu.close_lasting)
+    here.loop.run_in_executor(None, lent_arrays.close_lasting)
 
 
 def silence() -> None:
@@ -134,9 +134,9 @@ def run_task(fn: Callable[..., Any], topic: str, device: str, label: str, *args:
     try:
         result = fn(*[_value(worker, a) for a in args])
         if device == "gpu":
-            gpu.wait_for_device()  # a reader of the result may use another stream
+            lent_arrays.wait_for_device()  # a reader of the result may use another stream
     except Exception:
-        why = gpu.why_lost() if device == "gpu" else ""
+        why = lent_arrays.why_lost() if device == "gpu" else ""
         if why and not worker.address.startswith("inproc:"):
             tell(worker, topic, {"key": key, "error": why})
             die(worker, why, label or str(key))
@@ -230,14 +230,14 @@ _probes: dict[str, Any] = {}
 
 
 def lend_probe(token: str, number: int) -> dict[str, Any]:
-    _probes[token] = loan = gpu.lend([gpu.copy_from_host(numpy.arange(1000) + number)])
+    _probes[token] = loan = lent_arrays.lend([lent_arrays.copy_from_host(numpy.arange(1000) + number)])
     return loan.records[0]
 
 
 def read_probes(records: Sequence[tuple[int, dict[str, Any]]]) -> bool:
-    arrays = gpu.import_arrays([record for _, record in records])
+    arrays = lent_arrays.import_arrays([record for _, record in records])
     return all(
-        numpy.array_equal(gpu.copy_to_host(array), numpy.arange(1000) + number)
+        numpy.array_equal(lent_arrays.copy_to_host(array), numpy.arange(1000) + number)
         for (number, _), array in zip(records, arrays, strict=True)
     )
 

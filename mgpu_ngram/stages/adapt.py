@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_count_plan, show_resumed, show_text_plan
+from mgpu_ngram.stages.count import show_count_plan, show_resumed
 from mgpu_ngram.stages.cpu_rates import COUNT_BYTES, ESTIMATE_BYTES, TOKEN_BYTES
 from mgpu_ngram.stages.estimate import FLAGS, show_estimate, show_estimated
 from mgpu_ngram.stages.flags import add_overwrite
 from mgpu_ngram.stages.report import shown_path
+from mgpu_ngram.stages.show_plan import show_text_plan
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.compare.config import CompareConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_text_plan
 from mgpu_ngram.stages.cpu_rates import SCORE_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_no_verify, add_overwrite, add_text_flags
 from mgpu_ngram.stages.report import (
@@ -24,6 +23,7 @@ from mgpu_ngram.stages.report import (
     table,
     where,
 )
+from mgpu_ngram.stages.show_plan import show_text_plan
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus

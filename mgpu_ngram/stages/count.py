@@ -24,8 +24,8 @@ from mgpu_ngram.stages.report import (
     shown_path,
     table,
     where,
-    where_planned,
 )  # fmt: skip
+from mgpu_ngram.stages.show_plan import show_text_plan, show_time_plan
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
@@ -170,23 +170,6 @@ def show_resumed(result: CountResult) -> None:
         print(f"{many(result.resumed_shards, 'shard')} had been written before")
     elif result.resumed_chunks:
         print(f"{many(result.resumed_chunks, 'chunk')} had been counted before")
-
-
-def show_text_plan(plan: dict[str, Any], more: str) -> None:
-    """Print how a stage would read its text; `more` ends the line."""
-    print(f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
-    print(
-        f"about {plan['tokens_about']:,} tokens in {many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} "
-        f"bytes; {where_planned(plan)}{more}"
-    )
-
-
-def show_time_plan(plan: dict[str, Any]) -> None:
-    """Print how long a run may take."""
-    seconds, of = plan["seconds_about"], {"gpu": "H200s", "cpu": "cores of a Xeon"}[plan["device"]]
-    print(
-        f"time: about {seconds:,.{0 if seconds >= 10 else 1}f} s at the rates of {of}, and the time to write the output"
-    )
 
 
 def show_count_plan(plan: dict[str, Any], is_whole: bool = True) -> None:

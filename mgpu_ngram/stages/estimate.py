@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.ngrams.smoothing import KNESER_NEY, METHODS
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_text_plan, show_time_plan
 from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES, TOKEN_BYTES
 from mgpu_ngram.stages.flags import add_model_output, add_text, model_format
 from mgpu_ngram.stages.report import (
@@ -25,6 +24,7 @@ from mgpu_ngram.stages.report import (
     where,
     where_planned,
 )
+from mgpu_ngram.stages.show_plan import show_text_plan, show_time_plan
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus

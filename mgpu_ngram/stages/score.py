@@ -14,10 +14,10 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.jobs.score.config import ScoreConfig
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.count import show_text_plan
 from mgpu_ngram.stages.cpu_rates import SCORE_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text, add_text_flags
 from mgpu_ngram.stages.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.stages.show_plan import show_text_plan
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus

@@ -262,14 +262,14 @@ def test_a_worker_that_leaves_during_connect():
 
 def break_gpu(path):
     """The first process that calls this loses its GPU; with no path, every process does."""
-    from mgpu_ngram.cluster import gpu
+    from mgpu_ngram.cluster import lent_arrays
 
     if path:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return os.getpid()
-    gpu.broken.append(True)
+    lent_arrays.broken.append(True)
     raise RuntimeError("cudaErrorIllegalAddress")
 
 
@@ -281,11 +281,12 @@ def fail_plainly():
 def gpu_workers(tmp_path):
     """Two workers that use their CPU as a GPU. Not a fixture: fixtures start before a test's stderr is captured."""
     (tmp_path / "pretend.py").write_text(
-        "from mgpu_ngram.cluster import gpu, worker\n"
+        "from mgpu_ngram.cluster import lent_arrays, worker\n"
         "def dask_setup(_):\n"
-        "    gpu.broken = []\n"
-        "    gpu.wait_for_device = lambda: None\n"
-        "    gpu.why_lost = lambda: 'cudaErrorIllegalAddress: an illegal memory access' if gpu.broken else ''\n"
+        "    lent_arrays.broken = []\n"
+        "    lent_arrays.wait_for_device = lambda: None\n"
+        "    lost = 'cudaErrorIllegalAddress: an illegal memory access'\n"
+        "    lent_arrays.why_lost = lambda: lost if lent_arrays.broken else ''\n"
     )
     here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
     with (

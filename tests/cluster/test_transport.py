@@ -24,7 +24,7 @@ from distributed import Client, LocalCluster
 from distributed.comm.utils import from_frames, to_frames
 from distributed.protocol import deserialize, serialize, to_serialize
 
-from mgpu_ngram.cluster import dask_private, gpu, transport
+from mgpu_ngram.cluster import dask_private, lent_arrays, transport
 from mgpu_ngram.cluster.dask_config import ENVIRONMENT
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.transport import FILES, OFFER, Parcel
@@ -72,7 +72,7 @@ def make():
 
 def look(tables):
     """Return (the received value as plain Python; the number of arrays read from another process's memory)."""
-    from mgpu_ngram.cluster import gpu
+    from mgpu_ngram.cluster import lent_arrays
 
     also = tables.also
     host = also["host"]
@@ -83,7 +83,7 @@ def look(tables):
         "empty": (also["empty"].shape, also["empty"].dtype.str),
         "one": also["again"] is tables.keys,
         "host": (float(host.sum()), host.flags.writeable, also["text"]),
-        "read": len(gpu.fake.imports),
+        "read": len(lent_arrays.fake.imports),
         "pid": os.getpid(),
     }
 
@@ -115,9 +115,9 @@ def executor(tmp_path_factory):
 
 def set_everywhere(executor, name, value):
     def change():
-        from mgpu_ngram.cluster import gpu
+        from mgpu_ngram.cluster import lent_arrays
 
-        getattr(gpu.fake, name)[:] = value
+        getattr(lent_arrays.fake, name)[:] = value
 
     executor.client.run(change)
 
@@ -248,8 +248,8 @@ def test_a_file_is_mapped_by_other_processes_of_its_host(executor, tmp_path, wai
 def device(monkeypatch, tmp_path):
     """The fake GPU in this process, with `offer` as the offer of this process."""
     for name in ("is_array", "as_contiguous", "lend", "import_arrays", "copy_to_host", "copy_from_host", "why_lost"):
-        monkeypatch.setattr(gpu, name, getattr(gpu, name))
-    monkeypatch.setattr(gpu, "wait_for_device", gpu.wait_for_device)
+        monkeypatch.setattr(lent_arrays, name, getattr(lent_arrays, name))
+    monkeypatch.setattr(lent_arrays, "wait_for_device", lent_arrays.wait_for_device)
     from mgpu_ngram.cluster import worker
 
     monkeypatch.setattr(worker, "resolve_device", worker.resolve_device)
@@ -289,9 +289,9 @@ def test_small_device_arrays_are_copied_in_threads(recipient, device, monkeypatc
     """A copy waits for the device, which would block the event loop."""
     here = []
     for name in ("lend", "import_arrays", "copy_to_host", "copy_from_host"):
-        copy = getattr(gpu, name)
+        copy = getattr(lent_arrays, name)
         monkeypatch.setattr(
-            gpu, name, lambda *a, copy=copy: [here.append(threading.current_thread().name), copy(*a)][1]
+            lent_arrays, name, lambda *a, copy=copy: [here.append(threading.current_thread().name), copy(*a)][1]
         )
 
     async def send(value):
@@ -323,7 +323,7 @@ def test_a_lent_array_is_copied_once_and_lives_as_long_as_the_value(device):
 
 def test_concurrent_readers_share_a_loan(device, monkeypatch):
     """A second loan in place of the first would free the memory that the first peer reads."""
-    lend, together, loans = gpu.lend, threading.Barrier(2), []
+    lend, together, loans = lent_arrays.lend, threading.Barrier(2), []
 
     def slow(arrays):
         with suppress(threading.BrokenBarrierError):
@@ -331,7 +331,7 @@ def test_concurrent_readers_share_a_loan(device, monkeypatch):
         loans.append(lend(arrays))
         return loans[-1]
 
-    monkeypatch.setattr(gpu, "lend", slow)
+    monkeypatch.setattr(lent_arrays, "lend", slow)
     parcel = Parcel(make())
     peers = [{OFFER: {"host": "a", "pid": -pid}} for pid in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
@@ -361,7 +361,7 @@ def test_a_lost_sender_is_a_network_failure(device, monkeypatch):
 
     def die():
         monkeypatch.setattr(transport, "is_running", lambda pid: False)
-        monkeypatch.setattr(gpu, "import_arrays", lambda *_: 1 / 0)
+        monkeypatch.setattr(lent_arrays, "import_arrays", lambda *_: 1 / 0)
 
     with pytest.raises(OSError, match="the sender was lost while its memory was read: division by zero"):
         cross(make(), {OFFER: {"host": "a", "pid": -1}}, die)
@@ -396,7 +396,7 @@ def test_a_failed_copy_to_the_gpu_is_raised_where_the_value_is_opened(device, mo
     def fail(array):
         raise ValueError("the copy failed")
 
-    monkeypatch.setattr(gpu, "copy_from_host", fail)
+    monkeypatch.setattr(lent_arrays, "copy_from_host", fail)
     _, parcel = cross(make(), {})
     with pytest.raises(ValueError, match="the copy failed"):
         parcel.open()
@@ -410,8 +410,8 @@ def test_a_receiver_without_its_gpu_ends_itself(device, monkeypatch):
         raise Ended(why)
 
     monkeypatch.setattr(device, "die", end)
-    monkeypatch.setattr(gpu, "import_arrays", lambda *_: 1 / 0)
-    monkeypatch.setattr(gpu, "why_lost", lambda: "cudaErrorIllegalAddress")
+    monkeypatch.setattr(lent_arrays, "import_arrays", lambda *_: 1 / 0)
+    monkeypatch.setattr(lent_arrays, "why_lost", lambda: "cudaErrorIllegalAddress")
     with pytest.raises(Ended, match="cudaErrorIllegalAddress"):
         cross(make(), {OFFER: {"host": "a", "pid": -1}})
 

@@ -94,9 +94,9 @@ def test_every_kind_of_array(executor):
 
 
 def slab_bytes():
-    from mgpu_ngram.cluster import gpu
+    from mgpu_ngram.cluster import lent_arrays
 
-    return gpu._slab.nbytes if gpu._slab else 0
+    return lent_arrays._slab.nbytes if lent_arrays._slab else 0
 
 
 def test_in_the_slab(executor, wait_for_workers):

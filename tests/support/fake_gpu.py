@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mgpu_ngram.cluster import gpu, transport, worker
+from mgpu_ngram.cluster import lent_arrays, transport, worker
 
 FOLDER = Path(os.environ.get("FAKE_GPU_FOLDER", "."))
 numbers = itertools.count()
@@ -20,7 +20,9 @@ numbers = itertools.count()
 # imports: records of arrays that this process read from others. If the other files have any content:
 # broken, the device no longer works; refuse, memory of peers cannot be opened; full, no memory is left
 # slow, two paths and seconds: a copy creates the first file when it begins, then waits so long for the second
-state = gpu.__dict__.setdefault("fake", types.SimpleNamespace(imports=[], broken=[], refuse=[], full=[], slow=[]))
+state = lent_arrays.__dict__.setdefault(
+    "fake", types.SimpleNamespace(imports=[], broken=[], refuse=[], full=[], slow=[])
+)
 
 
 class FakeArray:
@@ -40,7 +42,7 @@ def lend(arrays):
         path = FOLDER / f"{os.getpid()}-{next(numbers)}"
         path.write_bytes(array.data.tobytes())
         records.append({"shape": array.shape, "dtype": array.dtype.str, "handle": str(path)})
-    return gpu.Loan(records, [FakeArray(a.data.copy()) for a in arrays])
+    return lent_arrays.Loan(records, [FakeArray(a.data.copy()) for a in arrays])
 
 
 def import_arrays(records, on_host=False):
@@ -64,12 +66,12 @@ def import_arrays(records, on_host=False):
 
 
 def install():
-    gpu.is_array = lambda value: type(value).__name__ == "FakeArray"
-    gpu.as_contiguous = lambda a: a if a.flags.c_contiguous else FakeArray(np.ascontiguousarray(a.data))
-    gpu.lend, gpu.import_arrays = lend, import_arrays
-    gpu.copy_to_host, gpu.copy_from_host = lambda a: a.data, FakeArray
-    gpu.wait_for_device = lambda: None
-    gpu.why_lost = lambda: "cudaErrorIllegalAddress: an illegal memory access" if state.broken else ""
+    lent_arrays.is_array = lambda value: type(value).__name__ == "FakeArray"
+    lent_arrays.as_contiguous = lambda a: a if a.flags.c_contiguous else FakeArray(np.ascontiguousarray(a.data))
+    lent_arrays.lend, lent_arrays.import_arrays = lend, import_arrays
+    lent_arrays.copy_to_host, lent_arrays.copy_from_host = lambda a: a.data, FakeArray
+    lent_arrays.wait_for_device = lambda: None
+    lent_arrays.why_lost = lambda: "cudaErrorIllegalAddress: an illegal memory access" if state.broken else ""
     worker.resolve_device = lambda wanted: "cpu" if wanted == "cpu" else "gpu"
     worker.gpu_identity = lambda: f"GPU {os.getpid()}"
     sys.modules["cupy"] = types.SimpleNamespace(__version__="14.0.0")

@@ -22,10 +22,10 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.engine.score.compare_models import ChunkComparison, Paired, compare_chunk, differences, extremes, paired
 from mgpu_ngram.engine.score.comparison_figure import draw_comparison
+from mgpu_ngram.jobs.chunk_tasks import results_of
 from mgpu_ngram.jobs.compare.config import CompareConfig
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parquet_table import ParquetTable
-from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.score.run import (
     ScoreTotals,
     added,

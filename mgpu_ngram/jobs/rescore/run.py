@@ -27,8 +27,8 @@ from mgpu_ngram.engine.rescore.lines import ListJoiner, NBestFormat
 from mgpu_ngram.engine.rescore.rescore_chunk import RescoreCounts, RescoreOptions, rescore_chunk
 from mgpu_ngram.engine.score.score_chunk import BYTES_PER_TEXT_BYTE
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
+from mgpu_ngram.jobs.chunk_tasks import results_of
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.rescore.config import ListsConfig, RescoreConfig
 from mgpu_ngram.jobs.rescore.lattices import lattice_lists

@@ -30,9 +30,9 @@ from mgpu_ngram.engine.memory.blocks import RING_SLOTS
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.engine.score.score_chunk import BYTES_PER_TEXT_BYTE, ChunkScores, Columns, ScoreOptions, score_chunk
 from mgpu_ngram.jobs.budget import TEXT_WORD_BYTES, chunks_ahead, limited_to, make_budget, text_within
+from mgpu_ngram.jobs.chunk_tasks import results_of
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parquet_table import ParquetTable
-from mgpu_ngram.jobs.parts import results_of
 from mgpu_ngram.jobs.score.config import ScoreConfig
 
 if TYPE_CHECKING:

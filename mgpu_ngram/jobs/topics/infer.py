@@ -23,7 +23,7 @@ from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.engine.topics.doc_topics import GroupShares, Representatives
 from mgpu_ngram.engine.topics.infer import InferOptions, Inferred, infer_bags, infer_chunk, no_examples
 from mgpu_ngram.jobs.budget import SHORT_TEXT_CHUNKS
-from mgpu_ngram.jobs.parts import MAX_WHOLE, in_parts
+from mgpu_ngram.jobs.chunk_tasks import MAX_WHOLE, in_parts
 from mgpu_ngram.jobs.progress import Progress
 
 AHEAD = 4  # chunks per worker in flight or buffered

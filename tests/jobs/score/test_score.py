@@ -18,7 +18,7 @@ from mgpu_ngram.core.models.model_head import ModelHead, read_head
 from mgpu_ngram.core.storage.output import check_free
 from mgpu_ngram.engine.score import replica, score_chunk
 from mgpu_ngram.engine.trie import replicas
-from mgpu_ngram.jobs import parts
+from mgpu_ngram.jobs import chunk_tasks
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.jobs.progress import Progress
@@ -229,7 +229,7 @@ def test_blocks_are_smaller_with_little_memory(arpa, lines, here, whole, monkeyp
 
 def test_a_limit_of_host_memory(arpa, lines, here, whole, tmp_path, monkeypatch):
     """The limit bounds chunks and the number in flight: 0.8 of 96 MiB for three tasks."""
-    size, real, windows, sizes = lines.stat().st_size, parts.in_order, [], []
+    size, real, windows, sizes = lines.stat().st_size, chunk_tasks.in_order, [], []
 
     def in_order(executor, calls, window):
         windows.append(window)
@@ -237,7 +237,7 @@ def test_a_limit_of_host_memory(arpa, lines, here, whole, tmp_path, monkeypatch)
         sizes.append(len(calls))
         return real(executor, iter(calls), window)
 
-    monkeypatch.setattr(parts, "in_order", in_order)
+    monkeypatch.setattr(chunk_tasks, "in_order", in_order)
     most = int(0.8 * (96 << 20)) // 3
     monkeypatch.setattr(score_job, "BYTES_PER_TEXT_BYTE", most // (size // 10))
     for i, (memory, result_bytes) in enumerate([(None, 1), (96 << 20, 1), (96 << 20, 1 << 30)]):

@@ -1,4 +1,4 @@
-"""Lent arrays arrive, through the CUDA calls of `cluster.gpu`, with host memory in place of device memory."""
+"""Lent arrays arrive, through the CUDA calls of `cluster.lent_arrays`, with host memory in place of device memory."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.cluster import gpu
+from mgpu_ngram.cluster import lent_arrays
 
 ROOM = 4096  # bytes of a lent allocation, and
 SLAB = 1 << 16  # of the slab
@@ -92,13 +92,13 @@ def device():
         made = Device()
         patch.setitem(sys.modules, "cupy", made.module)
         patch.setitem(sys.modules, "cupy.cuda", made.module.cuda)
-        patch.setattr(gpu, "LENT_BYTES", ROOM)
-        patch.setattr(gpu, "_slab", None)
-        patch.setattr(gpu, "_copies", None)
-        patch.setattr(gpu, "_lasting", {})
+        patch.setattr(lent_arrays, "LENT_BYTES", ROOM)
+        patch.setattr(lent_arrays, "_slab", None)
+        patch.setattr(lent_arrays, "_copies", None)
+        patch.setattr(lent_arrays, "_lasting", {})
         slab = np.zeros(SLAB, np.uint8)
         handle = slab.ctypes.data.to_bytes(8, "little")
-        made.slab, made.whole = slab, gpu._Slab(slab.ctypes.data, SLAB, None, handle)
+        made.slab, made.whole = slab, lent_arrays._Slab(slab.ctypes.data, SLAB, None, handle)
         yield made
 
 
@@ -120,7 +120,7 @@ def make(dtype, shape, rows, columns, turned, into):
 @given(plans=st.lists(st.tuples(ARRAYS, st.booleans()), max_size=6), on_host=st.booleans())
 def test_views_of_any_kind_arrive(plans, on_host):
     with device() as made:
-        gpu._slab = made.whole
+        lent_arrays._slab = made.whole
         arrays, used = [], 0
         for plan, in_slab in plans:
             size = int(np.prod(plan[1])) * np.dtype(plan[0]).itemsize
@@ -128,40 +128,40 @@ def test_views_of_any_kind_arrive(plans, on_host):
             into = made.slab[used : used + size] if in_slab else np.empty(size, np.uint8)
             used += -(-size // 8) * 8 if in_slab else 0
             arrays.append(make(*plan, into))
-        loan = gpu.lend(arrays)
+        loan = lent_arrays.lend(arrays)
         assert all(nbytes > 0 for record in loan.records for _, _, nbytes in record["segments"])
         for _ in range(2):  # lent once, read by two
-            there = gpu.import_arrays(loan.records, on_host)
+            there = lent_arrays.import_arrays(loan.records, on_host)
             for array, copy in zip(arrays, there, strict=True):
                 assert (copy.shape, copy.dtype, copy.flags.c_contiguous) == (array.shape, array.dtype, True)
                 assert np.array_equal(copy, array) and not np.shares_memory(copy, array)
         lasting = any(r["lasting"] and r["segments"] for r in loan.records)
         assert made.open == [made.whole.handle] * lasting, "a loan for one reader is closed"
         assert all(memory.size <= ROOM for memory in made.allocated)
-        gpu.close_lasting()
+        lent_arrays.close_lasting()
         assert made.open == []
 
 
 def test_rows_of_the_slab_are_not_copied():
     with device() as made:
-        gpu._slab = made.whole
+        lent_arrays._slab = made.whole
         keys = make("<u8", (3, 70), slice(None), slice(8, 50), False, made.slab)
-        [record] = gpu.lend([keys]).records
+        [record] = lent_arrays.lend([keys]).records
         assert record["segments"] == [(made.whole.handle, 8 * (70 * c + 8), 8 * 42) for c in range(3)]
         assert made.allocated == []
 
 
 def test_many_short_rows_are_one_piece():
     with device() as made:
-        gpu._slab = made.whole
-        [record] = gpu.lend([make("<u8", (70, 3), slice(None), slice(0, 2), False, made.slab)]).records
+        lent_arrays._slab = made.whole
+        [record] = lent_arrays.lend([make("<u8", (70, 3), slice(None), slice(0, 2), False, made.slab)]).records
         assert sum(nbytes for _, _, nbytes in record["segments"]) == 70 * 2 * 8
-        assert len(record["segments"]) < gpu.MAX_PIECES
+        assert len(record["segments"]) < lent_arrays.MAX_PIECES
 
 
 def test_a_copy_in_the_slab_lives_as_long_as_the_loan(monkeypatch):
     with device() as made:
-        gpu._slab = made.whole
+        lent_arrays._slab = made.whole
         copies = []
 
         def contiguous(array):  # the pool allocates it in the slab
@@ -170,16 +170,16 @@ def test_a_copy_in_the_slab_lives_as_long_as_the_loan(monkeypatch):
             copy[...] = array
             return copy
 
-        monkeypatch.setattr(gpu, "as_contiguous", contiguous)
+        monkeypatch.setattr(lent_arrays, "as_contiguous", contiguous)
         array = make("<u8", (70, 3), slice(None), slice(0, 2), False, np.empty(70 * 3 * 8, np.uint8))
-        loan = gpu.lend([array])
+        loan = lent_arrays.lend([array])
         assert loan.records[0]["lasting"] and copies[0]() is not None
-        assert np.array_equal(gpu.import_arrays(loan.records)[0], array)
+        assert np.array_equal(lent_arrays.import_arrays(loan.records)[0], array)
 
 
 def test_rows_outside_fill_allocations():
     with device() as made:
         array = make("<u8", (3, 300), slice(None), slice(0, 290), False, np.empty(3 * 300 * 8, np.uint8))
-        loan = gpu.lend([array])
+        loan = lent_arrays.lend([array])
         assert [memory.size for memory in made.allocated] == [ROOM, 3 * -(-290 * 8 // 256) * 256 - ROOM]
-        assert np.array_equal(gpu.import_arrays(loan.records)[0], array)
+        assert np.array_equal(lent_arrays.import_arrays(loan.records)[0], array)
