@@ -60,7 +60,7 @@ test-dask: $(VENV)/.test ## test executors on the oldest and the newest release 
 	  $(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target build/dask-$$release \
 	    dask==$$release distributed==$$release && \
 	  PYTHONPATH=$(CURDIR)/build/dask-$$release $(BIN)/python -m pytest --quiet tests/cluster/test_executors.py \
-	    tests/cluster/test_faults.py tests/cluster/test_connect.py tests/jobs/count/test_sharing.py \
+	    tests/cluster/test_faults.py tests/cluster/test_connect.py tests/jobs/count/test_division.py \
 	    --numprocesses 2 --dist loadfile || exit 1; \
 	done
 

@@ -36,6 +36,7 @@ LIMITS: dict[str, dict[int, float | None]] = {  # bytes -> target, of the unlimi
     "gpu": {20 * 10**9: 1.6, 8 * 10**9: 2.5},
     "cpu": {1 << 28: None},
 }
+MANY_WORDS = {"gpu": 100_000_000, "cpu": 1_000_000}  # a vocabulary that is many times larger
 CARD = 4, 24 * 10**9  # size of the text, as many words as English Wikipedia has, and bytes of a common card
 COUNTED_MULTIPLES = (1, 2, 4)  # sizes of the text that is only counted
 COUNT_TARGETS = {4: 1.4}  # of a token's time at the smallest size
@@ -50,30 +51,33 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "scale/peer": (),
 }
 MODEL, WITHIN = "scale/text to model", "scale/text to model within"
+OF_MANY_WORDS = "scale/text to model of many words"
 TABLES, FILES_OF_COUNTS = "scale/counts to tables", "scale/counts to Parquet"
 
 
 @dataclass
 class ScaleBench:
-    """The rows, the words of the smallest text, a folder for texts, and the files there: {files of the smallest text:
-    files of the greatest text}.
+    """The rows, the words of the smallest text, a folder for texts, and the files there: {(files of the smallest text,
+    vocabulary): files of the greatest text}.
     """
 
     suite: Suite
     tokens: int
     folder: Path
-    written: dict[int, list[tuple[Path, list[int]]]] = field(default_factory=dict)
+    written: dict[tuple[int, int], list[tuple[Path, list[int]]]] = field(default_factory=dict)
 
-    def corpus(self, multiple: int, files: int = FILES) -> ZipfCorpus:
+    def corpus(self, multiple: int, files: int = FILES, vocabulary: int = 0) -> ZipfCorpus:
         """Return the first `multiple` x `tokens` words of one text, in `files` files for each multiple. Writes those
         that are not there.
+
+        vocabulary  most distinct words; 0: VOCABULARY
         """
-        tokens, of_file = multiple * self.tokens, -(-self.tokens // files)
+        tokens, of_file, kind = multiple * self.tokens, -(-self.tokens // files), (files, vocabulary or VOCABULARY)
         self.suite.say(f"a text of {tokens:,} words")
-        full = [made for made in self.written.get(files, []) if made[1][0] == of_file][: tokens // of_file]
-        here = zipf_texts(self.folder, tokens, of_file, VOCABULARY, ORDER, full)
+        full = [made for made in self.written.get(kind, []) if made[1][0] == of_file][: tokens // of_file]
+        here = zipf_texts(self.folder, tokens, of_file, kind[1], ORDER, full)
         if len(here) > len(full):
-            self.written = {files: here}  # texts of other files have the same names
+            self.written = {kind: here}  # texts of other files have the same names
         return ZipfCorpus(self.folder, here)
 
 
@@ -119,6 +123,21 @@ def memory(bench: ScaleBench) -> None:
         suite.add(
             WITHIN, f"{corpus.sizes} V={VOCABULARY} gpu_bytes={limit}", [result.wall_seconds for result in results],
             items=corpus.totals[0], unit=TOKENS_PER_SECOND, notes=_notes(results[0]),
+        )  # fmt: skip
+
+
+def words(bench: ScaleBench) -> None:
+    """Rows: the model of a text of many distinct words, within all memory and each limit."""
+    suite, vocabulary = bench.suite, MANY_WORDS[bench.suite.device]
+    corpus = bench.corpus(1, vocabulary=vocabulary)
+    for limit in (None, *LIMITS[suite.device]):
+        suite.say(f"within {limit or 'all'} bytes")
+        limits = MemoryConfig(device_bytes=limit) if suite.device == "gpu" else MemoryConfig(host_bytes=limit)
+        results = _rounds(suite, corpus, limits, bench.folder)
+        suite.add(
+            OF_MANY_WORDS, f"{corpus.sizes} V={vocabulary} {suite.device}_bytes={limit or 'all'}",
+            [result.wall_seconds for result in results], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
+            notes=f"{results[0].types:,} distinct words; {_notes(results[0])}",
         )  # fmt: skip
 
 
@@ -184,7 +203,7 @@ def cores(bench: ScaleBench) -> None:
     scale_cores.cores(bench.suite, corpus, f"{corpus.sizes} V={VOCABULARY}", PRUNE)
 
 
-PARTS = {"sizes": sizes, "memory": memory, "tables": tables, "files": files, "cores": cores}
+PARTS = {"sizes": sizes, "memory": memory, "words": words, "tables": tables, "files": files, "cores": cores}
 
 
 def _notes(result: EstimateResult) -> str:

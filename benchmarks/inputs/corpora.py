@@ -19,7 +19,7 @@ from mgpu_ngram.kernels.common.draws import GAMMA
 from mgpu_ngram.kernels.compile_cpu import njit
 
 BLOCK_WORDS = 1 << 20  # words generated in one block; the corpus depends on it, so it is fixed
-QUANTILES = 1 << 24  # resolution of the Zipf law
+QUANTILES = 1 << 24  # resolution of the Zipf law; a larger vocabulary has ranks between them, too
 SUCCESSORS = 4  # fixed successors of each word
 SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
 # Words of 1, 2, ... 11 letters end at these ranks; all others have 12 letters.
@@ -92,7 +92,7 @@ def zipf_ids(tokens: int, vocabulary: int = 500_000, seed: int = 0, xp: Any = np
     sentence has 10 to 30 words.
     """
     rank_Q = xp.asarray(_zipf_ranks(vocabulary))
-    blocks = [_block(*span, rank_Q, seed, xp) for span in _spans(tokens)]
+    blocks = [_block(*span, rank_Q, vocabulary, seed, xp) for span in _spans(tokens)]
     return xp.concatenate(blocks) if blocks else xp.empty(0, np.uint32)
 
 
@@ -108,7 +108,7 @@ def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: in
 
     def spell(first: int, words: int) -> tuple[np.ndarray, np.ndarray]:
         text_B, totals_N = np.empty(words * (most_letters + 1), np.uint8), np.zeros(order, np.int64)
-        size = _spell(first, words, rank_Q, keys, offsets_V, data, text_B, totals_N)
+        size = _spell(first, words, (rank_Q, vocabulary), keys, offsets_V, data, text_B, totals_N)
         return text_B[:size], totals_N
 
     totals_N = np.zeros(order, np.int64)
@@ -170,7 +170,18 @@ def _stream_key(stream: int) -> np.uint64:
     return splitmix64(np.array([stream + 1], np.uint64))[0]
 
 
-def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
+def _ranks(bits_T: Any, rank_Q: Any, vocabulary: int, xp: Any) -> Any:
+    """Return the ranks of random bits, as uint32, as `_rank_of` one."""
+    quantile_T = (bits_T >> np.uint64(40)).astype(np.int64)
+    rank_T = rank_Q[quantile_T]
+    if vocabulary <= QUANTILES:
+        return rank_T
+    next_Q = xp.concatenate([rank_Q[1:], xp.full(1, vocabulary, rank_Q.dtype)])
+    between_T = (next_Q[quantile_T] - rank_T).astype(np.uint64) * (bits_T >> np.uint64(24) & np.uint64(0xFFFF))
+    return rank_T + (between_T >> np.uint64(16)).astype(np.uint32)
+
+
+def _block(first: int, words: int, rank_Q: Any, vocabulary: int, seed: int, xp: Any) -> Any:
     """Words first .. first + words - 1 of the stream, with a 0 after each sentence and at the block's end."""
     length_S = _draw(first, words // SHORTEST_WORDS + 1, 2 * seed, xp) % np.uint64(LONGEST_WORDS - SHORTEST_WORDS + 1)
     ends_S = xp.cumsum(length_S.astype(np.int64) + SHORTEST_WORDS)
@@ -179,7 +190,7 @@ def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
     starts_T[ends_S[ends_S < words]] = True
 
     random_T = _draw(first, words, 2 * seed + 1, xp)
-    rank_T = rank_Q[(random_T >> np.uint64(40)).astype(np.int64)]
+    rank_T = _ranks(random_T, rank_Q, vocabulary, xp)
     follows_T = ((random_T & np.uint64(1)) == 1) & ~starts_T
     solved = xp.flatnonzero(~follows_T)
     while len(solved):  # a word that follows another is known once that one is
@@ -188,7 +199,7 @@ def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
         solved = after[follows_T[after]]
         which = (random_T[solved] >> np.uint64(1)) % np.uint64(SUCCESSORS)
         pair = rank_T[solved - 1].astype(np.uint64) * np.uint64(SUCCESSORS) + which
-        rank_T[solved] = rank_Q[(splitmix64(pair + np.uint64(1)) >> np.uint64(40)).astype(np.int64)]
+        rank_T[solved] = _ranks(splitmix64(pair + np.uint64(1)), rank_Q, vocabulary, xp)
 
     before_T = xp.cumsum(starts_T)  # sentences begun; each but the last has put its 0 in
     codes_P = xp.zeros(words + int(before_T[-1]), np.uint32)
@@ -199,25 +210,47 @@ def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
 @cache
 def spellings(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     """Return offsets (V + 1,) int64 and letters uint8 of `vocabulary` distinct words, the frequent ones short."""
-    offsets_V = np.zeros(vocabulary + 1, np.int64)
-    parts, first = [], 0
-    for letters, end in enumerate([*LENGTH_ENDS, vocabulary], 1):
-        end = min(max(end, first), vocabulary)
+    ends = np.clip([*LENGTH_ENDS, vocabulary], 0, vocabulary)
+    letters_V = 1 + np.searchsorted(ends, np.arange(vocabulary), side="right")
+    offsets_V = np.concatenate([[0], np.cumsum(letters_V)])
+    data, first = np.empty(offsets_V[-1], np.uint8), 0
+    for letters, end in enumerate(ends.tolist(), 1):
         # A step that has no factor in common with 26**letters visits every spelling once, in no visible order.
-        step = int(0.618 * 26**letters) // 26 * 26 + 1
-        number = [(j * step) % 26**letters for j in range(end - first)]
-        place = 26 ** np.arange(letters - 1, -1, -1, dtype=np.int64)
-        parts.append((np.array(number, np.int64)[:, None] // place % 26 + ord("a")).astype(np.uint8).ravel())
-        offsets_V[first + 1 : end + 1] = letters
+        _spell_numbers(int(0.618 * 26**letters) // 26 * 26 + 1, letters, data[offsets_V[first] : offsets_V[end]])
         first = end
-    return np.cumsum(offsets_V), np.concatenate(parts)
+    return offsets_V, data
+
+
+@njit(nogil=True, cache=True)
+def _spell_numbers(step, letters, data):
+    """Write the numbers 0, step, 2 * step, ... modulo 26**letters with that many digits, a to z."""
+    number, numbers = 0, 26**letters
+    for at in range(0, len(data), letters):
+        left = number
+        for i in range(letters - 1, -1, -1):
+            data[at + i] = 97 + left % 26
+            left //= 26
+        number = (number + step) % numbers
 
 
 _mix_one = njit(nogil=True, cache=True)(splitmix64)
 
 
 @njit(nogil=True, cache=True)
-def _spell(first, words, rank_Q, keys, offsets_V, data, text_B, totals_N):
+def _rank_of(bits, rank_Q, vocabulary):
+    """Return the rank of random bits: of the quantile of the upper 24; of a large vocabulary, the next 16 bits choose
+    between it and the next quantile's.
+    """
+    quantile = np.int64(bits >> np.uint64(40))
+    rank = np.uint64(rank_Q[quantile])
+    if vocabulary > QUANTILES:
+        above = np.uint64(rank_Q[quantile + 1] if quantile + 1 < QUANTILES else vocabulary)
+        rank += (above - rank) * (bits >> np.uint64(24) & np.uint64(0xFFFF)) >> np.uint64(16)
+    return rank
+
+
+@njit(nogil=True, cache=True)
+def _spell(first, words, law, keys, offsets_V, data, text_B, totals_N):
     """Spell the words of `_block` into text_B, and add its n-grams to the totals of each order; returns its size."""
     lengths_key, words_key = keys
     at, sentences, left, rank = 0, 0, 0, np.uint64(0)
@@ -235,7 +268,7 @@ def _spell(first, words, rank_Q, keys, offsets_V, data, text_B, totals_N):
             bits = _mix_one(rank * np.uint64(SUCCESSORS) + which + np.uint64(1))
         else:
             bits = random
-        rank = np.uint64(rank_Q[bits >> np.uint64(40)])
+        rank = _rank_of(bits, *law)
         for i in range(offsets_V[rank], offsets_V[rank + np.uint64(1)]):
             text_B[at] = data[i]
             at += 1

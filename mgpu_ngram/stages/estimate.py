@@ -29,7 +29,7 @@ from mgpu_ngram.stages.show_plan import show_text_plan, show_time_plan
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
-    from mgpu_ngram.jobs.estimate.passes import Statistics
+    from mgpu_ngram.jobs.estimate.estimation import Statistics
     from mgpu_ngram.jobs.estimate.run import EstimateResult
 
 EXAMPLES = """examples:
@@ -240,7 +240,7 @@ def _show_statistics(found: Statistics, smoothing: str) -> None:
 
 def show_estimated(path: str, manifest: dict[str, Any]) -> None:
     """Print a description of the output of an estimate job."""
-    from mgpu_ngram.jobs.estimate.passes import Statistics
+    from mgpu_ngram.jobs.estimate.estimation import Statistics
 
     found = manifest["statistics"]
     by_order = {k: {int(n): v for n, v in by.items()} for k, by in found.items() if k != "fallback"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.stages.flags import add_overwrite
-from mgpu_ngram.stages.lists import ListsStage, add_lists_flags, lists_settings, shown_lists_plan, shown_totals
+from mgpu_ngram.stages.nbest_lists import ListsStage, add_lists_flags, lists_settings, shown_lists_plan, shown_totals
 from mgpu_ngram.stages.report import show_options, show_seconds, show_transport, shown_path, where
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mgpu_ngram.jobs.tune.config import TuneConfig
 from mgpu_ngram.stages.contract import Product, given
 from mgpu_ngram.stages.flags import add_overwrite
-from mgpu_ngram.stages.lists import (
+from mgpu_ngram.stages.nbest_lists import (
     ListsStage,
     add_lists_flags,
     lists_settings,

@@ -12,7 +12,7 @@ import pytest
 import mgpu_ngram as ng
 from mgpu_ngram.engine.torch.arrays import as_array, as_tensor
 from mgpu_ngram.kernels.dispatch import to_host
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 V, LENGTH = 4, 3
 WORDS = ("</s>", "a", "b", "zz")

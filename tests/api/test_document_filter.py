@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
 from mgpu_ngram.api.document_filter import DocumentFilter
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 TEXTS = ["a b", "c", "a b\nc", "", None, "a  b"]
 BY_HAND = [2.9, 56.2, 9.6, None, None, 2.9]

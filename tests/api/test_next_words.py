@@ -27,7 +27,7 @@ from mgpu_ngram.engine.trie import replicas
 from mgpu_ngram.engine.trie.build import build_trie
 from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
-from tests.support.variants import first_fast, slow_cases
+from tests.support.slow_cases import first_fast, slow_cases
 
 INF = np.inf
 AFTER_A = [-2.25, -0.25, -0.875, -1, -0.375]  # <unk>, <s>, </s>, a, b

@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench scale --only cores` runs completely, and times no wrong result."""
+"""`mgpu-ngram bench scale --only cores,words` runs completely, and times no wrong result."""
 
 from itertools import count, product
 
@@ -66,6 +66,17 @@ def test_without_lmplz(lmplz_on_path, tmp_path):
     for (_, _, limit), row in rows.items():
         assert row["notes"].endswith("; lmplz is not on the PATH")
         assert row["baseline"] == ("all memory" if limit == "1000000000" else "")
+
+
+def test_many_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(scale, "MANY_WORDS", {"cpu": 20_000})
+    found = scale.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, only="words", folder=tmp_path))
+    rows = [row for row in found if row["kernel"] == scale.OF_MANY_WORDS]
+    assert [row["sizes"].split()[-2:] for row in rows] == [
+        ["V=20000", f"cpu_bytes={limit}"] for limit in ("all", *scale.LIMITS["cpu"])
+    ]
+    words = {int(row["notes"].split()[0].replace(",", "")) for row in rows}
+    assert len(words) == 1 and min(words) > 1_000, "more than the other texts can have"
 
 
 def cores(folder):

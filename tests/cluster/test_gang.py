@@ -25,7 +25,7 @@ from mgpu_ngram.cluster.gang import SUMMED, GangError
 from mgpu_ngram.cluster.gang_host import run_in_threads
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)

@@ -26,7 +26,7 @@ from mgpu_ngram.core.bags.topic_model import find_topic_model, load_topic_model
 from mgpu_ngram.core.errors import InputError, InputWarning
 from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.bags.open_bags import open_bags
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 HERE = ["--workers", "0", "--device", "cpu"]
 SHORT = ["--topics", "2", "--sweeps", "2", "--overwrite", *HERE]

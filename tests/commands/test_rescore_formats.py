@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgpu_ngram import kenlm
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 OBJECTS = [
     {"id": 0, "text": "c", "features": {"F0": -1, "TM": [0.5, -0.25]}, "total": -1.5, "more": {"x": ['"}', 1]}},

@@ -51,7 +51,7 @@ def owned_text():
                         assert offset == len(found[source])
                     if corpus.unit == "word":
                         assert text.endswith(b"\n") and not (lacks and text[:owned].endswith(b"\n"))
-                        assert length <= max(block_bytes, 2 * max(len(line) + 1 for line in text.split(b"\n")))
+                        assert owned <= max(block_bytes, 2 * max(len(line) + 1 for line in text.split(b"\n")))
                     found[source] += text[:owned]
         crcs = {s: combine_crc32([part for part in checksums if part[0] == s]) for s in found}
         for s in found:

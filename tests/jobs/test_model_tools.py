@@ -13,7 +13,7 @@ from mgpu_ngram.jobs.mix import run as mix
 from mgpu_ngram.jobs.mix.config import MixConfig
 from mgpu_ngram.jobs.prune import run as prune
 from mgpu_ngram.jobs.prune.config import PruneConfig
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 
 @pytest.fixture

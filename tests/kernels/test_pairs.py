@@ -14,7 +14,7 @@ import pytest
 import mgpu_ngram.kernels
 from mgpu_ngram.kernels.count.intern import WordTable
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, pick, to_host
-from tests.support.variants import only_fast, slow_cases
+from tests.support.slow_cases import only_fast, slow_cases
 
 FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)

@@ -15,8 +15,8 @@ from mgpu_ngram.core.counts.parquet_deltas import DELTA_BINARY_PACKED, DELTA_BYT
 from mgpu_ngram.core.counts.tables import ShardedTable
 from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.engine.count.top_ngrams import Summary, sums_before
+from mgpu_ngram.engine.memory.async_copies import SliceCopies
 from mgpu_ngram.engine.memory.device import to_device
-from mgpu_ngram.engine.memory.host_copies import SliceCopies
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
 from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.count.join_ranges import join_ranges

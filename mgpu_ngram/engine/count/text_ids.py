@@ -21,7 +21,7 @@ from mgpu_ngram.engine.count.tokenise import tokenise
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import to_device
-from mgpu_ngram.engine.memory.locked_memory import lock_pages
+from mgpu_ngram.engine.memory.host_memory_pool import lock_pages
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, on_device_or_none
 from mgpu_ngram.engine.memory.spill import held, in_file, result_to_device, spill, to_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds

@@ -21,8 +21,8 @@ from mgpu_ngram.engine.decode.search_options import NBestList, Request, SearchOp
 from mgpu_ngram.engine.decode.search_results import Traces, read_results
 from mgpu_ngram.engine.decode.state_trees import map_state, rows_of_tree, state_module
 from mgpu_ngram.engine.decode.word_scores import WordScores
+from mgpu_ngram.engine.memory.async_copies import HostCopies
 from mgpu_ngram.engine.memory.cuda_graphs import StepGraphs, rounded_up
-from mgpu_ngram.engine.memory.host_copies import HostCopies
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, Rows, advance_beams
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen
 from mgpu_ngram.kernels.dispatch import to_host

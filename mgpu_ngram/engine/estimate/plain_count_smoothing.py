@@ -1,7 +1,7 @@
 """Plain counts of one part of a model, and single words: Witten-Bell, absolute, Good-Turing and additive smoothing.
 
-Parts and their rows are those of `engine.estimate.suffix_order`, or of `engine.estimate.adjusted_counts` for a model of
-one part. Plain counts need no numbers of left extensions: parts exchange only counts of counts, the probabilities of
+Parts and their rows are those of `engine.estimate.part_of_tables`, or of `engine.estimate.adjusted_counts` for a model
+of one part. Plain counts need no numbers of left extensions: parts exchange only counts of counts, the probabilities of
 single words, and those of split bigrams.
 """
 
@@ -31,7 +31,8 @@ def plain_counts_of_counts(
     """Return the counts of counts of each order. In a closed vocabulary, drop n-grams with <unk> from `tables`.
 
     tables           tables of orders 2 to N, of text with sentence markers
-    in_suffix_order  whether the predicted word of an n-gram is its second one, see `suffix_order`; else its last one
+    in_suffix_order  whether the predicted word of an n-gram is its second one (engine.count.suffix_order); else its
+                     last one
     elsewhere        words whose bigrams another part counts
 
     Counts of counts include n-grams whose context has <unk>, as in SRILM.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.engine.memory.device import pinned_buffer, to_device
-from mgpu_ngram.engine.memory.locked_memory import has_locked_pages, locked_memory
+from mgpu_ngram.engine.memory.host_memory_pool import has_locked_pages, locked_memory
 from mgpu_ngram.kernels.compile_cpu import njit
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from

@@ -16,7 +16,7 @@ from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
 from mgpu_ngram.engine.memory.budget import Budget, hold
 from mgpu_ngram.engine.memory.copies import starts_together, to_device_together, to_host_fast, to_host_together
-from mgpu_ngram.engine.memory.locked_memory import locked_memory
+from mgpu_ngram.engine.memory.host_memory_pool import locked_memory
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPILLED = "waiting"  # kind of checkpoint entry of a spilled result

@@ -29,7 +29,7 @@ from mgpu_ngram.engine.estimate.part_counts import CountedParts
 from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, part_resources, read_word_file
+from mgpu_ngram.jobs.estimate.estimation import Estimate, Estimation, part_resources, read_word_file
 from mgpu_ngram.jobs.estimate.tasks import PartResources, adjusted
 from mgpu_ngram.jobs.estimate.text_parts import Shards, estimate_parts
 from mgpu_ngram.jobs.estimate.word_tasks import LastWord

@@ -41,8 +41,8 @@ from mgpu_ngram.jobs.count.plan import (
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.estimate.estimation import Estimate, Estimation, Statistics, read_word_file
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
-from mgpu_ngram.jobs.estimate.passes import Estimate, Estimation, Statistics, read_word_file
 from mgpu_ngram.jobs.estimate.plan import (
     KEPT_TOKEN_BYTES,
     limits_of_parts,

@@ -35,13 +35,13 @@ from mgpu_ngram.engine.estimate.part import (
     add_split_left,
 )
 from mgpu_ngram.engine.estimate.part_counts import CountedParts, counts_of_part
+from mgpu_ngram.engine.estimate.part_of_tables import in_suffix_order, part_of_tables
 from mgpu_ngram.engine.estimate.part_values import lasting_arrays, split_probs, values_of_part, with_names
 from mgpu_ngram.engine.estimate.plain_count_smoothing import (
     plain_counts,
     plain_counts_of_counts,
 )
 from mgpu_ngram.engine.estimate.probabilities import estimate_part
-from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tables
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.device import device_of, return_unused_memory, to_device

@@ -18,7 +18,7 @@ from mgpu_ngram.engine.count.count_chunk import CountOptions
 from mgpu_ngram.engine.estimate.stored_parts import load_counted, save_parts
 from mgpu_ngram.jobs.count.window_groups import window_groups
 from mgpu_ngram.jobs.estimate.assemble import Resources
-from mgpu_ngram.jobs.estimate.passes import Estimation, part_resources
+from mgpu_ngram.jobs.estimate.estimation import Estimation, part_resources
 from mgpu_ngram.jobs.estimate.tasks import (
     PartResources,
     TextOptions,

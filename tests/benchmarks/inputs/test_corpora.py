@@ -8,6 +8,8 @@ import pytest
 
 from mgpu_ngram.benchmarks.inputs.corpora import (
     ENGLISH_FILE,
+    QUANTILES,
+    _zipf_ranks,
     english_like_text,
     shuffled_lines,
     spellings,
@@ -114,6 +116,19 @@ def test_text_spells_the_stream(tmp_path, stream):
     lines = path.read_bytes().splitlines()
     assert [w for line in lines for w in [*line.split(b" "), b"\n"]] == expected
     assert totals == [sum(max(0, len(line.split()) - n + 1) for line in lines) for n in range(1, 6)]
+
+
+def test_a_vocabulary_larger_than_the_table_of_the_law(tmp_path):
+    """Its ranks lie between those of the table, too; text and stream are the same."""
+    V = QUANTILES + 300_000
+    totals, stream = zipf_text(tmp_path / "corpus.txt", 20_000, vocabulary=V), zipf_ids(20_000, vocabulary=V)
+    offsets, data = spellings(V)
+    ids = stream[stream > 0].astype(np.int64) - 1
+    words = [data[offsets[i] : offsets[i + 1]].tobytes() for i in ids]
+    assert (tmp_path / "corpus.txt").read_bytes().split() == words and totals[0] == len(words) == 20_000
+    assert ids.max() < V and len(np.setdiff1d(ids, _zipf_ranks(V))) > 100
+    # By Zipf's law, half of all words have a rank below sqrt(V).
+    assert abs(np.mean(ids < V**0.5) - 0.5) < 0.02
 
 
 def test_texts_share_words_and_differ(tmp_path):

@@ -12,7 +12,7 @@ import zstandard
 from mgpu_ngram.core.inputs import compress
 from mgpu_ngram.core.inputs.compress import compressing_in_threads
 from mgpu_ngram.core.storage.output import new_file
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 READERS = {
     "plain": bytes,

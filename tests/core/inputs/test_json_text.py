@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs import json_column, streams
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.read_text import read_blocks, whole_text
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 COMPRESS = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zstd": zstandard.compress}
 # A line of JSON, and the text that every parser of JSON finds in it

@@ -16,7 +16,7 @@ from mgpu_ngram.core.inputs import read_text as reading
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.inputs.read_text import BlockChecksums, read_blocks
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 COMPRESS = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zstd": zstandard.compress}
 TEXTS = [

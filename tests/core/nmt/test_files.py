@@ -9,7 +9,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt.files import load_nmt_model
 from mgpu_ngram.core.nmt.model import Lstm
 from mgpu_ngram.core.nmt.names import MARIAN
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 
 def error_of(path):

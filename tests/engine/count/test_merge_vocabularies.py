@@ -32,7 +32,7 @@ from mgpu_ngram.engine.memory.spill import spill
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
 PREFIX = b"sixteen-bytes-of"  # 16 bytes: longer words with this prefix are sorted by another method

@@ -16,7 +16,7 @@ from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import to_host
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 SYMBOLS, SHARDS, ORDER = 40, 5, 4
 BITS = check.code_bits(SYMBOLS)

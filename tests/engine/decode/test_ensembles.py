@@ -13,7 +13,7 @@ from mgpu_ngram.core.nmt.files import load_nmt_model
 from mgpu_ngram.engine.decode.batch import decode
 from mgpu_ngram.engine.decode.open_translation import TranslationFiles, open_translation
 from mgpu_ngram.engine.decode.search_options import SearchOptions
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 SOURCE = np.array([2, 5, 7, 0])
 WORDS = ("<s>", "a", "b", "c", "d", "e", "f")  # from id 2 on

@@ -13,7 +13,7 @@ from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.decode import output as decode_output
 from mgpu_ngram.engine.decode.batch import Batching, decode
 from mgpu_ngram.engine.decode.search_options import SearchOptions
-from tests.support.variants import only_fast
+from tests.support.slow_cases import only_fast
 
 NAMES = [
     *(f"{m}.b{b}{n}" for m in ("gru2", "gru_ln_amun", "gru_ln_nematus_bx0") for b in (1, 5, 12) for n in ("", "n")),

@@ -25,12 +25,12 @@ from mgpu_ngram.engine.decode.search_options import Hypothesis, Request, SearchO
 from mgpu_ngram.engine.decode.step_function import StepScores
 from mgpu_ngram.engine.decode.word_scores import NgramScores, WordScores
 from mgpu_ngram.engine.distribution.next_word import NextWordModel
+from mgpu_ngram.engine.memory.async_copies import HostCopies
 from mgpu_ngram.engine.memory.cuda_graphs import StepGraphs
-from mgpu_ngram.engine.memory.host_copies import HostCopies
 from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.kernels.decode.advance_beams import Live, advance_beams
 from mgpu_ngram.kernels.dispatch import to_host
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 
 class TableSteps:

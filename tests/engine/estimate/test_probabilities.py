@@ -11,14 +11,14 @@ import pytest
 from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
-from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_counts, part_rows, part_values, suffix_order
+from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_counts, part_of_tables, part_rows, part_values
 from mgpu_ngram.engine.estimate import probabilities as engine
 from mgpu_ngram.engine.estimate.part import EstimateOptions, add_split_left
 from mgpu_ngram.engine.memory.device import device_of
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.estimate.count_counts import count_counts
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 CASES = {  # tests/jobs/estimate/test_estimate.py has the others
     "small.o1": ("small.txt", 1, {}),
@@ -108,8 +108,8 @@ def estimated(
         adjusted = [adjusted_counts.adjust_counts(part, V) for part in raw]
     else:
         adjusted = [
-            suffix_order.part_of_tables(
-                {n: suffix_order.in_suffix_order(table) for n, table in t.items()}, V, options, bad_V, split,
+            part_of_tables.part_of_tables(
+                {n: part_of_tables.in_suffix_order(table) for n, table in t.items()}, V, options, bad_V, split,
                 [v for v in split if v % parts != p],
             )
             for p, t in enumerate(tables)

@@ -11,7 +11,7 @@ from mgpu_ngram.core.documents.sentencepiece_proto import read_model
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.filter.subwords import SubwordCodes, open_subwords
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 WORDS = Words.of(["<unk>", "<s>", "</s>", "a", "b", "Ω", "c"])
 

@@ -32,7 +32,7 @@ from mgpu_ngram.engine.lda.rank import Rank, Snapshot, save_snapshot
 from mgpu_ngram.engine.lda.sweep import document_counts, make_sampler, numbers_of_counts, start_topics, sweep
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 

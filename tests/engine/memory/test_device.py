@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import mgpu_ngram.engine.memory.copies as copies_module
-import mgpu_ngram.engine.memory.locked_memory as locked_memory_module
+import mgpu_ngram.engine.memory.host_memory_pool as pool_module
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.memory.copies import each_slice, to_device_together, to_host_fast, to_host_together
 from mgpu_ngram.engine.memory.device import check_gpu, free_bytes, synchronize, to_device
-from mgpu_ngram.engine.memory.locked_memory import has_locked_pages
+from mgpu_ngram.engine.memory.host_memory_pool import has_locked_pages
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, out_of_memory
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch, add_seconds
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -59,9 +59,9 @@ def test_many_arrays_copied_together(slice_bytes, is_locked, copy_slices, monkey
     """
     import cupy
 
-    monkeypatch.setattr(copies_module, "locked_memory", locked_memory_module.LockedMemory())
+    monkeypatch.setattr(copies_module, "locked_memory", pool_module.LockedMemory())
     if not is_locked:
-        monkeypatch.setattr(locked_memory_module, "lock_pages", lambda array: None)
+        monkeypatch.setattr(pool_module, "lock_pages", lambda array: None)
     copy_slices(slice_bytes)
     base = np.random.default_rng(0).integers(0, 1 << 63, (3, 400), np.uint64)
     there = cupy.arange(7)

@@ -13,7 +13,7 @@ from mgpu_ngram.engine.model_tools.backoff_nodes import nodes_of
 from mgpu_ngram.engine.model_tools.prune import prune, thresholds
 from mgpu_ngram.engine.trie.open_model import open_model
 from mgpu_ngram.kernels.dispatch import to_host
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 BEGIN, END = 1, 2  # word ids
 ORACLE = Path(__file__).resolve().parents[3].parent / "shared" / "oracles" / "prune_mix_ref.py"

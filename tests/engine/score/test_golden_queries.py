@@ -15,7 +15,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
 from mgpu_ngram.kernels.trie.edges import make_edges
-from tests.support.variants import only_fast
+from tests.support.slow_cases import only_fast
 
 MODELS = {
     "small.o2": "small_heldout_inv small_heldout_oov edge_query",

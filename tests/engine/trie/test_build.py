@@ -16,7 +16,7 @@ from mgpu_ngram.engine.trie.quantize import bin_centers, nearest_codes, quantize
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.jobs.convert.run import ConvertConfig, build, plan, run
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 DEFAULTS = {
     "index": None,

@@ -19,7 +19,7 @@ from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 from tests.jobs.conftest import random_text
 from tests.support.interrupt import Interrupt
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 OPTIONS = {"order": 4, "chunk_bytes": 6000}
 

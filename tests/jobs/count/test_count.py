@@ -37,7 +37,7 @@ from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountConfig, plan, run
 from mgpu_ngram.kernels.count.hash_words import hash_words
-from tests.support.variants import first_fast, slow_cases
+from tests.support.slow_cases import first_fast, slow_cases
 
 STRATEGIES = ["auto", "global", "private", "sort", "hash"]
 TEXT = b"of the people\nby the people for the people\n\nthe end of the end"

@@ -25,8 +25,8 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import passes
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.slow_cases import slow_cases
 from tests.support.slowness import scaled
-from tests.support.variants import slow_cases
 
 OPTIONS = {"order": 4, "chunk_bytes": 3000, "strategy": "hash"}  # sorted runs of chunks
 KILLS = {"tokenise": 8, "count": 8}  # at any moment of a phase

@@ -31,7 +31,7 @@ from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import count_budget, num_streams
 from mgpu_ngram.jobs.count.run import CountConfig, open_inputs
 from mgpu_ngram.kernels import check as check_kernels
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 SPECIALS = [b"<unk>", b"<s>", b"</s>"]
 STRATEGIES = ["auto", "global", "private", "sort", "hash"]

@@ -25,8 +25,8 @@ from mgpu_ngram.jobs.count import chunk_ranges
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.interrupt import Interrupt
+from tests.support.slow_cases import first_fast
 from tests.support.slowness import wait_until
-from tests.support.variants import first_fast
 
 HOOKS = Path(__file__).parents[2] / "support" / "task_hooks.py"
 OPTIONS = {"order": 4, "chunk_bytes": 6000}

@@ -18,7 +18,7 @@ from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.numbering import Numbering, groups, number_in_ranges, number_vocabulary, ranges_needed
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 PARTS = PartLimits(5, 5, 1, 1)
 BUDGET = Budget("cpu", 0, 1 << 30)

@@ -12,7 +12,7 @@ from mgpu_ngram.jobs.count import plan, window_files
 from mgpu_ngram.jobs.count.window_groups import spans_of, window_groups
 from tests.jobs.conftest import random_text
 from tests.support.interrupt import Interrupt
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 TEXTS = {  # by what is special in them
     "several files": [b"a b c a b\nb c d\n", b"a b c\n" * 30, b"d c b a\n\n\na b\n"],

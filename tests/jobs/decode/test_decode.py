@@ -15,7 +15,7 @@ from mgpu_ngram.jobs.decode import run as job
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 from mgpu_ngram.jobs.decode.options import batching_of, options_of, sentences_of_task
 from mgpu_ngram.jobs.progress import Progress
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 pytestmark = pytest.mark.timeout(100)
 LINES, OF_TASK = 43, 4

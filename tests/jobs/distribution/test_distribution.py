@@ -35,9 +35,9 @@ from mgpu_ngram.jobs.distribution import passes as distribution_passes
 from mgpu_ngram.jobs.distribution import sizes as distribution_sizes
 from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
+from tests.support.slow_cases import first_fast
 from tests.support.slowness import scaled, wait_until
 from tests.support.told_progress import Told
-from tests.support.variants import first_fast
 
 HOOKS = Path(__file__).parents[2] / "support" / "task_hooks.py"
 pytestmark = pytest.mark.timeout(120)

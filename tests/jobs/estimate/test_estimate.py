@@ -42,8 +42,8 @@ from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.stages.registry import STAGES
 from tests.support import interrupt
+from tests.support.slow_cases import first_fast, only_fast, slow_cases
 from tests.support.slowness import wait_until
-from tests.support.variants import first_fast, only_fast, slow_cases
 
 ORACLE = Path(__file__).resolve().parents[3].parent / "shared" / "oracles" / "lmplz_ref.py"
 HOOKS = Path(__file__).parents[2] / "support" / "task_hooks.py"

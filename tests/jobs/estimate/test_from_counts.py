@@ -19,7 +19,7 @@ from mgpu_ngram.jobs.count.run import CountConfig
 from mgpu_ngram.jobs.estimate import from_counts as estimate_counts
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
-from tests.support.variants import first_fast, slow_cases
+from tests.support.slow_cases import first_fast, slow_cases
 
 SMALL_SHARDS = 20_000  # tokens per shard: 12 shards of small.txt
 

@@ -9,7 +9,7 @@ from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.interrupt import Interrupt
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 
 class Ended(Progress):

@@ -13,8 +13,8 @@ from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 from tests.support.plain_smoothing import PlainSmoothing
+from tests.support.slow_cases import first_fast
 from tests.support.srilm_models import LINES, MODELS, VOCABULARY
-from tests.support.variants import first_fast
 
 VALUES = {"absolute": "discount", "additive": "delta", "good-turing": "gt_max"}  # settings that the oracle calls values
 pytestmark = pytest.mark.filterwarnings("ignore:Good-Turing")

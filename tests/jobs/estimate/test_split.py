@@ -10,26 +10,26 @@ from mgpu_ngram.engine.estimate.part import EstimateOptions
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
-from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks as estimate_tasks
+from mgpu_ngram.jobs.estimate.estimation import Estimation
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.dispatch import on_gpu
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 
 @pytest.fixture
 def estimated(device, tmp_path, part_tokens, monkeypatch):
     """Return a function: (the bytes of a model, its statistics, the split words) of text in about that many shards."""
     split = []
-    real = estimate_passes.Estimation.__init__
+    real = Estimation.__init__
 
     def note(self, *arguments, **named):
         real(self, *arguments, **named)
         split.append(self.split)
 
-    monkeypatch.setattr(estimate_passes.Estimation, "__init__", note)
+    monkeypatch.setattr(Estimation, "__init__", note)
 
     def run(text, shards, cluster=None, **options):
         (tmp_path / "text").write_bytes(text)

@@ -30,7 +30,7 @@ from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import changed_since, run
 from mgpu_ngram.jobs.lda.train import WAIT_SECONDS, Storage, corpus_of, split_parts, train
 from mgpu_ngram.jobs.progress import Progress
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 pytestmark = pytest.mark.timeout(100)
 OPTIONS = {

@@ -16,8 +16,8 @@ from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.rescore.run import run
 from mgpu_ngram.jobs.tune import run as tune_job
 from mgpu_ngram.jobs.tune.config import TuneConfig
+from tests.support.slow_cases import first_fast
 from tests.support.told_progress import Told
-from tests.support.variants import first_fast
 
 pytestmark = pytest.mark.timeout(120)
 WEIGHTS = {"F0": 0.75, "TM": [0.5, -0.25], "model": 0.375}

@@ -24,8 +24,8 @@ from mgpu_ngram.jobs.convert import run as convert
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, run
+from tests.support.slow_cases import first_fast
 from tests.support.told_progress import Told
-from tests.support.variants import first_fast
 
 pytestmark = pytest.mark.timeout(120)
 CHUNKS = 40

@@ -14,7 +14,7 @@ from mgpu_ngram.kernels.distribution import write_rows as module
 from mgpu_ngram.kernels.distribution.find_histories import Children
 from mgpu_ngram.kernels.distribution.row_launch import RowKind, WordValues
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 STORED_AS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 

@@ -10,7 +10,7 @@ from mgpu_ngram.core.documents.normalize import character_map, normalizer
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.filter.count_words import count_words
 from mgpu_ngram.kernels.filter.normalize_text import CharacterMap, map_of, normalize_text
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 LETTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 CHANGED = [

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.score_tokens import TrieValues, score_tokens
 from mgpu_ngram.kernels.trie.find_children import TrieIndex, sample_every_fanout
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 
 def trie_of(ngrams, fanout, dtype=np.uint32):

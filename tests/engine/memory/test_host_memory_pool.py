@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-import mgpu_ngram.engine.memory.locked_memory as locked_memory_module
+import mgpu_ngram.engine.memory.host_memory_pool as pool_module
 from mgpu_ngram.engine.memory.copies import to_device_together
-from mgpu_ngram.engine.memory.locked_memory import LockedMemory, has_locked_pages, lock_pages
+from mgpu_ngram.engine.memory.host_memory_pool import LockedMemory, has_locked_pages, lock_pages
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 
@@ -19,11 +19,11 @@ def locked(monkeypatch):
     made meanwhile.
     """
     sizes = []
-    monkeypatch.setattr(locked_memory_module, "lock_pages", lambda memory: sizes.append(memory.nbytes))
-    monkeypatch.setattr(locked_memory_module, "has_locked_pages", lambda memory: memory.nbytes <= 1_000_000)
-    monkeypatch.setattr(locked_memory_module, "ALIGNMENT_BYTES", 1)
-    monkeypatch.setattr(locked_memory_module, "MIN_SLAB_BYTES", 1)
-    monkeypatch.setattr(locked_memory_module, "current_gpu", lambda: 0)
+    monkeypatch.setattr(pool_module, "lock_pages", lambda memory: sizes.append(memory.nbytes))
+    monkeypatch.setattr(pool_module, "has_locked_pages", lambda memory: memory.nbytes <= 1_000_000)
+    monkeypatch.setattr(pool_module, "ALIGNMENT_BYTES", 1)
+    monkeypatch.setattr(pool_module, "MIN_SLAB_BYTES", 1)
+    monkeypatch.setattr(pool_module, "current_gpu", lambda: 0)
     monkeypatch.setattr(LockedMemory, "_add_another", lambda self, gpu: None)
     return sizes
 
@@ -50,7 +50,7 @@ def test_memory_is_used_again_while_an_array_lives(locked):
 
 
 def test_slabs_grow_with_what_is_in_use(locked, monkeypatch):
-    monkeypatch.setattr(locked_memory_module, "MAX_SLAB_BYTES", 1500)
+    monkeypatch.setattr(pool_module, "MAX_SLAB_BYTES", 1500)
     memory = LockedMemory()
     kept = [memory.array(100) for _ in range(300)]
     assert locked[:6] == [100, 100, 100, 100, 100, 125] and max(locked) == 1500 == locked[-2]
@@ -63,7 +63,7 @@ def test_slabs_grow_with_what_is_in_use(locked, monkeypatch):
 
 def test_the_next_slab_is_made_meanwhile(locked, monkeypatch):
     monkeypatch.setattr(LockedMemory, "_add_another", lambda self, gpu: self._add_slab(0))
-    monkeypatch.setattr(locked_memory_module, "MIN_SLAB_BYTES", 250)
+    monkeypatch.setattr(pool_module, "MIN_SLAB_BYTES", 250)
     memory = LockedMemory()
 
     def in_the_end():
@@ -90,8 +90,8 @@ def test_a_slab_that_comes_when_no_array_is_left_is_not_kept(locked, monkeypatch
             begun.set()
             assert goes_on.wait(30)
 
-    monkeypatch.setattr(locked_memory_module, "lock_pages", lock)
-    monkeypatch.setattr(locked_memory_module, "MIN_SLAB_BYTES", 250)
+    monkeypatch.setattr(pool_module, "lock_pages", lock)
+    monkeypatch.setattr(pool_module, "MIN_SLAB_BYTES", 250)
     memory = LockedMemory()
     array = memory.array(100)
     assert begun.wait(30)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mgpu_ngram.engine.memory import host_copies
-from mgpu_ngram.engine.memory.host_copies import SliceCopies
+from mgpu_ngram.engine.memory import async_copies
+from mgpu_ngram.engine.memory.async_copies import SliceCopies
 from tests.support.slowness import scaled
 
 VALUES = np.random.default_rng(7).integers(0, 256, 5_000, np.uint8)
@@ -54,7 +54,7 @@ def array(request, monkeypatch):
     cuda = SimpleNamespace(Stream=LateStream, runtime=SimpleNamespace(memcpyAsync=copy, memcpyDeviceToHost=2))
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    monkeypatch.setattr(host_copies, "pinned_buffer", lambda nbytes: np.full(nbytes, 255, np.uint8))
+    monkeypatch.setattr(async_copies, "pinned_buffer", lambda nbytes: np.full(nbytes, 255, np.uint8))
     return DeviceArray(VALUES)
 
 
@@ -74,8 +74,8 @@ def test_parts_stay_until_their_block_ends(array):
 
 
 def test_buffers_grow_and_serve_again(array, monkeypatch):
-    sizes, pinned = [], host_copies.pinned_buffer
-    monkeypatch.setattr(host_copies, "pinned_buffer", lambda nbytes: (sizes.append(nbytes), pinned(nbytes))[1])
+    sizes, pinned = [], async_copies.pinned_buffer
+    monkeypatch.setattr(async_copies, "pinned_buffer", lambda nbytes: (sizes.append(nbytes), pinned(nbytes))[1])
     copies = SliceCopies(1)
     for size in 40, 41, 39, 48, 49:
         with copies.copied(array, [(3, 3 + size)]) as parts:
@@ -115,7 +115,7 @@ def test_errors_give_the_buffer_back(array, monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(host_copies, "pinned_buffer", full)
+        patch.setattr(async_copies, "pinned_buffer", full)
         with copies.copied(array, SOME):
             raise AssertionError
     assert copies._buffers.qsize() == 1

@@ -13,7 +13,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as job
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.progress import Progress
-from tests.support.variants import first_fast
+from tests.support.slow_cases import first_fast
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,7 +6,7 @@ from mgpu_ngram.core.counts.tables import Table
 from mgpu_ngram.engine.count.suffix_order import tables_of_windows
 from mgpu_ngram.engine.estimate.adjusted_counts import last_ngrams, row_of_split
 from mgpu_ngram.engine.estimate.part import EstimateOptions, SplitLeft, add_split_left
-from mgpu_ngram.engine.estimate.suffix_order import in_suffix_order, part_of_tables
+from mgpu_ngram.engine.estimate.part_of_tables import in_suffix_order, part_of_tables
 from mgpu_ngram.kernels.count.select_windows import select_windows
 from mgpu_ngram.kernels.dispatch import to_host
 
