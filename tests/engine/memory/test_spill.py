@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import pickle
 import weakref
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from mgpu_ngram.core.storage.shared_maps import file_place_of
 from mgpu_ngram.engine.memory import budget as budget_module
 from mgpu_ngram.engine.memory import spill as spill_module
 from mgpu_ngram.engine.memory.budget import Budget
-from mgpu_ngram.engine.memory.spill import leave_device, new_arrays, result_to_device, spill, to_file
+from mgpu_ngram.engine.memory.spill import held, leave_device, new_arrays, result_to_device, spill, to_file
 
 
 class OnGpu(np.ndarray):
@@ -96,6 +97,23 @@ def test_a_result_that_has_left_the_device_stays(tmp_path):
     assert again is first and budget.fits_host(40) and not budget.fits_host(41)
     in_file = to_file(result_of(False, False), str(tmp_path))
     assert leave_device(in_file, budget, str(tmp_path)) is in_file is spill(in_file, budget, str(tmp_path))
+
+
+def test_a_result_that_another_process_sends_is_counted_here(tmp_path):
+    budget = Budget("cpu", 0, 4 * 80)
+    sent = pickle.dumps(spill(result_of(False, False), budget, str(tmp_path)))
+    assert budget.fits_host(80)
+    received = pickle.loads(sent)
+    assert budget.fits_host(40) and not budget.fits_host(41)
+    assert spill(received, budget, str(tmp_path)) is received and budget.fits_host(40), "it is counted once"
+
+
+def test_arrays_in_files_are_not_counted(tmp_path):
+    budget = Budget("cpu", 0, 4 * 80)
+    result = held(to_file(result_of(False, False), str(tmp_path)))
+    assert budget.fits_host(80)
+    result.second = result.second.copy()
+    assert held(result) is result and budget.fits_host(80 - 16) and not budget.fits_host(80 - 15)
 
 
 def test_a_result_may_use_its_own_file_format(tmp_path):
