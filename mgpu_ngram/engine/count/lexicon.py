@@ -10,6 +10,8 @@ import numpy as np
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.copies import move_to
 from mgpu_ngram.engine.memory.spill import result_to_device, spill
+from mgpu_ngram.kernels.common.sorted_search import buckets_of, find_in_buckets
+from mgpu_ngram.kernels.compile_cpu import read_only
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
 LEXICON_SHARE = 0.05  # most of a GPU's memory that a lexicon may take while chunks are counted
@@ -56,8 +58,18 @@ class Lexicon:
         codes = xp.zeros(len(hash_V) + 2, np.uint32)
         codes[-1] = UNFINISHED_CODE
         if len(hash_V):
-            codes[1:-1] = self._on("ids_H", device)[xp.searchsorted(self._on("hash_H", device), hash_V)] + 1
+            codes[1:-1] = self._on("ids_H", device)[self._rows(hash_V, device)] + 1
         return codes
+
+    def _rows(self, hash_V: Any, device: str) -> Any:
+        """Return the rows of hashes, which the lexicon has."""
+        hash_H = self._on("hash_H", device)
+        if device == "gpu":
+            return array_module(hash_H).searchsorted(hash_H, hash_V)
+        hash_H, key = read_only(hash_H), ("buckets", device)
+        if key not in self._copies:
+            self._copies[key] = buckets_of(hash_H)
+        return find_in_buckets(hash_H, self._copies[key], read_only(hash_V))
 
     def byte_codes(self) -> np.ndarray:
         """Return (257,) uint32: the code of byte b at b + 1, and 0 at 0; for unit "byte"."""

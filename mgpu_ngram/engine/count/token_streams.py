@@ -16,6 +16,7 @@ from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.memory.blocks import device_blocks
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.engine.memory.spill import in_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
@@ -75,9 +76,9 @@ class TokenisedChunk:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of host memory of the arrays that pass 2 needs: streams and symbol hashes."""
+        """Bytes of host memory of the arrays that pass 2 needs: streams and symbol hashes, without those in files."""
         needed = [*(s.tokens_T for s in self.streams or []), self.vocabulary.hash_V]
-        return sum(a.nbytes for a in needed if not on_gpu(a))
+        return sum(a.nbytes for a in needed if not on_gpu(a) and not in_file(a))
 
 
 def blocks_of(

@@ -24,6 +24,7 @@ from mgpu_ngram.engine.count.token_streams import TokeniseOptions, lower_ascii
 from mgpu_ngram.engine.count.tokenise import tokenise, without_words
 from mgpu_ngram.engine.memory import budget as memory_module
 from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.spill import in_file
 from mgpu_ngram.kernels.common.integer_hash import mix64
 from mgpu_ngram.kernels.count.hash_words import hash_ids
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -148,7 +149,7 @@ def room_for(nbytes, monkeypatch):
 
 
 def test_chunks_stay_in_host_memory_while_they_fit(device, monkeypatch, tmp_path):
-    """Streams and vocabularies stay; other chunks are read again, and their vocabularies go to unlinked files."""
+    """Streams and vocabularies stay. Others go to unlinked files, but not streams of a GPU: it reads the text again."""
     tokens, hashes = 3 * 4, 2 * 8
     needed = tokens + hashes  # pass 2 reads it again
     words = 2 * (8 + 8 + 8 + 4 + 8) + 8 + len("ofthe")  # all arrays of a vocabulary
@@ -158,7 +159,11 @@ def test_chunks_stay_in_host_memory_while_they_fit(device, monkeypatch, tmp_path
     for found in (first, second):
         assert not on_gpu(found.streams[0].tokens_T) and streams(found) == [[1, 2, 0]]
         assert not on_gpu(found.vocabulary.data) and (found.host_bytes, found.vocabulary.nbytes) == (needed, words)
-    assert third.streams is None and without_words(third) is None
+    if device == "gpu":
+        assert third.streams is None and without_words(third) is None
+    else:
+        assert in_file(third.streams[0].tokens_T) and streams(third) == [[1, 2, 0]]
+        assert without_words(third).host_bytes == 0
     assert symbols(third.vocabulary) == symbols(first.vocabulary) and list(tmp_path.iterdir()) == []
     assert not third.vocabulary.data.flags.owndata and not third.vocabulary.data.flags.writeable  # views of a file
     merged = merge_vocabularies(*(move_vocabulary(f.vocabulary, device) for f in (first, third)))
