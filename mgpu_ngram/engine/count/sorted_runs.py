@@ -126,20 +126,25 @@ def open_run(stored: StoredRun) -> SortedRun:
 
 
 def bundle_runs(*runs: SortedRun) -> SortedRun:
-    """Return several runs as one. Tables are kept side by side; dense histograms and seconds are summed."""
-    run = SortedRun(
+    """Return several runs as one, counted as held. Tables are kept side by side; dense histograms and seconds are
+    summed.
+    """
+    return held(_bundled(*runs))
+
+
+def _bundled(*runs: SortedRun) -> SortedRun:
+    return SortedRun(
         {n: [t for r in runs for t in r.tables.get(n, [])] for n in _orders(r.tables for r in runs)},
         {n: add_bins(*[r.bins[n] for r in runs if n in r.bins]) for n in _orders(r.bins for r in runs)},
         tuple(s for r in runs for s in r.stored),
         tuple(c for r in runs for c in r.chunks),
         add_seconds(*(r.seconds for r in runs)),
     )
-    return held(run)
 
 
 def merge_runs(*runs: SortedRun) -> SortedRun:
     """Sum runs to one table per order. Any order of merging gives the same table; stored runs stay in their files."""
-    run = bundle_runs(*runs)
+    run = _bundled(*runs)
     watch = Stopwatch("gpu" if any(on_gpu(t.counts) for tables in run.tables.values() for t in tables) else "cpu")
     run.tables = {n: [merge(tables)] for n, tables in run.tables.items()}
     watch.lap("reduce")

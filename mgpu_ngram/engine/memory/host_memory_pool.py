@@ -132,9 +132,10 @@ class LockedMemory:
             else:
                 self._add_slab(size)
             taken, is_new = self._taken(size), True
-        with self._changing():
-            if is_new and self._coming is None and size <= self._next_bytes():
-                self._coming = self._thread.submit(self._add_another, current_gpu())
+        if is_new:
+            with self._changing():
+                if self._coming is None and size <= self._next_bytes():
+                    self._coming = self._thread.submit(self._add_another, current_gpu())
         # Not a view of the memory: NumPy's views of a view refer to the memory alone.
         address = taken.slab.memory.ctypes.data + taken.first
         array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

@@ -309,6 +309,16 @@ def test_tables_moved_off_a_full_device_are_counted(nothing_held, monkeypatch, t
     assert second.host_bytes == 0 and [s.chunks for s in second.stored] == [(1,)]
 
 
+def test_a_bundle_is_counted_and_a_sum_is_not(nothing_held, to_sharded):
+    """A bundle waits for later tasks; a sum is written at once."""
+    table = map_table(to_sharded([{(1, 1): 1, (1, 2): 1}, {}, {}], 2, BITS), to_host)  # of 32 bytes
+    runs = [SortedRun({2: [table]}, chunks=(i,)) for i in range(2)]
+    merged = merge_runs(*runs)
+    assert memory_module._held_bytes() == 0 and merged.chunks == (0, 1)
+    bundle = bundle_runs(*runs)
+    assert memory_module._held_bytes() == 2 * 32 and bundle.chunks == (0, 1)
+
+
 def test_a_full_device_falls_back_to_host_memory(monkeypatch):
     """where_it_fits tries the device first, then, only after an out-of-memory error, host arrays."""
     table = Table(np.array([[1 << 63]], np.uint64), np.array([2]), 1, 1)
