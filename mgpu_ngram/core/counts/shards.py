@@ -20,6 +20,7 @@ SPECIAL_WORDS = 3  # ids 0 to 2
 MAX_SPLIT = 16  # words whose n-grams are spread over several shards
 # Memory of a part for an n-gram of all orders, over that for a bigram alone, with the windows beside it.
 BIGRAMS_SHARE = 4
+USUAL_KEY = 5, 25  # order and bits of a word, for which sizes of parts are measured
 DEALT_PER_SHARD = 16  # words dealt singly, and bundles of words
 RANKS_AT_ONCE = 1 << 18  # words that are dealt at once in host memory
 
@@ -31,6 +32,13 @@ def num_shards(tokens: int, unit: str) -> int:
     return min(max(-(-tokens // SHARD_TOKENS[unit]), 1), MAX_SHARDS)
 
 
+def sort_bytes_per_token(order: int, bits: int) -> int:
+    """Return the peak device bytes per token of one sort that counts orders 1..order, if all n-grams are distinct."""
+    keys = 2 * 8 * check.num_columns(order, bits)  # the keys and the sort's other buffer
+    tables = sum(8 * check.num_columns(n, bits) + 8 for n in range(1, order + 1))
+    return keys + tables + 2
+
+
 @dataclass(frozen=True)
 class PartLimits:
     """Limits of the sizes of the parts of a model, in words of its corpus.
@@ -38,17 +46,22 @@ class PartLimits:
     least         least number of parts
     workers       several parts are a multiple of it, unless they are 1024
     part_tokens   size of one of several parts
-    alone_tokens  size of the only part of a model
+    alone_tokens  size of the only part of a model, with keys up to `USUAL_KEY`
+    order         highest order
     """
 
     least: int
     workers: int
     part_tokens: int
     alone_tokens: int
+    order: int
 
-    def num_parts(self, tokens: int) -> int:
-        """Return the number of parts of a corpus of `tokens` words: one, or as many for each worker, up to 1024."""
-        if self.least == 1 and tokens <= self.alone_tokens:
+    def num_parts(self, tokens: int, symbols: int) -> int:
+        """Return the number of parts of a corpus of `tokens` words, `symbols` of them distinct: one, or as many for
+        each worker, up to 1024.
+        """
+        longer = sort_bytes_per_token(self.order, check.code_bits(symbols)) / sort_bytes_per_token(*USUAL_KEY)
+        if self.least == 1 and tokens * max(1, longer) <= self.alone_tokens:
             return 1
         parts = max(self.least, -(-tokens // self.part_tokens))
         return min(-(-parts // self.workers) * self.workers, MAX_SHARDS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.core.counts.shards import sort_bytes_per_token
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
 from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.core.inputs.corpus import Chunk
@@ -22,7 +23,6 @@ from mgpu_ngram.engine.count.strategy import (
     choose,
     dense_bytes,
     hash_bytes_per_token,
-    sort_bytes_per_token,
 )
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.count.tokenise import tokenise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.memory.budget import Budget, device_alone
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
+from mgpu_ngram.engine.memory.spill import leave_device, result_to_device
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.compile_cpu import njit, read_only
 from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
@@ -32,7 +34,9 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 T = TypeVar("T")
 
 VOCABULARY_ENTRY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
-VOCABULARY_COPIES = 6  # copies of vocabularies in memory of a GPU during a merge: input, joined, two sorted, output
+# Copies of vocabularies in memory of a GPU: during a merge the input, joined, two sorted, and the output; while words
+# are numbered.
+MERGING_COPIES, NUMBERING_COPIES = 6, 4
 ROWS_AT_ONCE = 1 << 18  # in host memory: 50 MB of temporary arrays; as fast as all rows at once
 
 
@@ -59,8 +63,8 @@ class LmplzText:
         """Return the specials that a text must not contain, or that are dropped from it."""
         return SPECIALS[1:] if self.srilm and not self.skip_symbols else SPECIALS
 
-    def num_shards(self, tokens: int) -> int:
-        return self.parts.num_parts(tokens)
+    def num_shards(self, tokens: int, symbols: int) -> int:
+        return self.parts.num_parts(tokens, symbols)
 
 
 def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
@@ -81,16 +85,59 @@ def _move(array: Any, device: str) -> Any:
     return to_host(array) if device == "cpu" else to_device(array, device)
 
 
-def where_vocabularies_fit(fn: Callable[..., T], vocabularies: Sequence[LocalVocabulary], budget: Budget) -> T:
-    """Return fn(*vocabularies) after moving them to the budget's device, or to host memory when a GPU has no room."""
+def merge_where_it_fits(vocabularies: Sequence[LocalVocabulary], budget: Budget, folder: str) -> LocalVocabulary:
+    """Return merged vocabularies, on the budget's device. If a GPU has no room for all of them, it merges ranges of
+    their hashes one after another, and the result is in host memory; if not even for one, they are merged there.
+
+    folder  folder for spilled vocabularies
+    """
+
+    def merged(device: str) -> LocalVocabulary:
+        if device == "cpu":
+            return merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies))
+        with device_alone(budget):
+            needed, room = MERGING_COPIES * sum(v.nbytes for v in vocabularies), budget.working_bytes()
+            if needed <= room:
+                return merge_vocabularies(*(move_vocabulary(v, "gpu") for v in vocabularies))
+            if MERGING_COPIES * max(v.nbytes for v in vocabularies) > room:
+                raise MemoryError
+            leave = partial(leave_device, budget=budget, folder=folder)
+            return _merged_in_turn(vocabularies, -(-needed // room), leave)
+
+    return vocabularies[0] if len(vocabularies) == 1 else on_device_or_host(merged, budget.device)
+
+
+def _merged_in_turn(
+    vocabularies: Sequence[LocalVocabulary], ranges: int, leave: Callable[[LocalVocabulary], LocalVocabulary]
+) -> LocalVocabulary:
+    """Return merged vocabularies in host memory. A GPU sorts one after another by hash, then merges their ranges.
+
+    leave  moves a vocabulary from the GPU to host memory
+    """
+
+    def merged(parts: Iterable[LocalVocabulary]) -> LocalVocabulary:
+        found = [result_to_device(part, "gpu") for part in parts]
+        found = [replace(part, offsets_V=part.offsets_V - part.offsets_V[:1]) for part in found]  # ranges begin later
+        return leave(merge_vocabularies(*found, always_sorted=True))
+
+    by_hash = [merged([vocabulary]) for vocabulary in vocabularies]
+    made = [merged(hash_range(vocabulary, r, ranges) for vocabulary in by_hash) for r in range(ranges)]
+    arrays = concatenated([part.columns() for part in made])
+    return made[0].with_arrays(dict(zip(SYMBOL_ARRAYS, arrays, strict=True)))
+
+
+def where_vocabulary_fits(fn: Callable[[LocalVocabulary], T], vocabulary: LocalVocabulary, budget: Budget) -> T:
+    """Return fn(vocabulary) after moving it to the budget's device, or to host memory when a GPU has no room to number
+    its words.
+    """
 
     def call(device: str) -> T:
         if device == "cpu":
-            return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
+            return fn(move_vocabulary(vocabulary, "cpu"))
         with device_alone(budget):
-            if VOCABULARY_COPIES * sum(v.nbytes for v in vocabularies) > budget.working_bytes():
+            if NUMBERING_COPIES * vocabulary.nbytes > budget.working_bytes():
                 raise MemoryError
-            return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))
+            return fn(move_vocabulary(vocabulary, "gpu"))
 
     return on_device_or_host(call, budget.device)
 

@@ -200,7 +200,7 @@ def join_symbols(
                 values_R = getattr(piece.words, name)[rows]
                 values_V[at : at + len(values_R)] = values_R
                 at += len(values_R)
-    S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
+    S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens, V)
     split = () if lmplz is None else split_words(made["counts_V"], S)
     falls = unit == "word" or lmplz is not None  # see `Vocabulary`: the counts behind the specials
     shard_V = deal_words(made["counts_V"], S, K + len(split) if falls else None, split)

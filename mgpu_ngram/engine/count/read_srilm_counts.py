@@ -58,7 +58,7 @@ def read_srilm(path: str, order: int, inside: Words | None, limits: PartLimits, 
         _check_parts(tables, n, vocabulary, lines.name)
         if is_whole:
             _check_ends(tables, n, vocabulary, lines.name)
-    shards = limits.num_parts(int(vocabulary.counts_V.sum()))
+    shards = limits.num_parts(int(vocabulary.counts_V.sum()), len(vocabulary))
     shard_V = deal_words(vocabulary.counts_V, shards)
     return SrilmTables(vocabulary, {n: _in_shards(table, shard_V, shards) for n, table in tables.items()})
 

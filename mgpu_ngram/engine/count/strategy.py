@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mgpu_ngram.core.counts.shards import sort_bytes_per_token
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels import check
 
@@ -49,13 +50,6 @@ class OrderPlan:
 def dense_bytes(order: int, symbols: int, histograms: int = 1) -> int:
     """Return the bytes of `histograms` dense histograms of symbols**order bins."""
     return symbols**order * BIN_BYTES * histograms
-
-
-def sort_bytes_per_token(order: int, bits: int) -> int:
-    """Return the peak device bytes per token of one sort that counts orders 1..order, if all n-grams are distinct."""
-    keys = 2 * 8 * check.num_columns(order, bits)  # the keys and the sort's other buffer
-    tables = sum(8 * check.num_columns(n, bits) + 8 for n in range(1, order + 1))
-    return keys + tables + 2
 
 
 def hash_bytes_per_token(order: int, bits: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.core.counts.shards import sort_bytes_per_token
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
 from mgpu_ngram.engine.count.count_chunk import split
 from mgpu_ngram.engine.count.lexicon import Lexicon
@@ -19,7 +20,6 @@ from mgpu_ngram.engine.count.sorted_runs import (
     room_bytes,
     where_it_fits,
 )
-from mgpu_ngram.engine.count.strategy import sort_bytes_per_token
 from mgpu_ngram.engine.count.suffix_order import in_text_order, tables_of_windows
 from mgpu_ngram.engine.count.text_ids import WindowKeys
 from mgpu_ngram.engine.memory.budget import Budget

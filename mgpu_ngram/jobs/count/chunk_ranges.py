@@ -9,7 +9,7 @@ from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.engine.count.count_chunk import CountOptions, count_chunk
 from mgpu_ngram.engine.count.lexicon import Lexicon
-from mgpu_ngram.engine.count.merge_vocabularies import merge_vocabularies, where_vocabularies_fit
+from mgpu_ngram.engine.count.merge_vocabularies import merge_where_it_fits
 from mgpu_ngram.engine.count.sorted_runs import SortedRun, bundle_runs
 from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, text_ids
 from mgpu_ngram.engine.count.token_streams import TokenisedChunk, TokeniseOptions
@@ -86,7 +86,7 @@ def tokenise_range(chunks: ChunkRange, reading: TokeniseOptions, budget: Budget)
         vocabularies.append(tokenised.vocabulary)
         del tokenised  # or its words would stay during the merge
         if len(vocabularies) == MERGE_ARITY or (len(vocabularies) > 1 and chunk is chunks.chunks[-1]):
-            merged = where_vocabularies_fit(merge_vocabularies, vocabularies, budget)
+            merged = merge_where_it_fits(vocabularies, budget, reading.spill_folder)
             vocabularies = [spill(merged, budget, reading.spill_folder)]
             del merged
     return TokenisedRange(streams, vocabularies[0])

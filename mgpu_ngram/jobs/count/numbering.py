@@ -11,7 +11,12 @@ from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary, Vocabulary
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon, place_lexicon
-from mgpu_ngram.engine.count.merge_vocabularies import LmplzText, hash_range, merge_vocabularies, where_vocabularies_fit
+from mgpu_ngram.engine.count.merge_vocabularies import (
+    LmplzText,
+    hash_range,
+    merge_where_it_fits,
+    where_vocabulary_fits,
+)
 from mgpu_ngram.engine.count.number_symbols import number_symbols
 from mgpu_ngram.engine.count.vocabulary_ranges import (
     NumberedPiece,
@@ -128,22 +133,22 @@ def groups(items: Sequence[T], sizes: Sequence[int], most_bytes: int) -> list[li
 
 
 def _merge(*vocabularies: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
-    return spill(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
+    return spill(merge_where_it_fits(vocabularies, budget, folder), budget, folder)
 
 
 def _number(vocabularies: list[LocalVocabulary], how: Numbering) -> Numbered:
     budget, folder = how.budget, how.folder
 
-    def number(*parts: LocalVocabulary) -> Numbered:
-        merged = merge_vocabularies(*parts)
+    def number(merged: LocalVocabulary) -> Numbered:
         device = device_of(merged.hash_V)
-        if device == "cpu" and len(parts) > 1:
-            merged = spill(merged, budget, folder)  # numbering takes as much memory again
         numbered = number_symbols(merged, how.unit, how.sentence_markers, how.seed, device, how.lmplz)
         return _placed(*numbered, merged.lines, merged.checksums, merged.seconds, how)
 
     watch = Stopwatch(budget.device)
-    numbered = where_vocabularies_fit(number, vocabularies, budget)
+    merged = merge_where_it_fits(vocabularies, budget, folder)
+    if len(vocabularies) > 1 and device_of(merged.hash_V) == "cpu":
+        merged = spill(merged, budget, folder)  # numbering takes as much memory again
+    numbered = where_vocabulary_fits(number, merged, budget)
     watch.lap("vocabulary")
     numbered.seconds = add_seconds(numbered.seconds, watch.seconds)
     return numbered

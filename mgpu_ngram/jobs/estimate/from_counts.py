@@ -108,7 +108,7 @@ def parts_of_counts(
         return estimation, [], partial(_estimate, estimation, {})
     words = executor.call(indexed, vocabulary)
     S = len(counts.part_paths(2))
-    P = min(S, part_limits.num_parts(counts.manifest["tokens"]))
+    P = min(S, part_limits.num_parts(counts.manifest["tokens"], symbols))
     parts = []
     for p in range(P):
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}

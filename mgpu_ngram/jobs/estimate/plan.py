@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.counts.shards import PartLimits
+from mgpu_ngram.core.counts.shards import USUAL_KEY, PartLimits, sort_bytes_per_token
 from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.engine.count.strategy import MEMORY_SHARE
 from mgpu_ngram.engine.count.text_ids import TOKEN_BYTES
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import PlanContext
@@ -24,7 +25,7 @@ from mgpu_ngram.jobs.estimate.text_parts import groups_of
 
 # Memory of a part that is made, per token of the text in its shards. A GPU took 140; its pool of memory has gaps.
 PART_TOKEN_BYTES = {"gpu": 200, "cpu": 190}
-LONE_PART_TOKEN_BYTES = {"gpu": 38, "cpu": 160}  # the same for the only part of a model: nothing waits beside it
+LONE_PART_TOKEN_BYTES = 160  # the same in host memory for the only part of a model: nothing waits beside it
 WINDOW_BYTES = 16  # of a window that waits for its part
 GROUP = 6  # parts that memory allows in a group: their windows take a third of the memory of the part beside them
 MAX_GROUP = 16  # a group is the unit of checkpoints
@@ -60,7 +61,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     tokens, symbols = guess(counting, corpus)
     budget, part_budget = plan_budgets(planned_budget(context, KEPT_TOKEN_BYTES * tokens), tokens, context.workers)
     chunks = corpus.chunks(chunk_bytes(counting, corpus, context.workers, budget))
-    parts = limits_of_parts(context, part_budget, symbols).num_parts(tokens)
+    parts = limits_of_parts(context, part_budget, symbols, config.highest).num_parts(tokens, symbols)
     token_bytes = TOKEN_BYTES * tokens
     places = places_of(config.name, TOKENS, token_bytes, context, part_budget)
     on_devices = min(token_bytes, places.device_room)
@@ -114,13 +115,14 @@ def _least_parts(where: Executor | PlanContext) -> int:
     return 1 if where.device == "gpu" else where.workers
 
 
-def limits_of_parts(where: Executor | PlanContext, budget: Budget, symbols: float) -> PartLimits:
+def limits_of_parts(where: Executor | PlanContext, budget: Budget, symbols: float, order: int) -> PartLimits:
     """Return how large parts may be in the memory of each process.
 
     symbols  number of words; inf: no part is made smaller than memory requires
+    order    highest order
     """
     part_tokens = _part_tokens(where, budget, symbols)
-    return PartLimits(_least_parts(where), where.workers, part_tokens, _lone_part_tokens(budget))
+    return PartLimits(_least_parts(where), where.workers, part_tokens, _lone_part_tokens(budget), order)
 
 
 def _part_tokens(where: Executor | PlanContext, budget: Budget, symbols: float) -> int:
@@ -142,8 +144,13 @@ def _largest_part(where: Executor | PlanContext, budget: Budget) -> int:
 
 
 def _lone_part_tokens(budget: Budget) -> int:
-    """Return the same for the only part of a model."""
-    return _tokens_within(budget, LONE_PART_TOKEN_BYTES[budget.device])
+    """Return the same for the only part of a model: on a GPU, one sort counts its whole text, because tables of pieces
+    would take as much memory again while they are summed.
+    """
+    if budget.device == "cpu":
+        return _tokens_within(budget, LONE_PART_TOKEN_BYTES)
+    of_words = TOKEN_BYTES  # a share for the vocabulary and its hash table
+    return int(MEMORY_SHARE * budget.device_bytes) // (sort_bytes_per_token(*USUAL_KEY) + TOKEN_BYTES + of_words)
 
 
 def _tokens_within(budget: Budget, token_bytes: int) -> int:

@@ -189,7 +189,7 @@ def estimated(
     budget, part_budget = plan_budgets(budget, tokens, executor.workers)
     executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    part_limits = limits_of_parts(executor, part_budget, symbols)
+    part_limits = limits_of_parts(executor, part_budget, symbols, config.highest)
     chosen: dict[str, Any] = {"parts": asdict(part_limits)}
     if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume

@@ -31,13 +31,25 @@ def test_number_of_shards_refuses_an_unknown_unit():
 )
 def test_number_of_parts(tokens, workers, parts):
     """One part of 160 tokens, or parts of up to 100, as many for each worker."""
-    assert PartLimits(workers, workers, 100, 160).num_parts(tokens) == parts
+    assert PartLimits(workers, workers, 100, 160, 3).num_parts(tokens, 10) == parts
 
 
 @pytest.mark.parametrize(("tokens", "parts"), [(0, 1), (160, 1), (161, 4), (400, 4), (401, 8)])
 def test_number_of_parts_where_one_part_is_best(tokens, parts):
     """One part although there are four workers, if it fits."""
-    assert PartLimits(1, 4, 100, 160).num_parts(tokens) == parts
+    assert PartLimits(1, 4, 100, 160, 3).num_parts(tokens, 10) == parts
+
+
+@pytest.mark.parametrize(
+    ("order", "symbols", "alone"),
+    [(5, (1 << 25) - 1, 160), (2, 1 << 30, 160), (5, 1 << 25, 136), (6, 1000, 160), (6, 1 << 25, 113)],
+)
+def test_only_part_with_long_keys(order, symbols, alone):
+    """Bytes of a word: 2 * 16 + (1 + 1 + 2 + 2 + 2 + 5) * 8 + 2 = 138 with order 5 and 25 bits. With 26 bits, order 5
+    has 3 columns: 138 + 16 + 8 = 162. Order 6, which has 3, too: 162 + 24 + 8 = 194. Shorter keys count as much.
+    """
+    limits = PartLimits(1, 4, 100, 160, order)
+    assert [limits.num_parts(tokens, symbols) for tokens in (alone, alone + 1)] == [1, 4]
 
 
 def test_deal_by_hand():

@@ -18,9 +18,12 @@ from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.engine.count import merge_vocabularies as vocabulary_module
 from mgpu_ngram.engine.count.lexicon import UNFINISHED_CODE, Lexicon, place_lexicon
 from mgpu_ngram.engine.count.merge_vocabularies import (
+    MERGING_COPIES,
+    NUMBERING_COPIES,
     merge_vocabularies,
+    merge_where_it_fits,
     move_vocabulary,
-    where_vocabularies_fit,
+    where_vocabulary_fits,
 )
 from mgpu_ngram.engine.count.number_symbols import number_symbols
 from mgpu_ngram.engine.count.token_streams import TokeniseOptions
@@ -327,30 +330,76 @@ def test_a_vocabulary_stays_on_the_device_while_it_fits(room, monkeypatch, tmp_p
     assert kept.data.flags.writeable == (room == "host") and list(tmp_path.iterdir()) == []
 
 
-def test_vocabularies_are_merged_on_a_gpu_with_room(monkeypatch):
-    """They are merged in host memory if the GPU is full, or fails with out of memory; other errors are raised."""
-    parts = [local({b"the": (5, 0, 0)}), local({b"the": (1, 0, 9)})]
-    nbytes = sum(part.nbytes for part in parts)
-    enough, moves = nbytes * vocabulary_module.VOCABULARY_COPIES, []
-    monkeypatch.setattr(vocabulary_module, "move_vocabulary", lambda v, device: moves.append(device) or v)
-    monkeypatch.setattr(vocabulary_module, "device_alone", nullcontext)
-    failures = []
+class FullGpu:
+    """A GPU of a test, in host memory. `places` has a letter for each vocabulary that is moved: to the GPU at once (g)
+    or in turn with others (r), or to host memory (c).
+    """
 
-    def merge(*found):
-        if failures:
-            raise failures.pop()
-        return merge_vocabularies(*found)
+    def __init__(self, monkeypatch):
+        self.patch, self.places, self.failures = monkeypatch, [], []
+        monkeypatch.setattr(vocabulary_module, "move_vocabulary", lambda v, device: self.places.append(device[0]) or v)
+        monkeypatch.setattr(vocabulary_module, "device_alone", nullcontext)
+        monkeypatch.setattr(vocabulary_module, "merge_vocabularies", self.merge)
+        monkeypatch.setattr(vocabulary_module, "result_to_device", lambda v, device: self.places.append("r") or v)
+        monkeypatch.setattr(vocabulary_module, "leave_device", lambda v, budget, folder: v)
 
-    for free, failure, places in [(enough, [], "g"), (enough - 1, [], "c"), (enough, [MemoryError()], "gc")]:
-        monkeypatch.setattr(Budget, "working_bytes", lambda self, found=free: found)
-        moves.clear()
-        failures.extend(failure)
-        merged = where_vocabularies_fit(merge, parts, Budget("gpu", 1, 1))
-        assert contents(merged) == {b"the": (6, 0, 0)}
-        assert moves == [{"g": "gpu", "c": "cpu"}[place] for place in places for _ in parts]
-    failures.append(ZeroDivisionError())
+    def merge(self, *parts, **how):
+        if self.failures:
+            raise self.failures.pop()
+        return merge_vocabularies(*parts, **how)
+
+    def has(self, free):
+        self.patch.setattr(Budget, "working_bytes", lambda self: free)
+        self.places.clear()
+
+
+PAIR = [{b"the": (5, 0, 0), b"of": (2, 0, 4)}, {b"the": (1, 0, 9), b"a": (1, 0, 13)}]
+
+
+def test_vocabularies_are_merged_where_a_gpu_has_room(monkeypatch):
+    """At once; or by ranges of hashes, if it has room for the larger one; or in host memory, also when memory
+    runs out. Other errors are raised.
+    """
+    gpu, parts, budget = FullGpu(monkeypatch), [local(words) for words in PAIR], Budget("gpu", 1, 1)
+    sizes = [MERGING_COPIES * part.nbytes for part in parts]
+    for free, failure, places in [
+        (sum(sizes), [], "gg"),
+        (sum(sizes) - 1, [], "rr" + 2 * "rr"),  # each is sorted, then two ranges are merged
+        (max(sizes) - 1, [], "cc"),
+        (sum(sizes), [MemoryError()], "ggcc"),
+    ]:
+        gpu.has(free)
+        gpu.failures.extend(failure)
+        merged = merge_where_it_fits(parts, budget, "")
+        assert contents(merged) == {b"the": (6, 0, 0), b"of": (2, 0, 4), b"a": (1, 0, 13)}
+        assert "".join(gpu.places) == places
+    gpu.has(sum(sizes))
+    gpu.failures.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        where_vocabularies_fit(merge, parts, Budget("gpu", 1, 1))
+        merge_where_it_fits(parts, budget, "")
+
+
+def test_words_are_numbered_where_a_gpu_has_room(monkeypatch):
+    gpu, words = FullGpu(monkeypatch), local(PAIR[0])
+    for missing, place in (0, "g"), (1, "c"):
+        gpu.has(NUMBERING_COPIES * words.nbytes - missing)
+        found = where_vocabulary_fits(lambda v: len(v.hash_V), words, Budget("gpu", 1, 1))
+        assert (found, gpu.places) == (2, [place])
+
+
+@given(parts=st.lists(PARTS.filter(len), min_size=2, max_size=4), share=st.floats(0, 1))
+def test_ranges_merge_as_all_at_once(device, parts, share):
+    """A GPU has memory for the largest vocabulary, or more. Words and totals are the same."""
+    given_ = [local(words, tokens=i, lines=2, checksums=[(i, 0, 1, 2)]) for i, words in enumerate(parts)]
+    expected = merge_vocabularies(*given_)
+    sizes = [MERGING_COPIES * v.nbytes for v in given_]
+    with pytest.MonkeyPatch.context() as patch:
+        if device == "cpu":
+            FullGpu(patch)
+        patch.setattr(Budget, "working_bytes", lambda self: int(max(sizes) + share * (sum(sizes) - max(sizes))))
+        merged = merge_where_it_fits([move_vocabulary(v, device) for v in given_], Budget("gpu", 0, 1 << 40), "")
+    assert contents(merged) == contents(expected) and np.array_equal(to_host(merged.hash_V), expected.hash_V)
+    assert (merged.tokens, merged.lines, merged.checksums) == (expected.tokens, expected.lines, expected.checksums)
 
 
 def test_a_lexicon_too_large_for_a_gpu_stays_on_the_host(device, tmp_path):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mgpu_ngram.core.counts.shards import sort_bytes_per_token
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.count.strategy import (
     MEMORY_SHARE,
@@ -13,7 +14,6 @@ from mgpu_ngram.engine.count.strategy import (
     choose,
     dense_bytes,
     hash_bytes_per_token,
-    sort_bytes_per_token,
 )
 
 GIB = 1 << 30

@@ -35,7 +35,7 @@ from tests.support.slow_cases import first_fast
 
 SPECIALS = [b"<unk>", b"<s>", b"</s>"]
 STRATEGIES = ["auto", "global", "private", "sort", "hash"]
-SKIP, REFUSE = (LmplzText(skip, PartLimits(1, 1, 1 << 22, 1 << 22)) for skip in (True, False))
+SKIP, REFUSE = (LmplzText(skip, PartLimits(1, 1, 1 << 22, 1 << 22, 3)) for skip in (True, False))
 
 
 def files(folder, *texts, make=bytes):
@@ -257,7 +257,7 @@ def test_specials_are_refused(passes, tmp_path):
 )
 def test_shards(passes, tmp_path, least, shard_tokens, alone_tokens, shards):
     text = b"a b c d e f g h\n" * 10
-    limits = PartLimits(least, least, shard_tokens, alone_tokens)
+    limits = PartLimits(least, least, shard_tokens, alone_tokens, 3)
     result = passes(files(tmp_path, text), tmp_path, LmplzText(True, limits), strategy="sort")
     assert result[2].tokens == 100 and result[2].num_shards == shards
     check(result, sentences(text))

@@ -20,7 +20,7 @@ from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from tests.support.slow_cases import first_fast
 
-PARTS = PartLimits(5, 5, 1, 1)
+PARTS = PartLimits(5, 5, 1, 1, 5)
 BUDGET = Budget("cpu", 0, 1 << 30)
 LMPLZ = {
     "count": None,
