@@ -87,7 +87,8 @@ def _move(array: Any, device: str) -> Any:
 
 def merge_where_it_fits(vocabularies: Sequence[LocalVocabulary], budget: Budget, folder: str) -> LocalVocabulary:
     """Return merged vocabularies, on the budget's device. If a GPU has no room for all of them, it merges ranges of
-    their hashes one after another, and the result is in host memory; if not even for one, they are merged there.
+    their hashes one after another, and the result is in host memory; if it cannot sort one of them, they are merged
+    there.
 
     folder  folder for spilled vocabularies
     """
@@ -96,22 +97,20 @@ def merge_where_it_fits(vocabularies: Sequence[LocalVocabulary], budget: Budget,
         if device == "cpu":
             return merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies))
         with device_alone(budget):
-            needed, room = MERGING_COPIES * sum(v.nbytes for v in vocabularies), budget.working_bytes()
-            if needed <= room:
+            room = budget.working_bytes()
+            if MERGING_COPIES * sum(v.nbytes for v in vocabularies) <= room:
                 return merge_vocabularies(*(move_vocabulary(v, "gpu") for v in vocabularies))
-            if MERGING_COPIES * max(v.nbytes for v in vocabularies) > room:
-                raise MemoryError
-            leave = partial(leave_device, budget=budget, folder=folder)
-            return _merged_in_turn(vocabularies, -(-needed // room), leave)
+            return _merged_in_turn(vocabularies, room, partial(leave_device, budget=budget, folder=folder))
 
     return vocabularies[0] if len(vocabularies) == 1 else on_device_or_host(merged, budget.device)
 
 
 def _merged_in_turn(
-    vocabularies: Sequence[LocalVocabulary], ranges: int, leave: Callable[[LocalVocabulary], LocalVocabulary]
+    vocabularies: Sequence[LocalVocabulary], room: int, leave: Callable[[LocalVocabulary], LocalVocabulary]
 ) -> LocalVocabulary:
-    """Return merged vocabularies in host memory. A GPU sorts one after another by hash, then merges their ranges.
+    """Return merged vocabularies in host memory. A GPU sorts each that is not sorted by hash, then merges their ranges.
 
+    room   bytes that the GPU has. Raises MemoryError if it has no room to sort one
     leave  moves a vocabulary from the GPU to host memory
     """
 
@@ -120,8 +119,17 @@ def _merged_in_turn(
         found = [replace(part, offsets_V=part.offsets_V - part.offsets_V[:1]) for part in found]  # ranges begin later
         return leave(merge_vocabularies(*found, always_sorted=True))
 
-    by_hash = [merged([vocabulary]) for vocabulary in vocabularies]
-    made = [merged(hash_range(vocabulary, r, ranges) for vocabulary in by_hash) for r in range(ranges)]
+    def by_hash(vocabulary: LocalVocabulary) -> LocalVocabulary:
+        here = leave(vocabulary)
+        if (here.hash_V[1:] > here.hash_V[:-1]).all():
+            return here
+        if MERGING_COPIES * here.nbytes > room:
+            raise MemoryError
+        return merged([here])
+
+    sorted_ = [by_hash(vocabulary) for vocabulary in vocabularies]
+    ranges = -(-MERGING_COPIES * sum(v.nbytes for v in vocabularies) // max(1, room))
+    made = [merged(hash_range(vocabulary, r, ranges) for vocabulary in sorted_) for r in range(ranges)]
     arrays = concatenated([part.columns() for part in made])
     return made[0].with_arrays(dict(zip(SYMBOL_ARRAYS, arrays, strict=True)))
 

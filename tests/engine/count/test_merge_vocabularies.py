@@ -353,24 +353,26 @@ class FullGpu:
         self.places.clear()
 
 
-PAIR = [{b"the": (5, 0, 0), b"of": (2, 0, 4)}, {b"the": (1, 0, 9), b"a": (1, 0, 13)}]
+PAIR = [{b"of": (2, 0, 4), b"the": (5, 0, 0)}, {b"a": (1, 0, 13), b"the": (1, 0, 9)}]  # by falling hash
 
 
 def test_vocabularies_are_merged_where_a_gpu_has_room(monkeypatch):
-    """At once; or by ranges of hashes, if it has room for the larger one; or in host memory, also when memory
-    runs out. Other errors are raised.
+    """At once; or by ranges of hashes, if it has room to sort the larger one, or both are sorted; or in host memory,
+    also when memory runs out. Other errors are raised.
     """
     gpu, parts, budget = FullGpu(monkeypatch), [local(words) for words in PAIR], Budget("gpu", 1, 1)
     sizes = [MERGING_COPIES * part.nbytes for part in parts]
-    for free, failure, places in [
-        (sum(sizes), [], "gg"),
-        (sum(sizes) - 1, [], "rr" + 2 * "rr"),  # each is sorted, then two ranges are merged
-        (max(sizes) - 1, [], "cc"),
-        (sum(sizes), [MemoryError()], "ggcc"),
+    sorted_ = [merge_vocabularies(part, always_sorted=True) for part in parts]
+    for given_, free, failure, places in [
+        (parts, sum(sizes), [], "gg"),
+        (parts, sum(sizes) - 1, [], "rr" + 2 * "rr"),  # each is sorted, then two ranges are merged
+        (sorted_, max(sizes) - 1, [], 2 * "rr"),
+        (parts, max(sizes) - 1, [], "cc"),
+        (parts, sum(sizes), [MemoryError()], "ggcc"),
     ]:
         gpu.has(free)
         gpu.failures.extend(failure)
-        merged = merge_where_it_fits(parts, budget, "")
+        merged = merge_where_it_fits(given_, budget, "")
         assert contents(merged) == {b"the": (6, 0, 0), b"of": (2, 0, 4), b"a": (1, 0, 13)}
         assert "".join(gpu.places) == places
     gpu.has(sum(sizes))

@@ -468,8 +468,9 @@ def test_what_gpus_keep_of_a_text(tokens, workers, shares):
 @pytest.mark.parametrize(
     ("device", "device_bytes", "workers", "seconds", "said"),
     [
-        ("gpu", 125 * 10**9, 1, 1.7, "about 1.7 s at the rates of H200s"),  # one part
-        ("gpu", 125 * 10**9, 2, 1.7, "about 1.7 s at the rates of H200s"),  # one GPU makes it
+        ("gpu", 200 * 10**9, 1, 1.7, "about 1.7 s at the rates of H200s"),  # one part
+        ("gpu", 200 * 10**9, 2, 1.7, "about 1.7 s at the rates of H200s"),  # one GPU makes it
+        ("gpu", 125 * 10**9, 1, 2.03, "about 2.0 s at"),  # 6 parts in a group
         ("gpu", 20 * 10**9, 1, 2.21, "about 2.2 s at"),  # 38 parts in 7 groups; 7 passes over tokens on the GPU
         ("cpu", None, 2, 632, "about 632 s at the rates of cores of a Xeon"),  # 240 parts; 8 groups for each thread
     ],
@@ -490,7 +491,8 @@ def test_a_plan_says_how_long_it_takes(device, device_bytes, workers, seconds, s
 @pytest.mark.parametrize(
     ("device", "workers", "transport", "million_tokens", "parts", "passes"),
     [
-        ("gpu", 4, "ipc", 900, 1, 1),  # 0.4 * 0.9 * 100 GB / 38 bytes: up to 947 M tokens on one GPU
+        ("gpu", 4, "ipc", 493, 1, 1),  # 0.8 * 0.9 * 100 GB / 146 bytes: up to 493 M tokens on one GPU
+        ("gpu", 4, "ipc", 494, 8, 1),  # a group of 2 parts of up to 91 M tokens for each GPU
         ("gpu", 4, "ipc", 1000, 12, 1),  # a group of 3 parts of up to 91 M tokens for each GPU
         ("gpu", 2, "ipc", 2000, 22, 2),
         ("cpu", 1, "memory", 1, 1, 1),
