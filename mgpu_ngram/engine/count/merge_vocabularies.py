@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -37,7 +38,8 @@ VOCABULARY_ENTRY = "vocabulary"  # the kind of checkpoint entry is this, _, and 
 # Copies of vocabularies in memory of a GPU: during a merge the input, joined, two sorted, and the output; while words
 # are numbered.
 MERGING_COPIES, NUMBERING_COPIES = 6, 4
-ROWS_AT_ONCE = 1 << 18  # in host memory: 50 MB of temporary arrays; as fast as all rows at once
+# In host memory, of each thread; with so many temporary bytes. As fast as all rows at once.
+ROWS_AT_ONCE, BYTES_AT_ONCE = 1 << 18, 50 << 20
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,20 @@ def _move(array: Any, device: str) -> Any:
     return to_host(array) if device == "cpu" else to_device(array, device)
 
 
-def merge_where_it_fits(vocabularies: Sequence[LocalVocabulary], budget: Budget, folder: str) -> LocalVocabulary:
+def merge_where_it_fits(
+    vocabularies: Sequence[LocalVocabulary], budget: Budget, folder: str, threads: int = 1
+) -> LocalVocabulary:  # fmt: skip
     """Return merged vocabularies, on the budget's device. If a GPU has no room for all of them, it merges ranges of
     their hashes one after another, and the result is in host memory; if it cannot sort one of them, they are merged
     there.
 
-    folder  folder for spilled vocabularies
+    folder   folder for spilled vocabularies
+    threads  of the merge in host memory
     """
 
     def merged(device: str) -> LocalVocabulary:
         if device == "cpu":
-            return merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies))
+            return merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies), threads=threads)
         with device_alone(budget):
             room = budget.working_bytes()
             if MERGING_COPIES * sum(v.nbytes for v in vocabularies) <= room:
@@ -155,11 +160,13 @@ def rows_at_once(array: Any) -> int:
     return 1 << 62 if on_gpu(array) else ROWS_AT_ONCE
 
 
-def merge_vocabularies(*parts: LocalVocabulary, always_sorted: bool = False) -> LocalVocabulary:
+def merge_vocabularies(
+    *parts: LocalVocabulary, always_sorted: bool = False, threads: int = 1
+) -> LocalVocabulary:  # fmt: skip
     """Join vocabularies by hash: counts are added, first positions are kept. Any order gives the same words.
 
-    parts          one or more, all in host memory or all on one device. In host memory, ranges of hashes are joined
-                   one after another
+    parts          one or more, all in host memory or all on one device. In host memory, each thread joins one range of
+                   hashes after another
     always_sorted  also sort the words of a single part
 
     Returns the merged vocabulary, on the same device; for several parts, by rising hash. Raises HashCollision if
@@ -170,7 +177,7 @@ def merge_vocabularies(*parts: LocalVocabulary, always_sorted: bool = False) -> 
     columns = [p.columns() for p in parts]
     rows = sum(len(p.hash_V) for p in parts)
     bits = (max(0, rows - 1) // rows_at_once(parts[0].hash_V)).bit_length()
-    arrays = _joined_in_ranges(columns, bits) if bits else _joined(columns)
+    arrays = _joined_in_ranges(columns, bits, threads) if bits else _joined(columns)
     return LocalVocabulary(
         **dict(zip(SYMBOL_ARRAYS, arrays, strict=True)),
         tokens=sum(p.tokens for p in parts),
@@ -207,8 +214,9 @@ def concatenated(parts: Sequence[Sequence[Any]]) -> list[Any]:
     return [hash_V, offsets_V, data, *others]
 
 
-def _joined_in_ranges(parts: Sequence[Sequence[np.ndarray]], bits: int) -> list[np.ndarray]:
-    """Return the result of `_joined`, made one after another for at most 2^bits ranges of hashes of equal width.
+def _joined_in_ranges(parts: Sequence[Sequence[np.ndarray]], bits: int, threads: int) -> list[np.ndarray]:
+    """Return the result of `_joined`, made one after another for at most 2^bits ranges of hashes of equal width,
+    as many at once as there are threads.
 
     The result has room for all rows of the parts; memory that is never written takes no space.
     """
@@ -216,15 +224,17 @@ def _joined_in_ranges(parts: Sequence[Sequence[np.ndarray]], bits: int) -> list[
     hash_V, offsets_V, data, *others = made
     hashes = [part[0] for part in parts if len(part[0])]
     low, high = min(int(h.min()) for h in hashes), max(int(h.max()) for h in hashes)
-    cut = [_ByRange(part, low, high, bits) for part in parts]
     rows, end, offsets_V[0] = 0, 0, 0
-    for r in range(1 << bits):
-        hash_U, offsets_U, data_U, *others_U = _joined([part.range(r) for part in cut])
-        last, stop = rows + len(hash_U), end + len(data_U)
-        hash_V[rows:last], data[end:stop], offsets_V[rows + 1 : last + 1] = hash_U, data_U, offsets_U[1:] + end
-        for column, values in zip(others, others_U, strict=True):
-            column[rows:last] = values
-        rows, end = last, stop
+    with ThreadPoolExecutor(threads) as pool:
+        cut = list(pool.map(lambda part: _ByRange(part, low, high, bits), parts))
+        groups = (range(first, min(first + threads, 1 << bits)) for first in range(0, 1 << bits, threads))
+        joined = (pool.map(lambda r: _joined([part.range(r) for part in cut]), group) for group in groups)
+        for hash_U, offsets_U, data_U, *others_U in itertools.chain.from_iterable(joined):
+            last, stop = rows + len(hash_U), end + len(data_U)
+            hash_V[rows:last], data[end:stop], offsets_V[rows + 1 : last + 1] = hash_U, data_U, offsets_U[1:] + end
+            for column, values in zip(others, others_U, strict=True):
+                column[rows:last] = values
+            rows, end = last, stop
     return [hash_V[:rows], offsets_V[: rows + 1], data[:end], *(column[:rows] for column in others)]
 
 

@@ -57,11 +57,13 @@ def number_symbols(
     seed: int,
     device: str,
     lmplz: LmplzText | None = None,
+    threads: int = 1,
 ) -> tuple[Lexicon, Vocabulary]:
     """Give every symbol of the corpus its id: see `Vocabulary` for the order.
 
-    merged  every symbol of the corpus once; it is moved to `device`, where the work runs
-    lmplz   lmplz's rules, by which the text was read. None: plain counting, without lmplz's rules
+    merged   every symbol of the corpus once; it is moved to `device`, where the work runs
+    lmplz    lmplz's rules, by which the text was read. None: plain counting, without lmplz's rules
+    threads  that sort words in host memory
 
     Returns (the lexicon for counting, on the device; the vocabulary for writing, in host memory). Raises
     HashCollision if a word has the hash of a special, SpecialInText if `lmplz` refuses a word, and RunError if
@@ -69,7 +71,7 @@ def number_symbols(
     """
     symbols = find_symbols(move_vocabulary(merged, device), unit, seed, lmplz)
     merged = symbols.merged
-    rows_I = rows_in_order(merged, unit, _are_words(unit, lmplz))
+    rows_I = rows_in_order(merged, unit, _are_words(unit, lmplz), threads)
     for row in symbols.specials.rows.values():
         rows_I = rows_I[rows_I != row]
     if symbols.unknown_V is not None:

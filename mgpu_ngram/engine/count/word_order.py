@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ SAMPLES_PER_RANGE = 64  # words for each range, from which its limits are taken
 KEYS_AT_ONCE = 1 << 16  # words whose ranges are found at once
 
 
-def rows_in_order(merged: LocalVocabulary, unit: str = "word", ids_as_words: bool = False) -> Any:
+def rows_in_order(
+    merged: LocalVocabulary, unit: str = "word", ids_as_words: bool = False, threads: int = 1
+) -> Any:  # fmt: skip
     """Return row numbers. Words: by falling count, then by bytes. Token ids as words: by falling count, then by value.
-    Bytes and other token ids: by value.
+    Bytes and other token ids: by value. Many words in host memory are sorted by several threads.
     """
     xp, V = array_module(merged.hash_V), len(merged.counts_V)
     if unit != "word":
@@ -33,13 +36,26 @@ def rows_in_order(merged: LocalVocabulary, unit: str = "word", ids_as_words: boo
     if ranges <= 1:
         return _sorted_words(merged, xp.arange(V))
     ranges = min(ranges, MAX_WORD_RANGES)
-    range_V = word_ranges(merged, range_limits(sample_keys(merged, ranges), ranges))
-    rows_V, at = np.empty(V, np.int64), 0
-    for r in range(int(range_V.max()) + 1):
-        rows_R = np.flatnonzero(range_V == r)
-        rows_V[at : at + len(rows_R)] = _sorted_words(merged, rows_R)
-        at += len(rows_R)
+    rows_V, ends = _rows_of_ranges(
+        word_ranges(merged, range_limits(sample_keys(merged, ranges), ranges), threads), ranges
+    )
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda r: _sorted_words(merged, rows_V[ends[r - 1] if r else 0 : ends[r]]), range(ranges)))
     return rows_V
+
+
+@njit(nogil=True, cache=True)
+def _rows_of_ranges(range_V, ranges):
+    """Return (V,) int64, the rows by range, and (ranges,) int64, where each range ends."""
+    place_R = np.zeros(ranges + 1, np.int64)
+    for r in range_V:
+        place_R[r + 1] += 1
+    place_R = np.cumsum(place_R)[:-1].copy()
+    rows_V = np.empty(len(range_V), np.int64)
+    for v in range(len(range_V)):
+        rows_V[place_R[range_V[v]]] = v
+        place_R[range_V[v]] += 1
+    return rows_V, place_R
 
 
 def sample_keys(merged: LocalVocabulary, ranges: int) -> np.ndarray:
@@ -57,13 +73,17 @@ def range_limits(keys_S: np.ndarray, ranges: int) -> np.ndarray:
     return keys_S[:, np.arange(1, ranges) * keys_S.shape[1] // ranges]
 
 
-def word_ranges(merged: LocalVocabulary, limits: np.ndarray) -> np.ndarray:
+def word_ranges(merged: LocalVocabulary, limits: np.ndarray, threads: int = 1) -> np.ndarray:
     """Return (V,) uint16: the range of each word."""
     V = len(merged.counts_V)
     range_V = np.empty(V, np.uint16)
-    for first in range(0, V, KEYS_AT_ONCE):
+
+    def find(first: int) -> None:
         rows_K = np.arange(first, min(first + KEYS_AT_ONCE, V))
         _find_ranges(_first_keys(merged, rows_K), limits, range_V[first : first + KEYS_AT_ONCE])
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(find, range(0, V, KEYS_AT_ONCE)))
     return range_V
 
 

@@ -12,6 +12,7 @@ from mgpu_ngram.core.counts.vocabulary import LocalVocabulary, Vocabulary
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon, place_lexicon
 from mgpu_ngram.engine.count.merge_vocabularies import (
+    BYTES_AT_ONCE,
     LmplzText,
     hash_range,
     merge_where_it_fits,
@@ -41,6 +42,7 @@ T = TypeVar("T")
 MERGE_ARITY = 8  # vocabularies that are merged at once
 WORD_BYTES = 47  # bytes in a vocabulary of a word of 11 bytes
 MAX_HASH_RANGES = 256  # an exchange takes at most MAX_HASH_RANGES ** 2 tasks
+SORTING_SHARE = 0.1  # of host memory for temporary arrays of threads that sort words
 RANGE_COPIES = 3  # copies of the words of a range or piece while they are merged or sorted
 
 
@@ -57,7 +59,9 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Options for numbering symbols, as for `number_symbols`. Results are spilled to `folder`."""
+    """Options for numbering symbols, as for `number_symbols`. Results are spilled to `folder`. No other task runs while
+    one numbers them, so it has all `threads` of its host.
+    """
 
     unit: str
     sentence_markers: bool
@@ -65,6 +69,7 @@ class Numbering:
     lmplz: LmplzText | None
     budget: Budget
     folder: str
+    threads: int
 
 
 def number_vocabulary(executor: Executor, vocabularies: Sequence[Handle], how: Numbering) -> Handle:
@@ -139,13 +144,15 @@ def _merge(*vocabularies: LocalVocabulary, budget: Budget, folder: str) -> Local
 def _number(vocabularies: list[LocalVocabulary], how: Numbering) -> Numbered:
     budget, folder = how.budget, how.folder
 
+    threads = max(1, min(how.threads, int(SORTING_SHARE * budget.host_bytes) // BYTES_AT_ONCE))
+
     def number(merged: LocalVocabulary) -> Numbered:
         device = device_of(merged.hash_V)
-        numbered = number_symbols(merged, how.unit, how.sentence_markers, how.seed, device, how.lmplz)
+        numbered = number_symbols(merged, how.unit, how.sentence_markers, how.seed, device, how.lmplz, threads)
         return _placed(*numbered, merged.lines, merged.checksums, merged.seconds, how)
 
     watch = Stopwatch(budget.device)
-    merged = merge_where_it_fits(vocabularies, budget, folder)
+    merged = merge_where_it_fits(vocabularies, budget, folder, threads)
     if len(vocabularies) > 1 and device_of(merged.hash_V) == "cpu":
         merged = spill(merged, budget, folder)  # numbering takes as much memory again
     numbered = where_vocabulary_fits(number, merged, budget)

@@ -199,7 +199,10 @@ class CountPasses:
         streams_R = [executor.call(streams_of, handle, priority=True) for handle in tokenised]
         vocabularies = [executor.call(load_vocabulary, entry.path) for entry in known] + list(found)
         vocabularies += [executor.call(earlier_vocabulary, counts, seed, priority=True) for counts in self.earlier]
-        numbering = Numbering(config.unit, self.sentence_markers, seed, self.lmplz, self.budget, self.folder)
+        threads = executor.threads * executor.tasks_per_host
+        numbering = Numbering(
+            config.unit, self.sentence_markers, seed, self.lmplz, self.budget, self.folder, threads
+        )  # fmt: skip
         saves, hash_ranges = None, 1
         if self._may_have_many_words():  # only then does it pay that workers wait for this process
             saves = self._watch_vocabularies(found, seed)

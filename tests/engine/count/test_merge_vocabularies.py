@@ -153,8 +153,8 @@ def corpus_of(words, chunks):
     return [[names[v] for v in rng.integers(0, words, 2 * words // chunks)] for _ in range(chunks)]
 
 
-@pytest.mark.parametrize("at_once", first_fast([1 << 10, 700, 1 << 18]))
-def test_vocabularies_larger_than_the_rows_at_once(at_once, monkeypatch):
+@pytest.mark.parametrize(("at_once", "threads"), first_fast([(1 << 10, 3), (700, 1), (1 << 18, 2)]))
+def test_vocabularies_larger_than_the_rows_at_once(at_once, threads, monkeypatch):
     """Merged and numbered by ranges, they are those of Python's Counter. Most of 20,000 words occur once or twice."""
     monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", at_once)
     texts = corpus_of(20_000, 5)
@@ -167,10 +167,10 @@ def test_vocabularies_larger_than_the_rows_at_once(at_once, monkeypatch):
     sorted_part, parts = merge_vocabularies(*parts[:2]), parts[2:]
     counts = Counter(itertools.chain(*texts))
     for some in ([sorted_part, *parts], [*parts[::-1], sorted_part]):
-        merged = merge_vocabularies(*some)
+        merged = merge_vocabularies(*some, threads=threads)
         assert (np.diff(merged.hash_V.astype(object)) > 0).all() and merged.tokens == 40_000
         assert contents(merged) == {w: (counts[w], *places[w]) for w in counts}
-    lexicon, vocabulary = number_symbols(merged, "word", True, 0, "cpu")
+    lexicon, vocabulary = number_symbols(merged, "word", True, 0, "cpu", threads=threads)
     expected = sorted(counts, key=lambda w: (-counts[w], w))
     assert list(contents(vocabulary).items())[3:] == [(w, (counts[w], *places[w])) for w in expected]
     ids = dict(zip(lexicon.hash_H.tolist(), lexicon.ids_H.tolist(), strict=True))
@@ -182,7 +182,7 @@ def test_two_words_with_one_hash_are_found_in_any_range(monkeypatch):
     monkeypatch.setattr(vocabulary_module, "ROWS_AT_ONCE", 1)
     for h in (0, 77, 1 << 63, (1 << 64) - 1):
         with pytest.raises(HashCollision):
-            merge_vocabularies(local({b"of": (1, 0, 0)}, {b"of": h}), local({b"to": (1, 0, 9)}, {b"to": h}))
+            merge_vocabularies(local({b"of": (1, 0, 0)}, {b"of": h}), local({b"to": (1, 0, 9)}, {b"to": h}), threads=2)
         a = local({b"of": (1, 0, 3), b"the": (2, 0, 0)}, {b"of": h, b"the": 5})
         assert contents(merge_vocabularies(a, local({}), a)) == {b"of": (2, 0, 3), b"the": (4, 0, 0)}
 

@@ -67,7 +67,7 @@ def executor():
 
 def numbered(executor, vocabularies, folder, ranges, lmplz=None, budget=BUDGET):
     """Return what both ways make of the vocabularies of chunks; `ranges` 0: in one task."""
-    how = Numbering("word", True, 0, lmplz, budget, str(folder))
+    how = Numbering("word", True, 0, lmplz, budget, str(folder), 3)
     handles = [executor.call(lambda v=v: v) for v in vocabularies]
     if not ranges:
         [made] = executor.gather([number_vocabulary(executor, handles, how)])
