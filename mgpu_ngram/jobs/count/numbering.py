@@ -143,7 +143,6 @@ def _merge(*vocabularies: LocalVocabulary, budget: Budget, folder: str) -> Local
 
 def _number(vocabularies: list[LocalVocabulary], how: Numbering) -> Numbered:
     budget, folder = how.budget, how.folder
-
     threads = max(1, min(how.threads, int(SORTING_SHARE * budget.host_bytes) // BYTES_AT_ONCE))
 
     def number(merged: LocalVocabulary) -> Numbered:

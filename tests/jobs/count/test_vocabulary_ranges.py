@@ -14,6 +14,7 @@ from mgpu_ngram.core.storage.shared_maps import file_place_of
 from mgpu_ngram.engine.count import merge_vocabularies as vocabulary_module
 from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
 from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.jobs.count import numbering
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.numbering import Numbering, groups, number_in_ranges, number_vocabulary, ranges_needed
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
@@ -79,6 +80,15 @@ def numbered(executor, vocabularies, folder, ranges, lmplz=None, budget=BUDGET):
 
 def arrays_of(made):
     return made.lexicon.arrays() | made.vocabulary.arrays()
+
+
+@pytest.mark.parametrize(("host_bytes", "threads"), [(1 << 40, 3), (1050 << 20, 2), (1 << 20, 1)])
+def test_threads_that_number_words_fit_host_memory(host_bytes, threads, executor, tmp_path, monkeypatch):
+    """Each takes 50 MiB, all together up to a tenth."""
+    found, number = [], numbering.number_symbols
+    monkeypatch.setattr(numbering, "number_symbols", lambda *args: found.append(args[-1]) or number(*args))
+    numbered(executor, [vocabulary_of([b"of"], 0)], tmp_path, 0, budget=Budget("cpu", 0, host_bytes))
+    assert found == [threads]
 
 
 @pytest.mark.parametrize("text", LMPLZ)
