@@ -13,7 +13,7 @@ from mgpu_ngram.benchmarks.harness.units import NGRAMS_PER_SECOND
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.models.arpa import read_arpa
 from mgpu_ngram.core.models.model_file import load_model
-from mgpu_ngram.engine.count.count_chunk import mark_sentences
+from mgpu_ngram.engine.count.sentence_markers import mark_sentences
 from mgpu_ngram.engine.memory.copies import to_host_fast
 from mgpu_ngram.engine.trie.levels import levels_of
 from mgpu_ngram.jobs.estimate.assemble import Estimate, save

@@ -15,10 +15,11 @@ from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.inputs.frequency_models import VOCABULARY, seen_words, zipf_codes, zipf_words
 from mgpu_ngram.benchmarks.inputs.oracles import kneser_ney
 from mgpu_ngram.benchmarks.inputs.scoring_subjects import head
-from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
-from mgpu_ngram.engine.count.count_chunk import Codes, mark_sentences
+from mgpu_ngram.engine.count.count_chunk import Codes
+from mgpu_ngram.engine.count.sentence_markers import mark_sentences
 from mgpu_ngram.engine.count.strategy import OrderPlan
 from mgpu_ngram.engine.estimate.adjusted_counts import (
     MAX_COUNTED,

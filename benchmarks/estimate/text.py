@@ -19,7 +19,7 @@ from mgpu_ngram.benchmarks.inputs import oracles
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.inputs.corpus import open_corpus
-from mgpu_ngram.core.ngrams.discounts import FALLBACK
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import FALLBACK
 from mgpu_ngram.core.ngrams.smoothing import KNESER_NEY
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.context import RunContext

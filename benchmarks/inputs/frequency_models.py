@@ -15,8 +15,8 @@ from mgpu_ngram.core.counts.vocabulary import SPECIALS
 from mgpu_ngram.core.models.arpa import write_arpa
 from mgpu_ngram.core.ngrams.trie import Ngrams, Trie
 from mgpu_ngram.core.ngrams.words import Words
-from mgpu_ngram.engine.count.count_chunk import mark_sentences
 from mgpu_ngram.engine.count.lexicon import START_CODE
+from mgpu_ngram.engine.count.sentence_markers import mark_sentences
 from mgpu_ngram.engine.trie.build import FANOUT, build_trie
 from mgpu_ngram.kernels.common.draws import GAMMA
 from mgpu_ngram.kernels.dispatch import array_module, to_host

@@ -17,7 +17,7 @@ from mgpu_ngram.benchmarks.lda.transform import fold
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags.bags import Bags
 from mgpu_ngram.engine.bags.open_bags import open_bags
-from mgpu_ngram.engine.lda.held_out import HeldOut, hold_out, keep_training
+from mgpu_ngram.engine.lda.hold_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda.metrics import completion
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.kernels.compile_cpu import njit

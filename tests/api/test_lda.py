@@ -33,7 +33,7 @@ from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags.open_bags import open_bags
 from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.fold_in import row_sums, to_csr
-from mgpu_ngram.engine.lda.held_out import hold_out, keep_training
+from mgpu_ngram.engine.lda.hold_out import hold_out, keep_training
 from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.jobs.lda import config
 from mgpu_ngram.kernels.dispatch import to_host

@@ -13,7 +13,8 @@ from mgpu_ngram.core.counts.shards import sort_bytes_per_token
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
 from mgpu_ngram.core.counts.vocabulary import Vocabulary
 from mgpu_ngram.core.inputs.corpus import Chunk
-from mgpu_ngram.engine.count.lexicon import END_CODE, START_CODE, UNFINISHED_CODE, Lexicon
+from mgpu_ngram.engine.count.lexicon import Lexicon
+from mgpu_ngram.engine.count.sentence_markers import mark_sentences
 from mgpu_ngram.engine.count.sorted_runs import SortedRun, map_table, spill_run, where_it_fits
 from mgpu_ngram.engine.count.strategy import (
     MAX_SORT_TOKENS,
@@ -32,7 +33,6 @@ from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.out_of_memory import memory_guard, on_device_or_host, out_of_memory
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.cut_shards import cut_shards
@@ -214,25 +214,6 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
         codes_T = array_module(whole[0]).concatenate(whole) if len(whole) > 1 else whole[0]
         done.append(Codes(codes_T, len(codes_T)))
     return done
-
-
-def mark_sentences(codes_T: Any) -> Any:
-    """Insert <s> before and </s> after each line of a stream of whole lines, each ended by a 0. A line that ends with
-    UNFINISHED_CODE gets a 0 instead of </s>.
-    """
-    xp = array_module(codes_T)
-    unfinished = codes_T == UNFINISHED_CODE
-    ends = (codes_T == 0) | unfinished
-    lines_before_T = xp.cumsum(ends) - ends
-    place_T = xp.arange(len(codes_T)) + 2 * lines_before_T + 1
-    marked = xp.empty(len(codes_T) + 2 * count_true(ends), np.uint32)
-    marked[place_T] = xp.where(codes_T == 0, END_CODE, xp.where(unfinished, np.uint32(0), codes_T))
-    end_places = place_T[ends]
-    marked[end_places + 1] = 0
-    if len(end_places):
-        marked[0] = START_CODE
-        marked[end_places[:-1] + 2] = START_CODE
-    return marked
 
 
 def count_streams(

@@ -5,20 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from mgpu_ngram.core.counts.shards import PartLimits
 from mgpu_ngram.core.counts.vocabulary import (
-    SPECIALS,
     SYMBOL_ARRAYS,
     HashCollision,
     LocalVocabulary,
 )
-from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.checkpoint_entries import save_entry
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.memory.budget import Budget, device_alone
@@ -27,7 +24,6 @@ from mgpu_ngram.engine.memory.out_of_memory import on_device_or_host
 from mgpu_ngram.engine.memory.spill import leave_device, result_to_device
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.compile_cpu import njit, read_only
-from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
@@ -40,42 +36,6 @@ VOCABULARY_ENTRY = "vocabulary"  # the kind of checkpoint entry is this, _, and 
 MERGING_COPIES, NUMBERING_COPIES = 6, 4
 # In host memory, of each thread; with so many temporary bytes. As fast as all rows at once.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 1 << 18, 50 << 20
-
-
-@dataclass(frozen=True)
-class LmplzText:
-    """The rules by which KenLM's lmplz reads text (lm/builder/corpus_count.cc), and the number of shards.
-
-    A line is <s>, its words and </s>. A last line without a newline has no </s>; if it has no words
-    either, it is not a line. A text must not contain <unk>, <s> and </s> as words. Token ids are words,
-    spelled in decimal, and the separator id is their newline; without a separator a file is one line, with </s>.
-
-    With `srilm`, words are read as SRILM's ngram-count does: <unk> is an unknown word, and a last line without a
-    newline has </s>. `inside` has <unk> and the words of a given vocabulary: all have ids, and the other words of the
-    text have the id of <unk>.
-    """
-
-    skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
-    parts: PartLimits  # a part is a shard
-    srilm: bool = False
-    inside: Words | None = None
-
-    @property
-    def refused(self) -> tuple[bytes, ...]:
-        """Return the specials that a text must not contain, or that are dropped from it."""
-        return SPECIALS[1:] if self.srilm and not self.skip_symbols else SPECIALS
-
-    def num_shards(self, tokens: int, symbols: int) -> int:
-        return self.parts.num_parts(tokens, symbols)
-
-
-def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
-    """Return (3,) uint64, in host memory: the hashes of <unk>, <s> and </s> as words or token ids, by `xp`."""
-    if unit == "id":
-        return hash_ids((1 << 32) + np.arange(3, dtype=np.uint64))  # ids have 32 bits
-    starts = np.cumsum([0, *(len(s) + 1 for s in SPECIALS[:-1])]).astype(np.uint32)
-    text = xp.asarray(np.frombuffer(bytearray(b" ").join(SPECIALS), np.uint8))
-    return to_host(hash_words(text, xp.asarray(starts), seed))
 
 
 def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary:

@@ -24,14 +24,8 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.count.lexicon import Lexicon
-from mgpu_ngram.engine.count.merge_vocabularies import (
-    LmplzText,
-    hash_range,
-    merge_vocabularies,
-    move_vocabulary,
-    rows_at_once,
-    special_hashes,
-)
+from mgpu_ngram.engine.count.merge_vocabularies import hash_range, merge_vocabularies, move_vocabulary, rows_at_once
+from mgpu_ngram.engine.count.sentence_markers import LmplzText, special_hashes
 from mgpu_ngram.engine.count.word_order import rows_in_order
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.common.radix_sort import radix_sort

@@ -11,7 +11,7 @@ from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import TextBlock
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import END_CODE, START_CODE
-from mgpu_ngram.engine.count.merge_vocabularies import special_hashes
+from mgpu_ngram.engine.count.sentence_markers import special_hashes
 from mgpu_ngram.engine.count.token_streams import (
     ChunkSymbols,
     Streams,

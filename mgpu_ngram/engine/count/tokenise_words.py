@@ -12,7 +12,7 @@ from mgpu_ngram.core.counts.vocabulary import SPECIALS, HashCollision
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import TextBlock
 from mgpu_ngram.core.storage.crc import PartCrc
-from mgpu_ngram.engine.count.merge_vocabularies import special_hashes
+from mgpu_ngram.engine.count.sentence_markers import special_hashes
 from mgpu_ngram.engine.count.token_streams import (
     ChunkSymbols,
     Streams,

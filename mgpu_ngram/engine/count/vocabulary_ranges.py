@@ -19,7 +19,6 @@ from mgpu_ngram.core.counts.vocabulary import SYMBOL_ARRAYS, UNK_ID, LocalVocabu
 from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.merge_vocabularies import (
-    LmplzText,
     concatenated,
     merge_vocabularies,
     move_vocabulary,
@@ -27,6 +26,7 @@ from mgpu_ngram.engine.count.merge_vocabularies import (
     take_rows,
 )
 from mgpu_ngram.engine.count.number_symbols import Ordered, Specials, Totals, find_symbols, ids_by_hash, join_symbols
+from mgpu_ngram.engine.count.sentence_markers import LmplzText
 from mgpu_ngram.engine.count.word_order import range_limits, rows_in_order, sample_keys, word_ranges
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.engine.memory.spill import new_arrays, to_file

@@ -16,9 +16,9 @@ from mgpu_ngram.engine.memory.out_of_memory import memory_guard
 from mgpu_ngram.engine.memory.threads import in_pieces
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution.draw_best import draw_best
+from mgpu_ngram.kernels.distribution.draw_by_tiles import draw_by_tiles
 from mgpu_ngram.kernels.distribution.draw_ranked import Limits, Ranking, draw_ranked
 from mgpu_ngram.kernels.distribution.draw_words import NOT_DRAWN, Siblings, draw_words
-from mgpu_ngram.kernels.distribution.sample_words import sample_words
 from mgpu_ngram.kernels.distribution.sum_children import sum_children
 from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K
 
@@ -91,7 +91,7 @@ class WordSampler:
 
         def draw(begin: int, end: int) -> Any:
             piece, numbers = found.part(begin, end).arrays_in("prob"), numbers_H[begin:end]
-            return sample_words(piece, values, numbers, seed, temperature, top_k, top_p, left_out)
+            return draw_by_tiles(piece, values, numbers, seed, temperature, top_k, top_p, left_out)
 
         return self._joined(draw, len(numbers_H), MIN_PIECE_ROWS)
 

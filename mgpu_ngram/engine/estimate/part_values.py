@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.ngrams.discounts import Discounts
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import Discounts
 from mgpu_ngram.core.ngrams.trie import node_dtype
 from mgpu_ngram.engine.estimate.adjusted_counts import narrow
 from mgpu_ngram.engine.estimate.part import Contexts, Estimated, EstimateOptions

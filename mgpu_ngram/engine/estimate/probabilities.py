@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.core.counts.vocabulary import START_ID, UNK_ID
 from mgpu_ngram.core.models.arpa import ZERO_LOG10
-from mgpu_ngram.core.ngrams.discounts import Discounts
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import Discounts
 from mgpu_ngram.engine.estimate.part import (
     Contexts,
     Estimated,

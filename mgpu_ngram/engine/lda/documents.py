@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.core.bags.bag_files import load_bags
 from mgpu_ngram.core.bags.bags import Bags, join_bags
-from mgpu_ngram.engine.lda.held_out import keep_training
+from mgpu_ngram.engine.lda.hold_out import keep_training
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import Bag

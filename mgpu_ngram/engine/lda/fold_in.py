@@ -14,7 +14,7 @@ from mgpu_ngram.core.bags.bags import Bags
 from mgpu_ngram.core.bags.topic_model import TopicModel
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.lda.documents import to_bag
-from mgpu_ngram.engine.lda.held_out import hold_out
+from mgpu_ngram.engine.lda.hold_out import hold_out
 from mgpu_ngram.engine.lda.metrics import complete, document_ranges
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.kernels.dispatch import array_module

@@ -14,7 +14,7 @@ from mgpu_ngram.core.bags.topic_model import Priors
 from mgpu_ngram.engine.lda.blocks import in_threads
 from mgpu_ngram.engine.lda.coherence import COHERENCE_MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.lda.documents import Block, strips, to_bag
-from mgpu_ngram.engine.lda.held_out import HeldOut
+from mgpu_ngram.engine.lda.hold_out import HeldOut
 from mgpu_ngram.engine.lda.sweep import Group, Sampler, document_counts, merged, numbers_of_counts, total, word_topics
 from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.kernels.dispatch import array_module, to_host

@@ -25,7 +25,7 @@ from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.scratch import SCRATCH_PREFIX
 from mgpu_ngram.engine.lda.blocks import Room
 from mgpu_ngram.engine.lda.documents import CorpusPart
-from mgpu_ngram.engine.lda.held_out import HeldOut, hold_out
+from mgpu_ngram.engine.lda.hold_out import HeldOut, hold_out
 from mgpu_ngram.engine.lda.metrics import coherences, held_out_perplexity, joint, plugin
 from mgpu_ngram.engine.lda.priors import optimised
 from mgpu_ngram.engine.lda.sweep import Group, Sampler, make_sampler, start_topics, sweep, total

@@ -13,12 +13,12 @@ from mgpu_ngram.core.storage.crc import PartCrc
 from mgpu_ngram.engine.count.lexicon import Lexicon, place_lexicon
 from mgpu_ngram.engine.count.merge_vocabularies import (
     BYTES_AT_ONCE,
-    LmplzText,
     hash_range,
     merge_where_it_fits,
     where_vocabulary_fits,
 )
 from mgpu_ngram.engine.count.number_symbols import number_symbols
+from mgpu_ngram.engine.count.sentence_markers import LmplzText
 from mgpu_ngram.engine.count.vocabulary_ranges import (
     NumberedPiece,
     RangeOfHashes,

@@ -24,12 +24,12 @@ from mgpu_ngram.engine.count.earlier_counts import NONE_EARLIER, Earlier, count_
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.merge_vocabularies import (
     VOCABULARY_ENTRY,
-    LmplzText,
     load_vocabulary,
     merge_vocabularies,
     move_vocabulary,
     store_vocabulary,
 )
+from mgpu_ngram.engine.count.sentence_markers import LmplzText
 from mgpu_ngram.engine.count.sorted_runs import RUN_ENTRY, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.count.strategy import OrderPlan, plans_of_shards
 from mgpu_ngram.engine.count.text_ids import TextIds, bundle_ids, on_device_again
@@ -133,7 +133,7 @@ class CountPasses:
         keeps_tokens  pass 2 numbers the tokens, from which windows are selected; False: it counts chunks
         """
         self.keeps_tokens = keeps_tokens
-        self.lmplz = lmplz  # if set, tokenising inserts the markers
+        self.lmplz = lmplz  # if set, ids get their markers when they are tokenised
         self.sentence_markers = config.sentence_markers or (lmplz is not None and config.unit == "word")
         self.config, self.executor, self.chunks, self.budget = config, context.executor, chunks, budget
         self.checkpoint, self.checkpoint_seconds = checkpoint, context.checkpoint_seconds

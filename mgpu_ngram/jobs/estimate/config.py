@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mgpu_ngram.core.counts.tables import MAX_ORDER
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.ngrams.discounts import check_fallback
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import check_fallback
 from mgpu_ngram.core.ngrams.smoothing import DELTA, GT_MAX, KNESER_NEY, Smoothing, check_values
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.jobs.count.config import CountConfig, check_separator

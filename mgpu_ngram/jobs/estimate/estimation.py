@@ -12,7 +12,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, reduce_tasks
 from mgpu_ngram.core.errors import InputError, warn
-from mgpu_ngram.core.ngrams.discounts import check_fallback, discounts_of
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import check_fallback, discounts_of
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.utf8 import without_mark

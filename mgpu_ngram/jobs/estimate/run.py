@@ -26,7 +26,7 @@ from mgpu_ngram.core.storage.manifest_changes import manifest_changes
 from mgpu_ngram.core.storage.model_layout import FORMAT
 from mgpu_ngram.core.storage.output import Output, clear_temporaries, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
+from mgpu_ngram.engine.count.sentence_markers import LmplzText
 from mgpu_ngram.engine.memory.budget import Budget, peak_bytes
 from mgpu_ngram.engine.memory.stopwatch import add_seconds
 from mgpu_ngram.jobs.budget import limited

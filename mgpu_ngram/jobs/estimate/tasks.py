@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.counts.tables import ShardedTable, Table
-from mgpu_ngram.core.ngrams.discounts import Discounts
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import Discounts
 from mgpu_ngram.engine.count.count_chunk import CountOptions, empty_table
 from mgpu_ngram.engine.count.lexicon import Lexicon
 from mgpu_ngram.engine.count.sorted_runs import merge_to, where_it_fits

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.counts.vocabulary import SPECIALS, UNK_ID, Vocabulary
-from mgpu_ngram.core.ngrams.discounts import Discounts
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import Discounts
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.engine.estimate.adjusted_counts import (
     MAX_COUNTED,

@@ -26,7 +26,7 @@ from mgpu_ngram.core.storage.scratch import scratch_folder
 from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.lda import rank as lda_rank
 from mgpu_ngram.engine.lda.documents import CorpusPart
-from mgpu_ngram.engine.lda.held_out import held_out_tokens
+from mgpu_ngram.engine.lda.hold_out import held_out_tokens
 from mgpu_ngram.engine.lda.rank import AS_CONFIGURED, Snapshot, Training
 from mgpu_ngram.engine.lda.seed_priors import seed_priors
 from mgpu_ngram.jobs.lda.config import LdaConfig

@@ -34,7 +34,7 @@ from mgpu_ngram.benchmarks.lda.subject import (
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.bags.bags import join_bags, make_bags
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.lda.held_out import hold_out
+from mgpu_ngram.engine.lda.hold_out import hold_out
 from mgpu_ngram.engine.lda.sweep import word_topics
 from mgpu_ngram.kernels.lda.fold_in import Bag, FixedTopics, fixed_topics, fold_in
 from tests.support.short_benches import measure_once

@@ -29,7 +29,6 @@ from mgpu_ngram.engine.count.count_chunk import (
     count_streams,
     dense_orders,
     empty_table,
-    mark_sentences,
     pack_codes,
     plan_orders,
     shard_bins,
@@ -39,6 +38,7 @@ from mgpu_ngram.engine.count.count_chunk import (
 from mgpu_ngram.engine.count.lexicon import UNFINISHED_CODE, Lexicon
 from mgpu_ngram.engine.count.merge_vocabularies import merge_vocabularies
 from mgpu_ngram.engine.count.number_symbols import number_symbols
+from mgpu_ngram.engine.count.sentence_markers import mark_sentences
 from mgpu_ngram.engine.count.sorted_runs import merge_runs
 from mgpu_ngram.engine.count.strategy import OrderPlan
 from mgpu_ngram.engine.count.token_streams import TokeniseOptions

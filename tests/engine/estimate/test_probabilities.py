@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.counts.tables import Table
-from mgpu_ngram.core.ngrams.discounts import FALLBACK, discounts_of
+from mgpu_ngram.core.ngrams.kneser_ney_discounts import FALLBACK, discounts_of
 from mgpu_ngram.engine.count.count_chunk import pack_codes
 from mgpu_ngram.engine.estimate import adjusted_counts, assemble, part_counts, part_of_tables, part_rows, part_values
 from mgpu_ngram.engine.estimate import probabilities as engine

@@ -25,7 +25,7 @@ from mgpu_ngram.engine.lda import sweep as lda
 from mgpu_ngram.engine.lda.blocks import Room, StreamedBlocks, make_blocks
 from mgpu_ngram.engine.lda.coherence import coherence
 from mgpu_ngram.engine.lda.documents import CorpusPart, make_block
-from mgpu_ngram.engine.lda.held_out import HeldOut, hold_out, keep_training
+from mgpu_ngram.engine.lda.hold_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda.metrics import coherences, completion, joint, most_frequent_words, plugin
 from mgpu_ngram.engine.lda.priors import _bin_values, _bins, _digamma, optimised
 from mgpu_ngram.engine.lda.rank import Rank, Snapshot, save_snapshot

@@ -22,7 +22,7 @@ from mgpu_ngram.core.inputs.in_memory import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
 from mgpu_ngram.engine.count import token_streams
-from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
+from mgpu_ngram.engine.count.sentence_markers import LmplzText
 from mgpu_ngram.engine.count.text_ids import keys_of_shard, select_keys, whole_tables
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import chunk_ranges

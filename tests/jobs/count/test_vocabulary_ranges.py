@@ -12,7 +12,7 @@ from mgpu_ngram.core.counts.vocabulary import HashCollision, LocalVocabulary, Sp
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.shared_maps import file_place_of
 from mgpu_ngram.engine.count import merge_vocabularies as vocabulary_module
-from mgpu_ngram.engine.count.merge_vocabularies import LmplzText
+from mgpu_ngram.engine.count.sentence_markers import LmplzText
 from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.count import numbering
 from mgpu_ngram.jobs.count import passes as count_passes

@@ -22,7 +22,7 @@ from mgpu_ngram.engine.bags.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags.bags_of import bags_of
 from mgpu_ngram.engine.bags.open_bags import open_bags
 from mgpu_ngram.engine.lda import rank as lda_rank
-from mgpu_ngram.engine.lda.held_out import keep_training
+from mgpu_ngram.engine.lda.hold_out import keep_training
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda import run as lda_run
 from mgpu_ngram.jobs.lda import train as job

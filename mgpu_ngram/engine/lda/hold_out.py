@@ -1,4 +1,4 @@
-"""Documents that are held out of training, to measure the perplexity of a model."""
+"""Choose the documents that are held out of training, and cut them in two halves, on which `metrics` measures."""
 
 from __future__ import annotations
 

@@ -67,10 +67,10 @@ struct Weights {
   }
 };
 
-// Ranges and backoffs (H, K) of the histories of 1 to K words, words and values as in sample_words.py, numbers_H (H,)
+// Ranges and backoffs (H, K) of the histories of 1 to K words, words and values as in draw_by_tiles.py, numbers_H (H,)
 //   ->  id_H (H,). inverse: 1 / temperature, or 0 for temperature 0. unit: the weight of the most probable word.
 // Shared memory: 8 bytes per tile and 20 bytes per range.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) sample_words(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) draw_by_tiles(
     const CHILD* first_HK, const CHILD* end_HK, const float* backoff_HK, i64 H, i64 K, const u32* word_G,
     const float* value_G, const float* value_V, i64 V, const i64* numbers_H, u64 seed, double inverse, double unit,
     i64 top_k, double top_p, i64 left_out, int* id_H) {

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution.draw_by_tiles import draw_by_tiles
 from mgpu_ngram.kernels.distribution.find_histories import Children
 from mgpu_ngram.kernels.distribution.row_launch import WordValues
-from mgpu_ngram.kernels.distribution.sample_words import sample_words
 
 
 class Model:
@@ -92,7 +92,9 @@ def sample(model, to_device, numbers, seed=0, temperature=1.0, top_k=0, top_p=1.
     arrays = model.arrays(len(numbers), code) | {"numbers_H": np.array(numbers, np.int64)}
     arrays = {name: to_device(a) for name, a in arrays.items()}
     words_H = to_host(
-        sample_words(**grouped(arrays), seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, left_out=left_out)
+        draw_by_tiles(
+            **grouped(arrays), seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, left_out=left_out
+        )
     )
     assert words_H.dtype == np.int32
     return words_H.tolist()
@@ -263,11 +265,11 @@ def test_any_cut_into_calls_draws_the_same(to_device):
 )
 def test_what_cannot_be_drawn_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        sample_words(**grouped(HAND.arrays(1) | {"numbers_H": np.zeros(1, np.int64), "seed": 0} | change))
+        draw_by_tiles(**grouped(HAND.arrays(1) | {"numbers_H": np.zeros(1, np.int64), "seed": 0} | change))
 
 
 @pytest.mark.parametrize("name", [*HAND.arrays(1), "numbers_H"])
 def test_other_dtypes_are_refused(name):
     arrays = HAND.arrays(1) | {"numbers_H": np.zeros(1, np.int64)}
     with pytest.raises(TypeError, match="expected (uint32|float32|int64|uint32 or int64) but got float64"):
-        sample_words(**grouped(arrays | {name: arrays[name].astype(float)}), seed=0)
+        draw_by_tiles(**grouped(arrays | {name: arrays[name].astype(float)}), seed=0)

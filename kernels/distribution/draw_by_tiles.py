@@ -18,11 +18,11 @@ from .row_launch import WordValues
 from .top_words import MAX_BLOCKS, check_children, histories_and_children
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
-THREADS, TILE = 256, 4096  # as in sample_words.cu
+THREADS, TILE = 256, 4096  # as in draw_by_tiles.cu
 MAX_SAMPLED_WORDS = 1 << 26  # shared memory holds the weights of their tiles
 
 
-def sample_words(
+def draw_by_tiles(
     children: Children,
     values: WordValues,
     numbers_H: Any,
@@ -158,7 +158,7 @@ def _cuda(children, values, numbers_H, seed, inverse, unit, limits):
     (H, K), V = children.first_HK.shape, len(values.value_V)
     id_H = cupy.empty(H, np.int32)
     if H:
-        fn = kernel("distribution/sample_words", "sample_words", CHILD=check.INTEGER[children.first_HK.dtype])
+        fn = kernel("distribution/draw_by_tiles", "draw_by_tiles", CHILD=check.INTEGER[children.first_HK.dtype])
         ranges = map(cupy.ascontiguousarray, children)
         args = *ranges, H, K, *values, V, numbers_H, seed, inverse, unit, *limits, id_H
         launch(fn, min(H, MAX_BLOCKS), THREADS, args, shared_bytes=8 * -(-V // TILE) + 20 * K)
