@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.counts import shards as core_shards
 from mgpu_ngram.core.counts.shards import PartLimits, deal_words
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import Chunk
@@ -261,6 +262,15 @@ def test_shards(passes, tmp_path, least, shard_tokens, alone_tokens, shards):
     result = passes(files(tmp_path, text), tmp_path, LmplzText(True, limits), strategy="sort")
     assert result[2].tokens == 100 and result[2].num_shards == shards
     check(result, sentences(text))
+
+
+@pytest.mark.parametrize(("usual_bits", "shards"), [(4, 1), (2, 2)])
+def test_distinct_words_make_keys_longer(usual_bits, shards, passes, tmp_path, monkeypatch):
+    """11 words have codes of 4 bits: 22 of them take two columns, where codes of 2 bits take one."""
+    monkeypatch.setattr(core_shards, "USUAL_KEY", (22, usual_bits))
+    limits = PartLimits(1, 1, 60, 100, 22)
+    result = passes(files(tmp_path, b"a b c d e f g h\n" * 10), tmp_path, LmplzText(True, limits), strategy="sort")
+    assert result[2].symbols == 11 and result[2].num_shards == shards
 
 
 def id_sentences(separator, *streams):
