@@ -85,12 +85,11 @@ def _merged_in_turn(
         return leave(merge_vocabularies(*found, always_sorted=True))
 
     def by_hash(vocabulary: LocalVocabulary) -> LocalVocabulary:
-        here = leave(vocabulary)
-        if (here.hash_V[1:] > here.hash_V[:-1]).all():
-            return here
-        if MERGING_COPIES * here.nbytes > room:
+        if not on_gpu(vocabulary.hash_V) and _rise(vocabulary.hash_V):
+            return vocabulary
+        if MERGING_COPIES * vocabulary.nbytes > room:
             raise MemoryError
-        return merged([here])
+        return merged([vocabulary])
 
     sorted_ = [by_hash(vocabulary) for vocabulary in vocabularies]
     ranges = -(-MERGING_COPIES * sum(v.nbytes for v in vocabularies) // max(1, room))
@@ -198,6 +197,10 @@ def _joined_in_ranges(parts: Sequence[Sequence[np.ndarray]], bits: int, threads:
     return [hash_V[:rows], offsets_V[: rows + 1], data[:end], *(column[:rows] for column in others)]
 
 
+def _rise(hash_V: np.ndarray) -> bool:
+    return bool((hash_V[1:] > hash_V[:-1]).all())
+
+
 class _ByRange:
     """The rows of a vocabulary in 2^bits ranges of the hashes `low` to `high`, 2^shift hashes each."""
 
@@ -205,7 +208,7 @@ class _ByRange:
         hash_V, shift = part[0], max(0, (high - low).bit_length() - bits)
         self._part = part
         self._rows_V = None  # of a vocabulary that is not sorted by hash: its rows by range
-        if (hash_V[1:] > hash_V[:-1]).all():
+        if _rise(hash_V):
             limits = np.array(range(low + (1 << shift), high + 1, 1 << shift), np.uint64)
             self._ends = np.full(1 << bits, len(hash_V))
             self._ends[: len(limits)] = np.searchsorted(hash_V, limits)

@@ -149,8 +149,8 @@ def _lone_part_tokens(budget: Budget) -> int:
     """
     if budget.device == "cpu":
         return _tokens_within(budget, LONE_PART_TOKEN_BYTES)
-    of_words = TOKEN_BYTES  # a share for the vocabulary and its hash table
-    return int(MEMORY_SHARE * budget.device_bytes) // (sort_bytes_per_token(*USUAL_KEY) + TOKEN_BYTES + of_words)
+    token_bytes = sort_bytes_per_token(*USUAL_KEY) + TOKENS_AND_WORDS * TOKEN_BYTES
+    return int(MEMORY_SHARE * budget.device_bytes / token_bytes)
 
 
 def _tokens_within(budget: Budget, token_bytes: int) -> int:

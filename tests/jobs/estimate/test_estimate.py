@@ -491,8 +491,8 @@ def test_a_plan_says_how_long_it_takes(device, device_bytes, workers, seconds, s
 @pytest.mark.parametrize(
     ("device", "workers", "transport", "million_tokens", "parts", "passes"),
     [
-        ("gpu", 4, "ipc", 493, 1, 1),  # 0.8 * 0.9 * 100 GB / 146 bytes: up to 493 M tokens on one GPU
-        ("gpu", 4, "ipc", 494, 8, 1),  # a group of 2 parts of up to 91 M tokens for each GPU
+        ("gpu", 4, "ipc", 505, 1, 1),  # 0.8 * 0.9 * 100 GB / 142.4 bytes: up to 505 M tokens on one GPU
+        ("gpu", 4, "ipc", 506, 8, 1),  # a group of 2 parts of up to 91 M tokens for each GPU
         ("gpu", 4, "ipc", 1000, 12, 1),  # a group of 3 parts of up to 91 M tokens for each GPU
         ("gpu", 2, "ipc", 2000, 22, 2),
         ("cpu", 1, "memory", 1, 1, 1),
