@@ -126,8 +126,9 @@ def test_resumed_with_other_ranges(
         request.getfixturevalue("from_tokens")
     strategy = "auto" if is_from_tokens else "hash"
     most_ranges(before)
+    stop = Interrupt("count", 20, until=lambda: any(tmp_path.glob("out.checkpoint/entries-*/run-*")))
+    stop = Interrupt("write", 1) if is_from_tokens else stop
     with pytest.raises(KeyboardInterrupt):
-        stop = Interrupt("write" if is_from_tokens else "count", 1 if is_from_tokens else 20)
         run_here(tmp_path / "out", corpus, progress=stop, checkpoint_seconds=0, strategy=strategy, **OPTIONS)
     entries = next(tmp_path.glob("out.checkpoint/entries-*"))
     vocabularies = sorted(entries.glob("vocabulary_0-*"))

@@ -163,8 +163,9 @@ def unfinished(corpus, num_chunks, run_here, several_shards, tmp_path):
     """Return a private copy of the corpus, with the checkpoint of a run that counted part of it."""
     (tmp_path / "text").mkdir()
     mine = [Path(shutil.copy2(path, tmp_path / "text")) for path in corpus]
+    stop = Interrupt("count", 20, until=lambda: saved(tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        run_here(tmp_path / "out", mine, progress=Interrupt("count", 20), checkpoint_seconds=0, **OPTIONS)
+        run_here(tmp_path / "out", mine, progress=stop, checkpoint_seconds=0, **OPTIONS)
     assert names(tmp_path) == ["out.checkpoint", "text"] and 1 <= len(saved(tmp_path)) < num_chunks
     return mine
 

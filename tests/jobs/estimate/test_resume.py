@@ -65,8 +65,9 @@ def test_resume_with_other_ranges_of_chunks(corpus, model_bytes, part_tokens, mo
             executor.close()
 
     most_ranges(9)
+    saved = Interrupt("tokenise", 20, until=lambda: any(tmp_path.glob("out.checkpoint/entries-*/vocabulary_0-*")))
     with pytest.raises(KeyboardInterrupt):
-        run_with(2, progress=Interrupt("tokenise", 20), checkpoint_seconds=0)
+        run_with(2, progress=saved, checkpoint_seconds=0)
     most_ranges(4)
     assert 0 < run_with(3, resume=True).resumed_chunks < len(open_corpus(config.corpus).chunks(6000))
     assert (tmp_path / "out").read_bytes() == ones
