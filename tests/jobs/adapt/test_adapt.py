@@ -93,7 +93,7 @@ def test_workers_die(cluster, earlier, texts, together, hooks, hooks_folder, con
 def test_resume(phase, done, earlier, texts, here, contents, tmp_path):
     how = {"estimate": {"discount_fallback": []}, "chunk_bytes": 900}
     adapt(earlier, texts[1], tmp_path / "undisturbed", here, **how)
-    stop = Interrupt(phase, done, until=lambda: any(tmp_path.glob("made.checkpoint/entries-*/vocabulary_*")))
+    stop = Interrupt(phase, done, until=lambda: any(tmp_path.glob("made.checkpoint/entries-*/run-*")))
     with pytest.raises(KeyboardInterrupt):
         adapt(earlier, texts[1], tmp_path / "made", here, progress=stop, **how)
     assert not (tmp_path / "made").exists() and (tmp_path / "made.checkpoint").is_dir()
