@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mgpu_ngram.api.executors import open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.freed_memory import keep_freed_memory
 from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.claim import claimed
 from mgpu_ngram.core.storage.output import check_not_input, find_manifest, no_empty_folders
@@ -143,6 +144,8 @@ def _run_claimed(
         ((job.stage, job.settings, inputs) for job, inputs in zip(jobs, corpora, strict=True)), config.memory
     )
     executor = open_executor(config.cluster, config.dask, work)
+    if executor.device == "cpu" and executor.transport == "memory":
+        keep_freed_memory()  # of this process, which ends after the command
     try:
         if executor.dashboard and sys.stderr.isatty():
             print(f"dashboard: {executor.dashboard}", file=sys.stderr)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.freed_memory import keep_freed_memory
 from mgpu_ngram.core.memory_config import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, MemoryConfig, free_host_bytes
 from mgpu_ngram.engine.memory.budget import (
     KEPT_SHARE,
     Budget,
     device_limited,
     forget_peak,
-    give_back_freed_memory,
     used_bytes,
 )
 from mgpu_ngram.engine.memory.device import free_bytes
@@ -41,10 +41,10 @@ def make_budget(
     executor.wait([executor.call(_nothing, affinity=k) for k in range(executor.workers)])
     found = executor.everywhere(_memory, executor.device)  # in one message: each takes some milliseconds
     device_bytes, host_bytes, before_bytes = map(min, zip(*found, strict=True))
-    if memory.host_bytes is not None:
-        executor.everywhere(give_back_freed_memory)
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
     per_process = host_bytes * executor.tasks_per_process // executor.tasks_per_host
+    if memory.host_bytes is not None:
+        executor.everywhere(keep_freed_memory, per_process)
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
     spills = is_spilling(result_bytes, executor.device, device_bytes, executor.workers)
     tasks = executor.tasks_per_process

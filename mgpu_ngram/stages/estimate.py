@@ -163,12 +163,8 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         return plan(config, context)
 
     def run(self, config: EstimateConfig, context: RunContext, inputs: Corpus | None) -> EstimateResult:
-        from mgpu_ngram.engine.memory.budget import keep_freed_memory
         from mgpu_ngram.jobs.estimate.run import run
 
-        executor = context.executor
-        if executor.device == "cpu" and executor.transport == "memory" and context.memory.host_bytes is None:
-            keep_freed_memory()  # of this process, which ends after the command
         return run(config, context, inputs)
 
     def changed_since(self, config: EstimateConfig, manifest: dict[str, Any]) -> str:

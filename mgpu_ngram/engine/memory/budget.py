@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,10 +15,6 @@ KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # share of the device for waiting results
 SPILLING_KEPT_SHARE = 0.1  # for a GPU that can keep only a small part of all results: tasks are faster with more memory
 FULL_SHARE = 0.9  # most of the device that a task alone can fill, because a pool of memory has gaps
 KEPT_BESIDE_SHARE = 0.6  # share of host memory for waiting results, when the device is a GPU
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of mallopt (malloc.h); once set, glibc no longer raises them
-M_ARENA_MAX = -8
-RETURNED_BYTES = 1 << 20
-REUSED_BYTES = 64 << 20  # arrays up to this size are reused
 
 
 @dataclass(frozen=True)
@@ -163,27 +158,6 @@ class _PoolLimits:
         if 0 < limit < pool.total_bytes():
             pool.free_all_blocks()  # or the pool would also hand out cached blocks above the limit
         pool.set_limit(size=limit)
-
-
-def give_back_freed_memory() -> None:
-    """Return freed large arrays of host memory to the system; this costs about 3 % of the time.
-
-    By default glibc keeps freed arrays of up to 32 MiB: a fifth more than a small budget.
-    """
-    with suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        for threshold in M_TRIM_THRESHOLD, M_MMAP_THRESHOLD:
-            libc.mallopt(threshold, RETURNED_BYTES)
-        libc.malloc_trim(0)
-
-
-def keep_freed_memory() -> None:
-    """Keep freed arrays of host memory for later arrays of all threads, because new pages cost the system time."""
-    with suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_ARENA_MAX, 1)
-        libc.mallopt(M_MMAP_THRESHOLD, REUSED_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def used_bytes(device: str) -> int:

@@ -20,12 +20,13 @@ import pytest
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.freed_memory import keep_freed_memory
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.engine.count import merge_vocabularies
 from mgpu_ngram.engine.memory import spill
-from mgpu_ngram.engine.memory.budget import Budget, give_back_freed_memory
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import make_budget
 from mgpu_ngram.jobs.context import RunContext
@@ -155,7 +156,7 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
     try:
         executor.everywhere(warm_up)
         run(small, RunContext(executor, tmp_path / "warm"))
-        executor.everywhere(give_back_freed_memory)
+        executor.everywhere(keep_freed_memory, BUDGET // 2)
         with Watch(executor.everywhere(os.getpid)) as watch:
             config = CountConfig([str(tmp_path / "text")], **options)
             result = run(config, RunContext(executor, tmp_path / "out", memory=memory))
@@ -183,7 +184,7 @@ def test_many_words_on_two_processes(contents, run_here, tmp_path):
     executor = start_cluster("cpu", 2)
     try:
         executor.everywhere(partial(count_alone, small, str(tmp_path / "warm")))
-        executor.everywhere(give_back_freed_memory)
+        executor.everywhere(keep_freed_memory, BUDGET // 2)
         with Watch(executor.everywhere(os.getpid)) as watch:
             memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))
             config = CountConfig([str(tmp_path / "text")], **options)
