@@ -235,7 +235,8 @@ def test_plan_computes_nothing(folder, mgpu_ngram):
     assert (
         (status, out) == (2, "")
         and "bytes of tokens may be spilled" in err
-        and err.endswith("give another memory.spill_dir, or take parts of the corpus\n")
+        and ", raise memory.host_bytes to " in err
+        and err.endswith(", or take parts of the corpus\n")
     )
     assert {p.name for p in folder.iterdir()} == {"text", "huge", "run.yaml"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -191,7 +192,7 @@ class Places(NamedTuple):
 def places_of(job: str, what: str, nbytes: int, context: PlanContext, budget: Budget) -> Places:
     """Return where `nbytes` bytes of intermediate results would stay; `what` names them in errors.
 
-    Raises InputError if the disk is too small.
+    Raises InputError if the disk is too small, with the host_bytes that would suffice.
     """
     workers, memory = context.workers, context.memory
     device_room = int(budget.kept_device_share() * workers * budget.device_bytes) if context.device == "gpu" else 0
@@ -201,9 +202,10 @@ def places_of(job: str, what: str, nbytes: int, context: PlanContext, budget: Bu
     disk_bytes = shutil.disk_usage(next(p for p in [folder, *folder.parents] if p.exists())).free
     if spill_bytes > disk_bytes:
         less = "" if what == TOKENS else "lower the order, "
+        enough = math.ceil((nbytes - disk_bytes - device_room) / host_room * workers * budget.host_bytes)
         raise InputError(
             f"{job}: up to {spill_bytes:,} bytes of {what} may be spilled to {folder}, which has {disk_bytes:,} free; "
-            f"give another memory.spill_dir, {less}or take parts of the corpus"
+            f"give another memory.spill_dir, raise memory.host_bytes to {enough:,}, {less}or take parts of the corpus"
         )
     return Places(device_room, host_room, spill_bytes)
 
