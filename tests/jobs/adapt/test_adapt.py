@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.jobs.adapt import run as adapt_job
 from mgpu_ngram.jobs.adapt.config import AdaptConfig
 from mgpu_ngram.jobs.context import RunContext
@@ -100,6 +100,20 @@ def test_resume(phase, done, earlier, texts, here, contents, tmp_path):
     how["estimate"] = {"discount_fallback": []}
     found = adapt(earlier, texts[1], tmp_path / "made", here, resume=True, **how)
     assert found.count.resumed_chunks > 0 and not (tmp_path / "made.checkpoint").exists()
+    assert contents(tmp_path / "made") == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("of", [".run-", ".model.safetensors"])
+def test_a_full_disk(of, earlier, texts, here, contents, full_disk, tmp_path):
+    how = {"estimate": {"discount_fallback": []}, "chunk_bytes": 900}
+    adapt(earlier, texts[1], tmp_path / "undisturbed", here, **how)
+    full_disk(of=of)
+    with pytest.raises(RunError, match=r"^cannot write \S+ after 0 bytes: No space left on device; free space"):
+        adapt(earlier, texts[1], tmp_path / "made", here, **how)
+    assert not (tmp_path / "made").exists() and (tmp_path / "made.checkpoint").is_dir()
+    full_disk(room=1 << 30)
+    found = adapt(earlier, texts[1], tmp_path / "made", here, resume=True, **how)
+    assert (found.count.resumed_chunks > 0) == (of == ".model.safetensors")
     assert contents(tmp_path / "made") == contents(tmp_path / "undisturbed")
 
 

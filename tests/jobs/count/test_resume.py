@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from mgpu_ngram.core.counts.vocabulary import LocalVocabulary
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.claim import claimed
@@ -445,3 +445,16 @@ def test_a_run_without_entries_leaves_nothing(corpus, run_here, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_here(tmp_path / "out", corpus, progress=Interrupt("count", 5), memory=memory, **OPTIONS)
     assert names(tmp_path) == ["spill"] and names(tmp_path / "spill") == []
+
+
+@pytest.mark.parametrize("of", [".vocabulary_0-", ".run-"])
+def test_a_full_disk_of_entries(of, corpus, run_here, contents, undisturbed, several_shards, full_disk, tmp_path):
+    """The run resumes if something was saved."""
+    full_disk(of=of)
+    with pytest.raises(RunError, match=rf"^cannot write \S+/{of[1:]}\S+ after 0 bytes: No space left on device; free"):
+        run_here(tmp_path / "out", corpus, checkpoint_seconds=0, **OPTIONS)
+    has_saved = of == ".run-"
+    assert names(tmp_path) == ["out.checkpoint"] * has_saved
+    full_disk(room=1 << 30)
+    result = run_here(tmp_path / "out", corpus, resume=has_saved, **OPTIONS)
+    assert contents(result.path) == undisturbed and names(tmp_path) == ["out"]

@@ -7,6 +7,7 @@ import pytest
 
 from mgpu_ngram.cluster.executor import Offer
 from mgpu_ngram.core.counts import shards
+from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.count import window_blocks
 from mgpu_ngram.jobs.count import plan, window_files
 from mgpu_ngram.jobs.count.window_groups import spans_of, window_groups
@@ -88,9 +89,10 @@ def test_ids(separator_id, from_tokens, small_shards, run_here, contents, tmp_pa
     paths = sorted((tmp_path / "text").iterdir())
     options = {"unit": "id", "order": 4, "separator_id": separator_id}
     expected = run_here(tmp_path / "expected", paths, chunk_bytes=64, **options)
-    from_tokens(windows=50)
-    result = run_here(tmp_path / "out", paths, chunk_bytes=64, **options)
-    assert contents(result.path) == contents(expected.path)
+    for tokens in 1 << 40, 400, 200, 100, 1:  # in more and more groups of shards, and so passes over the ids
+        from_tokens(tokens, windows=50)
+        result = run_here(tmp_path / f"{tokens} tokens", paths, chunk_bytes=64, **options)
+        assert contents(result.path) == contents(expected.path)
 
 
 @pytest.mark.parametrize("wanted", range(1, 10))
@@ -184,6 +186,19 @@ def test_added_counts_that_an_interrupted_run_has_spilled(
     assert list((tmp_path / "out.checkpoint").glob("entries-*/run-*"))
     result = run_here(tmp_path / "out", [second], resume=True, **options)
     assert contents(result.path) == contents(expected.path)
+
+
+@pytest.mark.parametrize("of", ["order=4/", ".written-"])
+def test_a_full_disk(of, from_tokens, several_shards, corpus, run_here, contents, undisturbed, full_disk, tmp_path):
+    """Of the files of counts, or of the entries that say which ones are written."""
+    from_tokens(1)
+    full_disk(of=of)
+    with pytest.raises(RunError, match=r"^cannot write \S+ after 0 bytes: No space left on device; free space"):
+        run_here(tmp_path / "out", corpus, order=4, checkpoint_seconds=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.checkpoint"]
+    full_disk(room=1 << 30)
+    result = run_here(tmp_path / "out", corpus, order=4, resume=True)
+    assert result.resumed_chunks > 0 and contents(result.path) == undisturbed
 
 
 @pytest.mark.parametrize("damage", ["bytes", "missing", "first shard", "none"])

@@ -1,9 +1,14 @@
 """Runs from text that ended early and are resumed by other runs."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from mgpu_ngram.cluster.executor import ResultLost
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputWarning, RunError
 from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.engine.memory.budget import Budget
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
@@ -71,3 +76,62 @@ def test_resume_with_other_ranges_of_chunks(corpus, model_bytes, part_tokens, mo
     most_ranges(4)
     assert 0 < run_with(3, resume=True).resumed_chunks < len(open_corpus(config.corpus).chunks(6000))
     assert (tmp_path / "out").read_bytes() == ones
+
+
+class Entries:
+    """The entries of a checkpoint after each loss."""
+
+    def __init__(self, numbers):
+        self.numbers = iter(numbers)
+
+    def num_entries(self):
+        return next(self.numbers)
+
+
+@pytest.mark.parametrize(("entries", "losses"), [([1, 2, 3, 4], 4), ([0, 0, 0], 3), ([1, 1, 2, 2, 2], 5)])
+def test_results_that_are_lost_again_and_again(entries, losses, monkeypatch):
+    """A run ends at the third loss between which nothing was saved."""
+    monkeypatch.setattr(estimate, "MAX_LOSSES", 3)
+    left = [*range(losses)]
+
+    def made():
+        if left:
+            left.pop()
+            raise ResultLost("a worker was lost")
+        return "the model"
+
+    executor = SimpleNamespace(resume_hint="with --resume")
+    if entries[-1] > len(entries) - 2:
+        with pytest.warns(InputWarning, match=rf"goes on from its checkpoint, which has {entries[-1]} entries"):
+            assert estimate._in_spite_of_losses(made, Entries(entries), executor) == "the model"
+    else:
+        with (
+            pytest.warns(InputWarning),
+            pytest.raises(RunError, match=r"lost workers 3 times and saved nothing .* run again with --resume"),
+        ):
+            estimate._in_spite_of_losses(made, Entries(entries), executor)
+
+
+@pytest.mark.parametrize("kind", ["waiting-", "vocabulary_0-", "counted_"])
+def test_a_full_disk(kind, corpus, model_bytes, part_tokens, full_disk, tmp_path, monkeypatch):
+    """Tokens that have no room in memory, and entries of the checkpoint, find no room on the disk."""
+    part_tokens(5000)
+    monkeypatch.setattr(Budget, "fits_host", lambda budget, nbytes: False)
+    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=6000)
+    expected = model_bytes(config)
+
+    def run(**options):
+        executor = LocalExecutor("cpu", 2)
+        try:
+            return estimate.run(config, RunContext(executor, tmp_path / "out", single_file=True, **options))
+        finally:
+            executor.close()
+
+    full_disk(of=f".{kind}")
+    with pytest.raises(RunError, match=rf"^cannot write \S+/\.?{kind}\S+ after 0 bytes: No space left on device; free"):
+        run(checkpoint_seconds=0)
+    assert not (tmp_path / "out").exists()
+    has_saved = (tmp_path / "out.checkpoint").exists()
+    full_disk(room=1 << 30)
+    run(resume=has_saved)
+    assert (tmp_path / "out").read_bytes() == expected and not (tmp_path / "out.checkpoint").exists()

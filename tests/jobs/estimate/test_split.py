@@ -12,6 +12,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate import tasks as estimate_tasks
+from mgpu_ngram.jobs.estimate import text_parts
 from mgpu_ngram.jobs.estimate.estimation import Estimation
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
@@ -243,6 +244,44 @@ def test_any_number_of_parts(text, options, estimated):
     """From 1 to 9, some of them empty. One word is half of the text, or all of it; the last line may not end."""
     whole, *_ = estimated(text, 1, **options)
     assert [estimated(text, parts, **options)[0] == whole for parts in range(2, 10)] == [True] * 8
+
+
+@pytest.mark.parametrize("options", [{"order": 4}, {"order": 3, "prune": [0, 1, 2]}, PLAIN])
+@pytest.mark.parametrize("text", [random_text(20), HALF, b"x\n", b"x y z\ny z x"], ids=len)
+def test_any_number_of_passes(text, options, estimated, passes):
+    """One part in each pass over the tokens: 2 to 9 passes, or as many as the text has parts."""
+    whole, *_ = estimated(text, 1, **options)
+    assert [estimated(text, parts, **options)[0] == whole for parts in range(2, 10)] == [True] * 8
+    assert passes[1:] == [*range(2, 10)] or (len(text) < 20 and min(passes[1:]) >= 2)
+
+
+def test_any_number_of_passes_with_a_limited_vocabulary(estimated, passes, tmp_path):
+    (tmp_path / "limit").write_text(" ".join(f"w{w}" for w in range(1, 40, 2)))
+    options = {"order": 3, "limit_vocab_file": str(tmp_path / "limit")}
+    whole, *_ = estimated(random_text(20), 1, **options)
+    assert [estimated(random_text(20), parts, **options)[0] == whole for parts in range(2, 10)] == [True] * 8
+    assert passes[1:] == [*range(2, 10)]
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The passes over the tokens of each run, of one part each."""
+    found = []
+    real, real_adjust = text_parts.window_groups, text_parts.TextParts.adjust
+
+    def window_groups(*args):
+        for groups in real(*args):
+            found[-1] += 1
+            yield groups
+
+    def adjust(self, *args):
+        found.append(0)
+        return real_adjust(self, *args)
+
+    monkeypatch.setattr(text_parts, "window_groups", window_groups)
+    monkeypatch.setattr(text_parts.TextParts, "adjust", adjust)
+    monkeypatch.setattr(estimate, "most_in_group", lambda *_: 1)
+    return found
 
 
 def test_any_number_of_parts_with_a_limited_vocabulary(estimated, tmp_path):
