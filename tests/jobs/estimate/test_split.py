@@ -263,6 +263,32 @@ def test_any_number_of_passes_with_a_limited_vocabulary(estimated, passes, tmp_p
     assert passes[1:] == [*range(2, 10)]
 
 
+@pytest.mark.parametrize(("workers", "group"), first_fast([(3, 1), (1, 2), (3, 2)]))
+@pytest.mark.parametrize("text", [random_text(60), HALF * 3], ids=len)
+def test_any_number_of_passes_for_several_parts(text, workers, group, estimated, device, passes, monkeypatch):
+    """1 to 9 passes, each for a group of parts of each worker. The last pass has fewer parts, some of them empty."""
+    if device == "gpu" and workers > 1:
+        pytest.skip("one process has one GPU")
+    whole, *_ = estimated(text, 1, order=4)
+    monkeypatch.setattr(estimate, "most_in_group", lambda *_: group)
+    executor = LocalExecutor(device, workers)
+    try:
+        for wanted in range(1, 10):
+            parts = max(2, workers * group * wanted - 1)
+            assert estimated(text, parts, executor, order=4)[0] == whole
+    finally:
+        executor.close()
+    assert passes[1:] == [*range(1, 10)]
+
+
+def test_any_number_of_passes_over_text_with_markers(estimated, passes):
+    """Parts have fewer tokens than words of text, because markers are skipped."""
+    text, options = b"a <s> b\na </s> <unk> b a\n<s> <s> a b\n" * 9, {"order": 3, "skip_symbols": True}
+    whole, *_ = estimated(text, 1, **options)
+    assert [estimated(text, parts, **options)[0] == whole for parts in range(2, 14)] == [True] * 12
+    assert {*passes[1:]} == {*range(2, 10)}
+
+
 @pytest.fixture
 def passes(monkeypatch):
     """The passes over the tokens of each run, of one part each."""
@@ -291,28 +317,43 @@ def test_any_number_of_parts_with_a_limited_vocabulary(estimated, tmp_path):
     assert [estimated(random_text(20), parts, **options)[0] == whole for parts in range(2, 10)] == [True] * 8
 
 
-@pytest.mark.parametrize("prune", [[], [0, 1, 1]])
-def test_any_number_of_parts_of_files_of_ids(prune, tmp_path, device, part_tokens):
-    """A chunk may have the end of a file and other files in one block."""
+@pytest.fixture
+def estimated_of_ids(tmp_path, device, part_tokens):
+    """Return a function: the bytes of a model of 130 token ids in four files, in parts of some tokens."""
     rng = np.random.default_rng(1)
     paths = []
     for i, size in enumerate((60, 25, 5, 40)):
         rng.integers(0, 8, size).astype(np.uint16).tofile(tmp_path / f"{i}.bin")
         paths.append(str(tmp_path / f"{i}.bin"))
-    options = {"unit": "id", "dtype": "uint16", "separator_id": 3, "order": 3, "prune": prune, "discount_fallback": []}
+    options = {"unit": "id", "dtype": "uint16", "separator_id": 3, "order": 3, "discount_fallback": []}
 
-    def made(tokens, chunk_bytes):
+    def made(tokens, chunk_bytes, **more):
         part_tokens(tokens)
         executor = LocalExecutor(device, 1)
         try:
             context = RunContext(executor, tmp_path / "model", single_file=True, overwrite=True)
-            estimate.run(EstimateConfig(paths, chunk_bytes=chunk_bytes, **options), context)
+            estimate.run(EstimateConfig(paths, chunk_bytes=chunk_bytes, **options, **more), context)
         finally:
             executor.close()
         return (tmp_path / "model").read_bytes()
 
-    whole = made(1 << 30, None)
-    assert [made(tokens, size) == whole for tokens in (1 << 30, 60, 9) for size in (40, 60, 100)] == [True] * 9
+    return made
+
+
+@pytest.mark.parametrize("prune", [[], [0, 1, 1]])
+def test_any_number_of_parts_of_files_of_ids(prune, estimated_of_ids):
+    """A chunk may have the end of a file and other files in one block."""
+    whole = estimated_of_ids(1 << 30, None, prune=prune)
+    sizes = [(tokens, size) for tokens in (1 << 30, 60, 9) for size in (40, 60, 100)]
+    assert [estimated_of_ids(*some, prune=prune) == whole for some in sizes] == [True] * 9
+
+
+@pytest.mark.parametrize("prune", first_fast([[], [0, 1, 1]]))
+def test_any_number_of_passes_over_ids(prune, estimated_of_ids, passes):
+    whole = estimated_of_ids(1 << 30, None, prune=prune)
+    tokens = 100, 60, 40, 32, 27, 23, 20, 18
+    assert [estimated_of_ids(most, 60, prune=prune) == whole for most in tokens] == [True] * len(tokens)
+    assert passes[1:] == [*range(2, 10)]
 
 
 def test_the_slip_of_lmplz(estimated):
