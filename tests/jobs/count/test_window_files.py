@@ -96,11 +96,15 @@ def test_ids(separator_id, from_tokens, small_shards, run_here, contents, tmp_pa
 
 
 @pytest.mark.parametrize("wanted", range(1, 10))
-def test_every_number_of_groups(wanted, from_tokens, run_here, contents, monkeypatch, tmp_path):
-    """About that many: shards differ in size."""
-    monkeypatch.setitem(shards.SHARD_TOKENS, "word", 230)
-    paths = files(tmp_path / "text", [random_text(np.random.default_rng(1), 2000, 60).encode()])
-    expected = run_here(tmp_path / "expected", paths, order=3)
+@pytest.mark.parametrize("options", [{}, {"min_count": 3}, {"unit": "id", "separator_id": 0, "min_count": 2}], ids=str)
+def test_every_number_of_groups(options, wanted, from_tokens, run_here, contents, monkeypatch, tmp_path):
+    """About that many: shards differ in size. One worker makes a pass over the tokens for each group."""
+    unit, order = options.get("unit", "word"), {"order": 3}
+    monkeypatch.setitem(shards.SHARD_TOKENS, unit, 230)
+    rng = np.random.default_rng(1)
+    text = random_text(rng, 2000, 60).encode() if unit == "word" else rng.integers(0, 60, 2000).astype("<u2").tobytes()
+    paths = files(tmp_path / "text", [text])
+    expected = run_here(tmp_path / "expected", paths, **options, **order)
     tokens_S, made = [], []
     real = window_files.spans_of
 
@@ -111,11 +115,24 @@ def test_every_number_of_groups(wanted, from_tokens, run_here, contents, monkeyp
 
     monkeypatch.setattr(window_files, "spans_of", spans_of)
     from_tokens(-(-expected.manifest["tokens"] // wanted))
-    result = run_here(tmp_path / "out", paths, 1, order=3, chunk_bytes=3000)
+    result = run_here(tmp_path / "out", paths, 1, chunk_bytes=3000, **options, **order)
     assert contents(result.path) == contents(expected.path)
     assert sum(tokens_S) == expected.manifest["tokens"] and len(tokens_S) == 9
     assert wanted - 1 <= len(made) <= 2 * wanted and made[0][0] == 0 and made[-1][1] == 9
     assert all(before[1] == after[0] for before, after in pairwise(made))
+
+
+def test_bytes_are_read_once(from_tokens, run_here, contents, monkeypatch, tmp_path):
+    """Few n-grams of bytes are distinct, so tables of chunks are small: no pass is made for a group of shards."""
+    monkeypatch.setitem(shards.SHARD_TOKENS, "byte", 70)
+    paths = files(tmp_path / "text", [random_text(np.random.default_rng(1), 200, 60).encode(), b"no last newline"])
+    expected = run_here(tmp_path / "expected", paths, order=3, unit="byte")
+    assert expected.manifest["num_shards"] > 9
+    from_tokens(1)
+    monkeypatch.setattr(window_files, "groups_of_shards", None)
+    for workers in 1, 3:
+        result = run_here(tmp_path / f"{workers} workers", paths, workers, order=3, unit="byte", chunk_bytes=100)
+        assert contents(result.path) == contents(expected.path)
 
 
 def test_spans_of_shards_that_are_left():
