@@ -4,6 +4,7 @@ import errno
 import functools
 import gc
 import io
+import itertools
 import lzma
 import multiprocessing
 import os
@@ -193,14 +194,19 @@ class FullDisk:
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Return full_disk(room, of): new files whose path holds `of` then get at most `room` bytes each."""
+    """Return full_disk(room, of, after): new files whose path holds `of` then get at most `room` bytes each; the first
+    `after` of these files get all bytes.
+    """
     real, real_write_at, real_write_together = output.open_file, output.write_at, output.write_together
     files = {}
 
-    def fill(room=0, of=""):
+    def fill(room=0, of="", after=0):
+        numbers = itertools.count()
+
         def open_file(path):
             file = real(path)
-            files[file.fileno()] = FullDisk(file, room) if of in str(path) else file
+            is_full = of in str(path) and next(numbers) >= after
+            files[file.fileno()] = FullDisk(file, room) if is_full else file
             return files[file.fileno()]
 
         def write_at(descriptor, data, offset):

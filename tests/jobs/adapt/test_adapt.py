@@ -103,17 +103,18 @@ def test_resume(phase, done, earlier, texts, here, contents, tmp_path):
     assert contents(tmp_path / "made") == contents(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("of", [".run-", ".model.safetensors"])
-def test_a_full_disk(of, earlier, texts, here, contents, full_disk, tmp_path):
+@pytest.mark.parametrize(("of", "after"), [(".run-", 0), (".run-", 3), (".model.safetensors", 0)])
+def test_a_full_disk(of, after, earlier, texts, here, contents, full_disk, tmp_path):
+    """At the first file, or after some entries of counts."""
     how = {"estimate": {"discount_fallback": []}, "chunk_bytes": 900}
     adapt(earlier, texts[1], tmp_path / "undisturbed", here, **how)
-    full_disk(of=of)
+    full_disk(of=of, after=after)
     with pytest.raises(RunError, match=r"^cannot write \S+ after 0 bytes: No space left on device; free space"):
         adapt(earlier, texts[1], tmp_path / "made", here, **how)
     assert not (tmp_path / "made").exists() and (tmp_path / "made.checkpoint").is_dir()
     full_disk(room=1 << 30)
     found = adapt(earlier, texts[1], tmp_path / "made", here, resume=True, **how)
-    assert (found.count.resumed_chunks > 0) == (of == ".model.safetensors")
+    assert (found.count.resumed_chunks > 0) == (after > 0 or of == ".model.safetensors")
     assert contents(tmp_path / "made") == contents(tmp_path / "undisturbed")
 
 

@@ -205,17 +205,43 @@ def test_added_counts_that_an_interrupted_run_has_spilled(
     assert contents(result.path) == contents(expected.path)
 
 
-@pytest.mark.parametrize("of", ["order=4/", ".written-"])
-def test_a_full_disk(of, from_tokens, several_shards, corpus, run_here, contents, undisturbed, full_disk, tmp_path):
-    """Of the files of counts, or of the entries that say which ones are written."""
-    from_tokens(1)
+FULL = [("order=4/", 1), (".written-", 1), (".waiting-", 1), (".waiting-", 1 << 40)]
+
+
+@pytest.mark.parametrize(("of", "tokens"), FULL)
+def test_a_full_disk(
+    of, tokens, from_tokens, several_shards, corpus, run_here, contents, undisturbed, full_disk, monkeypatch, tmp_path
+):
+    """Of the files of counts, of the entries that say which ones are written, of windows, or of all tokens; before the
+    tokens, nothing is saved.
+    """
+    from_tokens(tokens)
+    monkeypatch.setattr(plan.Budget, "fits_host", lambda budget, nbytes: tokens == 1)
     full_disk(of=of)
     with pytest.raises(RunError, match=r"^cannot write \S+ after 0 bytes: No space left on device; free space"):
         run_here(tmp_path / "out", corpus, order=4, checkpoint_seconds=0)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.checkpoint"]
+    has_saved = tokens == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out.checkpoint"] * has_saved
+    full_disk(room=1 << 30)
+    result = run_here(tmp_path / "out", corpus, order=4, resume=has_saved)
+    assert (result.resumed_chunks > 0) == has_saved and contents(result.path) == undisturbed
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_disk_that_fills_up(
+    from_tokens, several_shards, corpus, run_here, contents, undisturbed, full_disk, tmp_path
+):  # fmt: skip
+    """While the files of the last groups are written: each file is whole or absent, and the groups before are final."""
+    from_tokens(1)
+    full_disk(room=700, of="order=4/", after=7)
+    with pytest.raises(RunError, match=r"^cannot write \S+/order=4/\S+ after \d+ bytes: No space left on device; free"):
+        run_here(tmp_path / "out", corpus, 1, order=4, checkpoint_seconds=0)
+    [written] = (tmp_path / "out.checkpoint").glob("written-*")
+    found = contents(written)
+    assert len(found) >= 3 * 7 and found.items() <= undisturbed.items()
     full_disk(room=1 << 30)
     result = run_here(tmp_path / "out", corpus, order=4, resume=True)
-    assert result.resumed_chunks > 0 and contents(result.path) == undisturbed
+    assert 3 <= result.resumed_shards <= 7 and contents(result.path) == undisturbed
 
 
 @pytest.mark.parametrize("damage", ["bytes", "missing", "first shard", "none"])

@@ -135,3 +135,27 @@ def test_a_full_disk(kind, corpus, model_bytes, part_tokens, full_disk, tmp_path
     full_disk(room=1 << 30)
     run(resume=has_saved)
     assert (tmp_path / "out").read_bytes() == expected and not (tmp_path / "out.checkpoint").exists()
+
+
+def test_a_disk_that_fills_up(corpus, model_bytes, part_tokens, full_disk, tmp_path, monkeypatch):
+    """While parts are saved: those before are kept."""
+    part_tokens(5000)
+    monkeypatch.setattr(estimate, "most_in_group", lambda *_: 1)
+    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=60_000)
+    expected = model_bytes(config)
+
+    def run(workers, **options):
+        executor = LocalExecutor("cpu", workers)
+        try:
+            return estimate.run(config, RunContext(executor, tmp_path / "out", single_file=True, **options))
+        finally:
+            executor.close()
+
+    full_disk(room=2000, of=".counted_", after=4)
+    with pytest.raises(RunError, match=r"^cannot write \S+/counted_\S+ after [\d,]+ bytes: No space left on device"):
+        run(1, checkpoint_seconds=0)
+    saved = [path.name for path in tmp_path.glob("out.checkpoint/entries-*/*counted_*")]
+    assert len(saved) == 4 and not any(name.endswith(".tmp") for name in saved)
+    full_disk(room=1 << 30)
+    assert run(2, resume=True).resumed_parts == 4
+    assert (tmp_path / "out").read_bytes() == expected and not (tmp_path / "out.checkpoint").exists()
