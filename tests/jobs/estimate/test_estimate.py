@@ -21,7 +21,7 @@ import pytest
 
 import mgpu_ngram as ng
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.errors import InputError, InputWarning, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.ngrams.words import Words
 from mgpu_ngram.core.storage.checkpoint_entries import read_entry
@@ -728,6 +728,41 @@ def test_a_death_in_every_task(when, cluster, on_cluster, many_parts, hooks, hoo
     hooks(**{f"{task}.{when}": "" for task in tasks if (task, when) != ("save", "after")})
     result = run(config, RunContext(cluster, tmp_path / "model", single_file=True, checkpoint_seconds=0))
     assert names(hooks_folder) == ["shard_tokens"], "a worker died in every task"
+    assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
+    wait_for_workers(cluster.client, 2)
+
+
+class AfterParts(Progress):
+    """Call `act` once, when some parts are made."""
+
+    def __init__(self, parts, act):
+        self.phase, self.left, self.act = "", parts, act
+
+    def start(self, phase, total, unit="", rate=""):
+        self.phase = phase
+        if phase == "adjust":
+            self.total = total
+
+    def advance(self, done, amount=0):
+        if self.phase == "adjust" and self.left > 0:
+            self.left -= done
+            if self.left <= 0:
+                self.act()
+
+
+@pytest.mark.parametrize("task", first_fast(["adjust_parts.after", "select_keys.before", "take_keys.before"]))
+def test_a_death_in_a_later_pass(
+    task, cluster, on_cluster, many_parts, part_tokens, hooks, hooks_folder, tmp_path, wait_for_workers
+):
+    """The windows of earlier passes are freed, so Dask cannot make the parts again that the worker held. The run makes
+    them; nothing was saved so soon.
+    """
+    part_tokens(5000)
+    config, data = on_cluster
+    progress = AfterParts(9, lambda: hooks(**{task: ""}))
+    with pytest.warns(InputWarning, match="lost with its results; the run goes on from its checkpoint, which has 0 e"):
+        result = run(config, RunContext(cluster, tmp_path / "model", single_file=True, progress=progress))
+    assert progress.total == 14 and progress.left <= 0 and names(hooks_folder) == ["shard_tokens"], "a worker died"
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
     wait_for_workers(cluster.client, 2)
 
