@@ -8,7 +8,9 @@ from mgpu_ngram.cluster.executor import ResultLost
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputWarning, RunError
 from mgpu_ngram.core.inputs.corpus import open_corpus
+from mgpu_ngram.engine.count import text_ids
 from mgpu_ngram.engine.memory.budget import Budget
+from mgpu_ngram.engine.memory.spill import to_file
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
@@ -25,27 +27,32 @@ class Ended(Progress):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("before", "after"), first_fast([(2, 3), (3, 2), (4, 1)]))
-@pytest.mark.parametrize("less_memory", [False, True])
-def test_resume_with_other_workers_and_other_memory(
-    corpus, tmp_path, part_tokens, monkeypatch, before, after, less_memory
-):
-    """The saved runs keep the number of shards that the first run chose."""
-    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=50_000)
+@pytest.fixture
+def run(tmp_path):
+    """Return run(config, workers): the result of an estimate to the file tmp_path/out."""
 
-    def run(name, workers, **options):
+    def estimated(config, workers, name="out", **options):
         executor = LocalExecutor("cpu", workers)
         try:
             return estimate.run(config, RunContext(executor, tmp_path / name, single_file=True, **options))
         finally:
             executor.close()
 
-    run("whole", 1)
+    return estimated
+
+
+@pytest.mark.parametrize(("before", "after"), first_fast([(2, 3), (3, 2), (4, 1)]))
+@pytest.mark.parametrize("less_memory", [False, True])
+def test_resume_with_other_workers_and_other_memory(corpus, tmp_path, part_tokens, run, before, after, less_memory):
+    """The saved runs keep the number of shards that the first run chose."""
+    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=50_000)
+
+    run(config, 1, "whole")
     with pytest.raises(KeyboardInterrupt):
-        run("resumed", before, progress=Ended(), checkpoint_seconds=0)
+        run(config, before, "resumed", progress=Ended(), checkpoint_seconds=0)
     if less_memory:
         part_tokens(5000)
-    assert run("resumed", after, resume=True).resumed_chunks > 3
+    assert run(config, after, "resumed", resume=True).resumed_chunks > 3
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
@@ -57,24 +64,17 @@ def test_ranges_of_chunks(corpus, model_bytes, part_tokens, most_ranges):
     assert model_bytes(config) == ones
 
 
-def test_resume_with_other_ranges_of_chunks(corpus, model_bytes, part_tokens, most_ranges, tmp_path):
+def test_resume_with_other_ranges_of_chunks(corpus, model_bytes, part_tokens, most_ranges, run, tmp_path):
     part_tokens(5000)
     config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=6000)
     ones = model_bytes(config)
 
-    def run_with(workers, **options):
-        executor = LocalExecutor("cpu", workers)
-        try:
-            return estimate.run(config, RunContext(executor, tmp_path / "out", single_file=True, **options))
-        finally:
-            executor.close()
-
     most_ranges(9)
     saved = Interrupt("tokenise", 20, until=lambda: any(tmp_path.glob("out.checkpoint/entries-*/vocabulary_0-*")))
     with pytest.raises(KeyboardInterrupt):
-        run_with(2, progress=saved, checkpoint_seconds=0)
+        run(config, 2, progress=saved, checkpoint_seconds=0)
     most_ranges(4)
-    assert 0 < run_with(3, resume=True).resumed_chunks < len(open_corpus(config.corpus).chunks(6000))
+    assert 0 < run(config, 3, resume=True).resumed_chunks < len(open_corpus(config.corpus).chunks(6000))
     assert (tmp_path / "out").read_bytes() == ones
 
 
@@ -113,49 +113,50 @@ def test_results_that_are_lost_again_and_again(entries, losses, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["waiting-", "vocabulary_0-", "counted_"])
-def test_a_full_disk(kind, corpus, model_bytes, part_tokens, full_disk, tmp_path, monkeypatch):
+def test_a_full_disk(kind, corpus, model_bytes, part_tokens, full_disk, run, tmp_path, monkeypatch):
     """Tokens that have no room in memory, and entries of the checkpoint, find no room on the disk."""
     part_tokens(5000)
     monkeypatch.setattr(Budget, "fits_host", lambda budget, nbytes: False)
     config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=6000)
     expected = model_bytes(config)
 
-    def run(**options):
-        executor = LocalExecutor("cpu", 2)
-        try:
-            return estimate.run(config, RunContext(executor, tmp_path / "out", single_file=True, **options))
-        finally:
-            executor.close()
-
     full_disk(of=f".{kind}")
     with pytest.raises(RunError, match=rf"^cannot write \S+/\.?{kind}\S+ after 0 bytes: No space left on device; free"):
-        run(checkpoint_seconds=0)
+        run(config, 2, checkpoint_seconds=0)
     assert not (tmp_path / "out").exists()
     has_saved = (tmp_path / "out.checkpoint").exists()
     full_disk(room=1 << 30)
-    run(resume=has_saved)
+    run(config, 2, resume=has_saved)
     assert (tmp_path / "out").read_bytes() == expected and not (tmp_path / "out.checkpoint").exists()
 
 
-def test_a_disk_that_fills_up(corpus, model_bytes, part_tokens, full_disk, tmp_path, monkeypatch):
+def test_a_full_disk_of_tokens_of_known_words(corpus, model_bytes, part_tokens, full_disk, run, tmp_path, monkeypatch):
+    """The second pass over the text finds no room for them. The words of the first one are saved."""
+    part_tokens(5000)
+    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=6000)
+    expected = model_bytes(config)
+    monkeypatch.setattr(text_ids, "spill", lambda ids, budget, folder: to_file(ids, folder))
+    full_disk(of=".waiting-")
+    with pytest.raises(RunError, match=r"^cannot write \S+/waiting-\S+ after 0 bytes: No space left on device; free"):
+        run(config, 2, checkpoint_seconds=0)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "model"] == ["out.checkpoint"]
+    full_disk(room=1 << 30)
+    assert run(config, 2, resume=True).resumed_chunks > 0
+    assert (tmp_path / "out").read_bytes() == expected and not (tmp_path / "out.checkpoint").exists()
+
+
+def test_a_disk_that_fills_up(corpus, model_bytes, part_tokens, full_disk, run, tmp_path, monkeypatch):
     """While parts are saved: those before are kept."""
     part_tokens(5000)
     monkeypatch.setattr(estimate, "most_in_group", lambda *_: 1)
     config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=60_000)
     expected = model_bytes(config)
 
-    def run(workers, **options):
-        executor = LocalExecutor("cpu", workers)
-        try:
-            return estimate.run(config, RunContext(executor, tmp_path / "out", single_file=True, **options))
-        finally:
-            executor.close()
-
     full_disk(room=2000, of=".counted_", after=4)
     with pytest.raises(RunError, match=r"^cannot write \S+/counted_\S+ after [\d,]+ bytes: No space left on device"):
-        run(1, checkpoint_seconds=0)
+        run(config, 1, checkpoint_seconds=0)
     saved = [path.name for path in tmp_path.glob("out.checkpoint/entries-*/*counted_*")]
     assert len(saved) == 4 and not any(name.endswith(".tmp") for name in saved)
     full_disk(room=1 << 30)
-    assert run(2, resume=True).resumed_parts == 4
+    assert run(config, 2, resume=True).resumed_parts == 4
     assert (tmp_path / "out").read_bytes() == expected and not (tmp_path / "out.checkpoint").exists()
