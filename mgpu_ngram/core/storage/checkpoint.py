@@ -30,6 +30,7 @@ from typing import Any, Self
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.storage.checkpoint_entries import (
     ENTRY_SUFFIX,
+    SPILLED,
     Entry,
     damage_found,
     damage_of,
@@ -288,7 +289,8 @@ def _take(folder: Path) -> dict[str, Any]:
 
 
 def _count(entries: Path) -> int:
-    return sum(1 for _ in entries.glob(f"*{ENTRY_SUFFIX}"))
+    """Return the number of entries, without spilled results: after an error, other tasks may still write these."""
+    return sum(not path.name.startswith(f"{SPILLED}-") for path in entries.glob(f"*{ENTRY_SUFFIX}"))
 
 
 def _remove(folder: Path, entries: Path) -> None:

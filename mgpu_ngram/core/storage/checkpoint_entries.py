@@ -17,6 +17,7 @@ from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.storage.safetensors import load_arrays, save_arrays
 
 ENTRY_SUFFIX = ".safetensors"  # the suffix of an entry's file name
+SPILLED = "waiting"  # kind of a spilled result: a file for a moment, from which no run resumes
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from mgpu_ngram.core.storage.checkpoint_entries import ENTRY_SUFFIX, save_entry
+from mgpu_ngram.core.storage.checkpoint_entries import ENTRY_SUFFIX, SPILLED, save_entry
 from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.core.storage.safetensors import load_arrays
 from mgpu_ngram.core.storage.shared_maps import file_place_of, map_file
@@ -19,7 +19,6 @@ from mgpu_ngram.engine.memory.copies import starts_together, to_device_together,
 from mgpu_ngram.engine.memory.host_memory_pool import locked_memory
 from mgpu_ngram.kernels.dispatch import on_gpu
 
-SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
 FILE_ALIGNMENT_BYTES = 64  # bytes: where arrays of a new file begin
 
 

@@ -16,7 +16,7 @@ import mgpu_ngram.core.storage.checkpoint as checkpoint_module
 import mgpu_ngram.core.storage.checkpoint_entries as entries_module
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.storage.checkpoint import Checkpoint
-from mgpu_ngram.core.storage.checkpoint_entries import damage_of, delete_older, save_entry
+from mgpu_ngram.core.storage.checkpoint_entries import SPILLED, damage_of, delete_older, save_entry
 from mgpu_ngram.core.storage.manifest_changes import what_changed
 from mgpu_ngram.core.storage.output import Output, _host
 from mgpu_ngram.core.storage.safetensors import load_arrays, save_arrays
@@ -95,6 +95,15 @@ def test_a_run_that_fails_keeps_its_entries_and_resumes(tmp_path):
 
 def test_a_run_that_fails_without_entries_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="odd"), open_checkpoint(tmp_path):
+        raise ValueError("odd")
+    assert names(tmp_path) == []
+
+
+def test_spilled_results_are_no_entries(tmp_path):
+    """Another task may write one for a moment, after the error that ends the run: nothing can be resumed."""
+    with pytest.raises(ValueError, match="odd"), open_checkpoint(tmp_path) as checkpoint:
+        save(checkpoint, [], kind=SPILLED, durable=False)
+        assert checkpoint.num_entries() == 0
         raise ValueError("odd")
     assert names(tmp_path) == []
 
