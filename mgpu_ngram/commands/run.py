@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -145,7 +146,7 @@ def _run_claimed(
     )
     executor = open_executor(config.cluster, config.dask, work)
     if executor.device == "cpu" and executor.transport == "memory":
-        keep_freed_memory()  # of this process, which ends after the command
+        keep_freed_memory(config.memory.host_bytes or math.inf)  # of this process, which ends after the command
     try:
         if executor.dashboard and sys.stderr.isatty():
             print(f"dashboard: {executor.dashboard}", file=sys.stderr)
