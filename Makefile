@@ -40,7 +40,7 @@ $(BIN)/python $3 -m pytest -m "not gpu and not multigpu and ($1)" --numprocesses
   --dist loadfile --no-loadscope-reorder
 endef
 
-test: $(VENV)/.test ## set up, then run the tests that a change may break: each stage, 4 to 6 minutes on 2 cores
+test: $(VENV)/.test ## set up, then run the tests that a change may break: each stage, 3 to 4 minutes on 2 quiet cores
 	$(call run_tests,not slow,1)
 
 test-slow: $(VENV)/.test ## run the other tests, which are slow

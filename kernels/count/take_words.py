@@ -44,7 +44,7 @@ def _cpu(offsets_V, data, rows_R):
     for r in range(R):
         prefetch(data, starts_R[min(r + AHEAD, R - 1)])
         start, to, end = starts_R[r], offsets_R[r], offsets_R[r + 1]
-        while to < end and start <= whole and to <= room:  # what is copied beyond the word is overwritten
+        while to < end and start <= whole and to <= room:  # the next word overwrites the rest of a copy
             store_u64(data_R, to, load_u64(data, start))
             start, to = start + 8, to + 8
         for i in range(end - to):

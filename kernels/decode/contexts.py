@@ -46,7 +46,7 @@ def _cpu(forward_TBH, backward_TBH, length_B):
     context_BTC = np.concatenate(sides, axis=2).transpose(1, 0, 2).copy()
     context_BTC[np.arange(T) >= length_B[:, None]] = 0
     total_BC = np.zeros(context_BTC[:, 0].shape, np.float32)
-    for t in range(T):  # NumPy's own sum depends on the length
+    for t in range(T):  # np.sum adds in an order that depends on T
         total_BC += singles(context_BTC[:, t])
     return context_BTC, stored(total_BC / length_B[:, None].astype(np.float32), context_BTC.dtype)
 

@@ -83,7 +83,7 @@ def _reversed(keys, bits):
 
 @njit(nogil=True, inline="always")
 def _bit_of(key, tile_bits, bits):
-    """Return the bit of a key in the filter: its lowest `tile_bits` bits, which name a block, then its highest ones."""
+    """Return the bit of a key in the filter: its lowest `tile_bits` bits (the block), then its highest bits."""
     return (key << uint64(64 - tile_bits) | key >> uint64(tile_bits)) >> uint64(64 - bits)
 
 

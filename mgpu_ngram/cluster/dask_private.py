@@ -289,7 +289,7 @@ def offer_in_handshakes(worker: Worker, offer: dict[str, Any]) -> None:
 
 
 def recipient_of(context: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the handshake, with the offer, of the recipient of a message; empty if unknown."""
+    """Return the handshake of the recipient of a message, with its offer; {} if unknown."""
     return (context or {}).get("recipient") or {}
 
 
@@ -332,4 +332,4 @@ def end_cluster(cluster: Any, seconds: float) -> None:
         time.sleep(0.05)
     with suppress(TimeoutError, KeyError):
         cluster.close(timeout=seconds)
-    cluster.status = Status.closed  # or Python closes it again when it ends
+    cluster.status = Status.closed  # else Python would close it a second time at exit

@@ -194,7 +194,7 @@ class Watch:
             asyncio.get_running_loop().call_later(RELEASE_SECONDS, again)
             started, running = self._started.pop(worker, set()), set(message["processing-tasks"])
             for key in started - running:
-                self._tasks[key].deaths = 0  # it finished here: other workers died of something else
+                self._tasks[key].deaths = 0  # it finished here, so it did not cause the other deaths
             if not message["expected"]:
                 # Labelled tasks report before they start; an unlabelled task's report may be lost with its worker.
                 unsure = {key for key in running if key in self._tasks and not self._tasks[key].told}

@@ -32,7 +32,7 @@ VERBOSITIES = {
     "0": ["summary"], "1": ["sentence", "summary"], "2": ["word", "sentence", "summary"],
     "word": ["word"], "sentence": ["sentence"], "summary": ["summary"],
 }  # fmt: skip
-BUILD_FLAGS = {  # of build_binary, with a value; settings of a convert job
+BUILD_FLAGS = {  # options of build_binary that take a value -> settings of a convert job
     "-q": "quantize", "-b": "quantize_backoff", "-a": "pointer_bits", "-u": "unk_log10", "-p": "multiplier",
 }  # fmt: skip
 BUILD_SWITCHES = {"-v": ("words", False), "-s": ("need_markers", False), "-i": ("positive_to_zero", True)}

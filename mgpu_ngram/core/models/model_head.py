@@ -1,7 +1,7 @@
 """The first bytes of a model file, read once: which kind of model it is, and its identity.
 
-`read_head` is the only function that asks for the kind of a model file. Functions that open a model, choose an index
-or estimate a time take its result.
+Functions that open a model, choose an index or estimate a time take the result of `read_head`. `file_kind` describes
+any file, for people.
 """
 
 from __future__ import annotations

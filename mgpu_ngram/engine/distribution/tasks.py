@@ -272,7 +272,7 @@ def _write_arrays(
     """Write whole rows, or the greatest words, in blocks that fit the device; return the files."""
     H, rows, paths = len(found.first_HK), options.rows, []
     files = array_files(options.folder, options.format, options.arrays)
-    replica.of_mode(rows.mode).scaled(rows.scale)  # takes memory, so it comes before free memory is measured
+    replica.of_mode(rows.mode).scaled(rows.scale)  # before free memory is measured
     step = min(H, block_rows(rows, replica.symbols, options.model.device, _free(options)))
     xp = array_module(found.first_HK)
     out = xp.empty((0 if rows.top_k else step, *files[0].shape[1:]), files[0].stored)

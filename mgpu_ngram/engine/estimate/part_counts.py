@@ -40,7 +40,7 @@ class OrderCounts:
     columns   (B, C) uint64, rising keys of the contexts
     first_C1  (C + 1,) uint32, int64 from 2**32 on: the n-grams of context c are first_C1[c] to first_C1[c + 1] - 1
     words_R   (R,) uint32, ids of last words
-    count_R   (R,) uint32 or int64, adjusted counts; 0 for split bigrams, whose counts all parts know only together
+    count_R   (R,) uint32 or int64, adjusted counts; 0 for split bigrams: their counts are sums over all parts
     suffix_R  (R,) rows of the suffixes in the order below. Order 3: rows past the end are those of
               `PartCounts.place_P`. Order 2: None, because a suffix is the last word
     node_K    (K,) suffixes of kept n-grams, as in `Estimated.suffixes`; None if they are `suffix_R`, or no node of the

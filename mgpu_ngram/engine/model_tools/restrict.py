@@ -87,7 +87,7 @@ def restrict(trie: Trie, words: Words, allowed: AllowedWords, mode: str, context
 def restricted(
     nodes: BackoffNodes, trie: Trie, words: Words, allowed: AllowedWords, mode: str, context: bool = False
 ) -> tuple[Trie, Words]:
-    """As `restrict`, from the nodes of the trie, which are not changed."""
+    """Like `restrict`, from the nodes of the trie; does not change them."""
     passes_G = _in_text(nodes, allowed) if mode == "single" else _in_one_line(nodes, allowed)
     if context:
         passes_G[nodes.starts[1] :] = passes_G[nodes.parent_G[nodes.starts[1] :]]

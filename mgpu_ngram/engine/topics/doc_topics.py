@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
-NO_DOCUMENT = -1  # the document in a place that no document fills
+NO_DOCUMENT = -1  # in an empty place
 
 
 @dataclass(frozen=True, eq=False)

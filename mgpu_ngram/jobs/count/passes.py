@@ -112,7 +112,7 @@ class Counted:
     totals: CountTotals
     reports: list[Handle] = field(default_factory=list)  # of the runs in memory, once they are merged
     seconds: list[dict[str, float]] = field(default_factory=list)  # by step, of these runs
-    table_bytes: int = 0  # of their tables, once they are reported
+    table_bytes: int = 0  # of these runs' tables; 0 until they are reported
 
 
 class CountPasses:

@@ -79,7 +79,7 @@ class FilterResult:
 
 
 def _finite(cutoffs: dict[str, tuple[float, ...]]) -> dict[str, list[float | None]]:
-    """Return cut-offs as JSON has them, without infinity."""
+    """Return cut-offs for JSON, where infinity becomes null."""
     return {name: [value if math.isfinite(value) else None for value in values] for name, values in cutoffs.items()}
 
 
