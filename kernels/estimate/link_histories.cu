@@ -1,6 +1,7 @@
 // The first child of each n-gram of one order, and the history and the last word of each n-gram of the next order: the
 // links of a trie, from two sorted tables. The tables rise together, so this is a merge.
 #include "grid.cuh"
+#include "blocks.cuh"
 // See link_histories.py. Histories and n-grams rise together, so all that a block handles lies between the places of
 // its first and its last one: two threads search these in the whole table, and all threads search between them.
 
@@ -45,15 +46,6 @@ extern "C" __global__ void find_firsts(const u64* below, i64 stride_below, i64 M
   }
 }
 
-// Return the last m from `low` to `high` with first_M1[m] <= r; that of `low` is.
-__device__ __forceinline__ i64 history_of(const ROW* first_M1, i64 low, i64 high, i64 r) {
-  while (low < high) {
-    i64 middle = (low + high + 1) / 2;
-    if ((i64)__ldg(first_M1 + middle) <= r) low = middle; else high = middle - 1;
-  }
-  return low;
-}
-
 // first_M1 (M + 1,), columns (C, R)  ->  history_R (R,), and word_R (R,), the word after the first `used` bits.
 extern "C" __global__ void link_histories(const ROW* first_M1, i64 M, const u64* columns, i64 stride, i64 R, int bits,
                                           int used, u32* history_R, u32* word_R) {
@@ -62,10 +54,10 @@ extern "C" __global__ void link_histories(const ROW* first_M1, i64 M, const u64*
   u64 mask = (1ull << bits) - 1;
   for (i64 begin = blockIdx.x * (i64)TILE; begin < R; begin += gridDim.x * (i64)TILE) {
     i64 end = min(begin + TILE, R);
-    if (threadIdx.x < 2) bounds[threadIdx.x] = history_of(first_M1, 0, M - 1, threadIdx.x ? end - 1 : begin);
+    if (threadIdx.x < 2) bounds[threadIdx.x] = block_of(first_M1, 0, M - 1, threadIdx.x ? end - 1 : begin);
     __syncthreads();
     for (i64 r = begin + threadIdx.x; r < end; r += blockDim.x) {
-      history_R[r] = (u32)history_of(first_M1, bounds[0], bounds[1], r);
+      history_R[r] = (u32)block_of(first_M1, bounds[0], bounds[1], r);
       u64 code = columns[column * stride + r];
       code = spare >= 0 ? code >> spare : code << -spare | columns[(column + 1) * stride + r] >> (64 + spare);
       word_R[r] = (u32)((code & mask) - 1);

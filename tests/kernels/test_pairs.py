@@ -27,6 +27,7 @@ WRITES = {
     ("write_rows", "out_HNV"),
     ("advance_states", "rows_HV"),
     ("advance_states", "next_HV"),
+    ("place_ngrams", "nodes"),
     ("find_and_write_rows", "out_HNV"),
     ("count_topics", "documents"),
     ("count_word_topics", "counts_VZ"),

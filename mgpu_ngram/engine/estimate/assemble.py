@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +26,12 @@ from mgpu_ngram.core.ngrams.trie import Trie, node_dtype
 from mgpu_ngram.engine.estimate.part import Contexts, Estimated, Unigrams
 from mgpu_ngram.engine.estimate.part_rows import PartRows, rows_of, rows_of_parts
 from mgpu_ngram.engine.trie.build import FANOUT, Level, join_levels, negative
-from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.estimate.extend_keys import extend_keys
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
+from mgpu_ngram.kernels.estimate.place_ngrams import NgramBlocks, NgramNodes, place_ngrams
 
 SAMPLED_NGRAMS = 1 << 14  # one of so many n-grams is sampled to decide where to cut
 
@@ -220,21 +221,6 @@ def _levels_of_nodes(unigrams: Unigrams, whole: Estimated, collapse: bool) -> li
     return levels
 
 
-class _Block(NamedTuple):
-    """The n-grams of one order of a part.
-
-    node_C    rising nodes of the order below: the contexts
-    first_C   the first n-gram of each
-    words_R   last words of the n-grams, and
-    log10_R   their probabilities
-    """
-
-    node_C: Any
-    first_C: Any
-    words_R: Any
-    log10_R: Any
-
-
 def _without_suffixes(
     unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], rows: PartRows
 ) -> Stretch:
@@ -247,20 +233,22 @@ def _without_suffixes(
     for n in sorted(parts[0].probabilities) if parts else ():
         M, G = keys.shape[1], sum(len(part.probabilities[n]) for part in parts)
         first_M1, backoff_M = xp.zeros(M + 1, node_dtype(G)), xp.zeros(M, np.float32)
-        blocks = list[_Block]()
+        blocks = list[NgramBlocks]()
         for part in parts:
             contexts = part.contexts.pop(n - 1)
             node_C = find_ngrams(keys, n - 1, bits, contexts.columns, 0)  # all are kept, because their n-grams are
             backoff_M[node_C] = contexts.values
             first_M1[1:][node_C] = xp.diff(contexts.first_C1)  # numbers of children, until they are added up
-            first_C = contexts.first_C1[:-1] - contexts.first_C1[:1]
-            blocks.append(_Block(node_C, first_C, part.words.pop(n), part.probabilities.pop(n)))
+            blocks.append(NgramBlocks(node_C, contexts.first_C1, part.words.pop(n), part.probabilities.pop(n)))
         xp.cumsum(first_M1[1:], out=first_M1[1:])
         stretch.levels[-1].backoff_G = backoff_M
         suffixes = [part.suffixes.pop(n) for part in parts if n in part.suffixes]
         are_suffixes = len(parts[0].suffixes) > 0  # of the order above, which are left
-        del contexts, node_C, first_C, backoff_M  # frees memory
-        words_G, prob_G, places = _placed(blocks, first_M1, with_places=len(suffixes) > 0 or are_suffixes)
+        nodes, places = NgramNodes(xp.empty(G, np.uint32), xp.empty(G, np.float32)), list[Any]()
+        del contexts, node_C, backoff_M  # frees memory
+        while blocks:
+            places.append(place_ngrams(blocks.pop(0), first_M1, nodes, len(suffixes) > 0 or are_suffixes))
+        words_G, prob_G = nodes
         if suffixes:
             stretch.suffixes[n] = rows.suffix_rows(suffixes, places, n)
         if are_suffixes:
@@ -269,59 +257,9 @@ def _without_suffixes(
                 places.append(_split_places(rows.split, words, first_M1, words_G, unigrams.kept_V))
         stretch.levels.append(Level(new_V[words_G], prob_G, None, first_child_M=first_M1))
         if parts[0].probabilities:
-            keys = _longer(keys, first_M1, words_G, n, bits)
-        del prob_G, places, suffixes
+            keys = extend_keys(keys, first_M1, words_G, n, bits)
+        del prob_G, places, suffixes, nodes
     return stretch
-
-
-def _placed(blocks: list[_Block], first_M1: Any, with_places: bool) -> tuple[Any, Any, list[Any]]:
-    """Return (the ids of the last words of all nodes of an order, their probabilities, the nodes of each part's
-    n-grams). Empties the list of the parts' blocks.
-
-    first_M1     (M + 1,) the first child of each node of the order below
-    with_places  False: no suffixes depend on places, so these stay empty
-    """
-    xp, G = array_module(first_M1), sum(len(block.words_R) for block in blocks)
-    words_G, prob_G, places = xp.empty(G, np.uint32), xp.empty(G, np.float32), list[Any]()
-    while blocks:
-        node_C, first_C, words_R, log10_R = blocks.pop(0)
-        # The children of a node, which are neighbours in the part, follow each other from its first child on.
-        place_R = (first_M1[node_C] - first_C.astype(first_M1.dtype))[_blocks_of_rows(first_C, len(words_R))]
-        place_R += xp.arange(len(place_R), dtype=place_R.dtype)
-        words_G[place_R], prob_G[place_R] = words_R, log10_R
-        if with_places:
-            places.append(place_R)
-    return words_G, prob_G, places
-
-
-def _blocks_of_rows(first_B: Any, rows: int) -> Any:
-    """Return (R,) uint32, the block of each row, from the first row of each block; none is empty."""
-    begins_R = array_module(first_B).zeros(rows, np.uint32)
-    begins_R[first_B[1:]] = 1
-    return begins_R.cumsum(dtype=np.uint32)
-
-
-def _longer(keys: Any, first_M1: Any, words_G: Any, n: int, bits: int) -> Any:
-    """Return the keys (C, G) of the nodes of order n.
-
-    keys      of the nodes of the order below, and
-    first_M1  their first children
-    words_G   last words
-    """
-    xp = array_module(keys)
-    with_children = xp.flatnonzero(xp.diff(first_M1))
-    history_G = with_children[_blocks_of_rows(first_M1[:-1][with_children], len(words_G))]
-    longer = xp.zeros((check.num_columns(n, bits), len(words_G)), np.uint64)
-    for column, of_history in zip(longer, keys, strict=False):
-        column[:] = of_history[history_G]
-    del history_G
-    column, spare = check.code_place(n - 1, bits)
-    code_G = words_G.astype(np.uint64) + np.uint64(1)
-    of_word = longer[column]
-    of_word |= code_G << np.uint64(spare) if spare >= 0 else code_G >> np.uint64(-spare)
-    if spare < 0:
-        longer[column + 1] = code_G << np.uint64(64 + spare)
-    return longer
 
 
 def _split_places(split: Sequence[int], words: tuple[int, int], first_M1: Any, words_G: Any, kept_V: Any) -> Any:
