@@ -12,10 +12,12 @@ from typing import Any
 from mgpu_ngram.benchmarks import scale_cores
 from mgpu_ngram.benchmarks.cluster.words import ZipfCorpus
 from mgpu_ngram.benchmarks.count.tables import count_to_tables
+from mgpu_ngram.benchmarks.harness.machine_rates import write_plainly
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.inputs.corpora import zipf_texts
+from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.inputs.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
@@ -52,6 +54,9 @@ MEASURES: dict[str, tuple[str, ...]] = {
 }
 MODEL, WITHIN = "scale/text to model", "scale/text to model within"
 OF_MANY_WORDS = "scale/text to model of many words"
+TO_FILE, WRITING = "scale/text to model file", "scale/text to model file, writing"
+PLAIN_WRITES = "plain writes to the disk"
+WRITING_SHARE = 0.9  # of the rate of plain writes
 TABLES, FILES_OF_COUNTS = "scale/counts to tables", "scale/counts to Parquet"
 
 
@@ -141,6 +146,39 @@ def words(bench: ScaleBench) -> None:
         )  # fmt: skip
 
 
+def written(bench: ScaleBench) -> None:
+    """Rows: the smallest text to a model file, which is on the disk at the end; of this, the writing alone, beside
+    plain writes of as many bytes by turns.
+    """
+    suite, corpus = bench.suite, bench.corpus(1)
+    path, results, plain_seconds = bench.folder / "written.safetensors", list[EstimateResult](), list[float]()
+    config = EstimateConfig(corpus.paths, order=ORDER, prune=PRUNE, discount_fallback=[])
+    executor = LocalExecutor(suite.device)
+    try:
+        for _ in range(1 + ROUNDS):
+            results.append(estimate.run(config, RunContext(executor, path, single_file=True)))
+            path.unlink()
+            suite.release()
+            plain = write_plainly(bench.folder / "plain", results[0].size_bytes, cpu_cores(), durable=True)
+            plain_seconds.append(plain)
+    finally:
+        executor.close()
+    del results[0], plain_seconds[0]  # the first round warms up
+    size_bytes, ngrams = results[0].size_bytes, sum(results[0].statistics.kept.values())
+    suite.ceilings[PLAIN_WRITES] = size_bytes / median(plain_seconds)
+    sizes = f"{corpus.sizes} V={VOCABULARY}"
+    suite.add(
+        TO_FILE, sizes, [result.wall_seconds for result in results], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
+        notes=f"pruned {PRUNE}: {ngrams:,} n-grams; a file of {size_bytes:,} bytes",
+    )  # fmt: skip
+    suite.add(
+        WRITING, sizes, [result.seconds["write"] for result in results], items=size_bytes, unit="B/s",
+        bytes_moved=size_bytes, ceiling=PLAIN_WRITES,
+        target=WRITING_SHARE * suite.ceilings[PLAIN_WRITES] if suite.device == "gpu" else None,
+        notes=f"to {bench.folder.parent}; plain writes took {', '.join(f'{s:.2f}' for s in plain_seconds)} s",
+    )  # fmt: skip
+
+
 def tables(bench: ScaleBench) -> None:
     """Rows: counts of texts of several sizes up to their tables; the time of a token over that of the smallest."""
     suite, smallest = bench.suite, 0.0
@@ -203,7 +241,10 @@ def cores(bench: ScaleBench) -> None:
     scale_cores.cores(bench.suite, corpus, f"{corpus.sizes} V={VOCABULARY}", PRUNE)
 
 
-PARTS = {"sizes": sizes, "memory": memory, "words": words, "tables": tables, "files": files, "cores": cores}
+PARTS = {
+    "sizes": sizes, "memory": memory, "words": words, "written": written, "tables": tables, "files": files,
+    "cores": cores,
+}  # fmt: skip
 
 
 def _notes(result: EstimateResult) -> str:

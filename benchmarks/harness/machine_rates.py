@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -63,8 +64,10 @@ def device_seconds(call: Callable[[], Any], device: str) -> list[float]:
     return seconds
 
 
-def write_plainly(folder: Path, size_bytes: int, threads: int) -> float:
+def write_plainly(folder: Path, size_bytes: int, threads: int, durable: bool = False) -> float:
     """Return the seconds that threads take to write new files of `size_bytes` in total; the folder is deleted.
+
+    durable  until all bytes are on the disk
 
     Each thread writes its own bytes from memory, because bytes that all share would stay in the cache.
     """
@@ -77,6 +80,8 @@ def write_plainly(folder: Path, size_bytes: int, threads: int) -> float:
             done, part = 0, data[first // CHUNK_BYTES % threads][: size_bytes - first]
             while done < len(part):
                 done += write_at(file.fileno(), part[done:], done)
+            if durable:
+                os.fsync(file.fileno())
 
     start = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:

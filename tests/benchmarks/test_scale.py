@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench scale --only cores,words` runs completely, and times no wrong result."""
+"""`mgpu-ngram bench scale --only cores,words,written` runs completely, and times no wrong result."""
 
 from itertools import count, product
 
@@ -77,6 +77,16 @@ def test_many_words(tmp_path, monkeypatch):
     ]
     words = {int(row["notes"].split()[0].replace(",", "")) for row in rows}
     assert len(words) == 1 and min(words) > 1_000, "more than the other texts can have"
+
+
+def test_written(tmp_path):
+    found = scale.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, only="written", folder=tmp_path))
+    whole, writing = (next(row for row in found if row["kernel"] == name) for name in (scale.TO_FILE, scale.WRITING))
+    size_bytes = int(whole["notes"].split()[-2].replace(",", ""))
+    assert writing["bytes_moved"] == size_bytes > 3 * 4 * TOKENS, "each n-gram takes more than 12 bytes"
+    assert writing["median_seconds"] < whole["median_seconds"]
+    assert writing["ceiling"] == scale.PLAIN_WRITES and writing["share_of_ceiling"] > 0
+    assert not list(tmp_path.rglob("written*")) and not list(tmp_path.rglob("plain"))
 
 
 def cores(folder):
