@@ -10,8 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.compress import without_compression
 from mgpu_ngram.core.inputs.decompress import first_text
@@ -82,7 +80,10 @@ def save_model(path: str | Path, model: BackoffModel) -> int:
 
 
 def save_trie(path: str | Path, trie: Trie, words: Words) -> int:
-    """As `save_model(path, BackoffModel.of(trie, words))`, but computes the fingerprint while it writes."""
+    """As `save_model(path, BackoffModel.of(trie, words))`, but computes the fingerprint while it writes.
+
+    trie  on any device
+    """
     return save_arrays(path, _arrays(trie, words), lambda crcs: _metadata(trie, _fingerprint(trie, words, crcs)))
 
 
@@ -187,5 +188,5 @@ def _is_arpa(path: str | Path) -> bool:
     return any(line.startswith(b"\\data\\") for line in head.splitlines())
 
 
-def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:
+def _arrays(trie: Trie, words: Words) -> dict[str, Any]:
     return trie.arrays() | words.arrays()

@@ -23,6 +23,7 @@ from mgpu_ngram.core.storage.crc import Crc
 from mgpu_ngram.core.storage.file_heads import MAX_HEADER_BYTES
 from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.core.storage.shared_maps import map_file
+from mgpu_ngram.kernels.dispatch import to_host
 
 FORMAT = "mgpu_ngram arrays"
 FORMAT_VERSION = 1
@@ -39,19 +40,20 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 def save_arrays(
     path: str | Path,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, Any],
     metadata: Mapping[str, Any] | Callable[[dict[str, int]], Mapping[str, Any]],
     durable: bool = True,
 ) -> int:
     """Write arrays and metadata to one file; return its size in bytes.
 
     path      appears when the file is complete and on disk; an older file at this path is replaced
-    arrays    of any shape, also strided views: bool, (u)int8 to 64, float16 to 64
+    arrays    of any shape, on any device, also strided views: bool, (u)int8 to 64, float16 to 64
     metadata  JSON values; or a function that returns them from the CRC-32 of each array, with the same length of JSON
               for all CRCs
     durable   wait for the disk; if False, a crash of the host may leave a damaged file, which `load_arrays` detects
 
-    Several threads write slices. Only strided views are copied, slice by slice. Raises RunError when the disk is full.
+    Several threads write slices. Arrays of a GPU and strided views are copied slice by slice. Raises RunError when the
+    disk is full.
     """
     if METADATA in arrays:
         raise ValueError(f"an array cannot have the name {METADATA}, which the format reserves; rename it")
@@ -70,18 +72,16 @@ def save_arrays(
         raise ValueError(f"the header of {path} has {place - 8:,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
     with new_file(path, durable) as sink:
 
-        def write(piece: np.ndarray, offset: int) -> int:
+        def write(piece: Any, offset: int) -> int:
             data = _bytes(piece)
             sink.write_at(offset, data)
             return zlib.crc32(data)
 
         sink.append(header(_crcs(ordered, write, place)))
-    return place + sum(array.nbytes for array in ordered)
+    return place + sum(int(array.nbytes) for array in ordered)
 
 
-def _header(
-    arrays: Sequence[np.ndarray], names: Sequence[str], metadata: Mapping[str, Any], crcs: Sequence[int]
-) -> bytes:
+def _header(arrays: Sequence[Any], names: Sequence[str], metadata: Mapping[str, Any], crcs: Sequence[int]) -> bytes:
     """Return the bytes before the arrays; their length is the same for all CRCs."""
     strings = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "metadata": json.dumps(metadata)}
     by_name = {name: f"{crc:08x}" for name, crc in zip(names, crcs, strict=True)}
@@ -192,9 +192,9 @@ def _damaged(path: str | Path, what: str) -> InputError:
     return InputError(f"{path} is damaged: {what}; delete it and make it again")
 
 
-def _slices(array: np.ndarray) -> Iterator[np.ndarray]:
+def _slices(array: Any) -> Iterator[Any]:
     """Yield views of about SLICE_BYTES that make up the array in C order."""
-    array = np.atleast_1d(array)
+    array = array.reshape(1) if array.ndim == 0 else array
     if array.size == 0:
         return
     row_bytes = array[:1].nbytes
@@ -207,8 +207,8 @@ def _slices(array: np.ndarray) -> Iterator[np.ndarray]:
         yield array[row : row + rows]
 
 
-def _bytes(piece: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+def _bytes(piece: Any) -> memoryview:
+    return np.ascontiguousarray(to_host(piece)).reshape(-1).view(np.uint8).data
 
 
 def array_crcs(arrays: Sequence[np.ndarray]) -> list[int]:
@@ -216,7 +216,7 @@ def array_crcs(arrays: Sequence[np.ndarray]) -> list[int]:
     return _crcs(arrays, lambda piece, _: zlib.crc32(_bytes(piece)))
 
 
-def _crcs(arrays: Sequence[np.ndarray], crc_of: Callable[[np.ndarray, int], int], offset: int = 0) -> list[int]:
+def _crcs(arrays: Sequence[Any], crc_of: Callable[[Any, int], int], offset: int = 0) -> list[int]:
     """Return the CRC-32 of each array, combined from crc_of(slice, place) of its slices.
 
     Places of slices are consecutive from `offset` on. Several threads call crc_of.

@@ -9,6 +9,7 @@ import numpy as np
 
 from mgpu_ngram.core.ngrams.trie import Ngrams, Trie, renumbered
 from mgpu_ngram.core.ngrams.words import Words
+from mgpu_ngram.engine.memory.copies import to_host_fast
 from mgpu_ngram.engine.trie.build import build_trie
 from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
@@ -47,10 +48,13 @@ def with_one_unknown(words: Words, levels: Iterable[Ngrams]) -> tuple[Words, Ite
 
 
 def trie_with_one_unknown(trie: Trie, words: Words) -> tuple[Trie, Words]:
-    """As `with_one_unknown`, for a trie in host memory, without codes. Equal n-grams become the first one."""
+    """As `with_one_unknown`, for a trie on any device, without codes. Equal n-grams become the first one.
+
+    A trie that changes is in host memory then.
+    """
     if not words.find(b"<UNK>"):
         return trie, words
-    words, levels = with_one_unknown(words, levels_of(trie))
+    words, levels = with_one_unknown(words, levels_of(trie.map_arrays(to_host_fast)))
     return build_trie(levels, trie.fanout, {}), words
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.ngrams.trie import Trie
 from mgpu_ngram.core.ngrams.words import Words
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.trie.find_children import find_children
 
 SAMPLED = 64  # contexts of each order
@@ -26,18 +26,19 @@ def words_sum_to_one(trie: Trie, words: Words) -> bool:
 def check_row_sums(trie: Trie, words: Words) -> None:
     """Raise RunError if the probabilities of single words, or those after a sampled context, do not sum to 1.
 
-    trie  in host memory, without codes, with backoffs
+    trie  on any device, without codes, with backoffs
     """
+    xp = array_module(trie.prob_G)
     total = _sum_of_words(trie, words)
     if not _is_one(total):
         raise _fault("of single words", total)
     for n in range(1, trie.order):
         begin, end = trie.starts[n - 1 : n + 1]
-        nodes_Q = np.unique(np.linspace(begin, end - 1, min(SAMPLED, end - begin)).astype(np.int64))
+        nodes_Q = xp.asarray(np.unique(np.linspace(begin, end - 1, min(SAMPLED, end - begin)).astype(np.int64)))
         first_Q, last_Q = (trie.first_child_M[nodes_Q + k].astype(np.int64) for k in (0, 1))
         checked_Q = (first_Q < last_Q) & (last_Q <= first_Q + MAX_CHILDREN)
         nodes_Q, first_Q, last_Q = nodes_Q[checked_Q], first_Q[checked_Q], last_Q[checked_Q]
-        total_Q = _sums_after(trie, n, nodes_Q, first_Q, last_Q)
+        total_Q = to_host(_sums_after(trie, n, nodes_Q, first_Q, last_Q))
         for q in np.flatnonzero(~_is_one(total_Q)):
             raise _fault(f"after {_spelled(trie, words, n, int(nodes_Q[q]))!r}", float(total_Q[q]))
 
@@ -46,12 +47,18 @@ def _sums_after(trie: Trie, n: int, nodes_Q: Any, first_Q: Any, last_Q: Any) -> 
     """Return (Q,) float64, the sums of all probabilities after nodes of order n, whose children begin at first_Q and
     end before last_Q: those of the children, and the backoff weight's share of the other words.
     """
-    size_Q = last_Q - first_Q
-    row_R = np.repeat(np.arange(len(nodes_Q)), size_Q)
-    child_R = np.arange(len(row_R)) + np.repeat(last_Q - np.cumsum(size_Q), size_Q)
+    xp = array_module(nodes_Q)
+    row_R, child_R = (xp.asarray(array) for array in _children(to_host(first_Q), to_host(last_Q)))
     shorter_R = _probs(trie, _suffixes(trie, n, nodes_Q)[row_R], n - 1, trie.word_G[child_R])
-    seen_Q, shorter_Q = (np.bincount(row_R, p_R, len(nodes_Q)) for p_R in (_power(trie.prob_G[child_R]), shorter_R))
+    seen_Q, shorter_Q = (xp.bincount(row_R, p_R, len(nodes_Q)) for p_R in (_power(trie.prob_G[child_R]), shorter_R))
     return seen_Q + _power(trie.backoff_M[nodes_Q]) * (1 - shorter_Q)
+
+
+def _children(first_Q: np.ndarray, last_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (R,) rows q of children, and (R,) the children first_Q[q] to last_Q[q] - 1."""
+    size_Q = last_Q - first_Q
+    row_R = np.repeat(np.arange(len(size_Q)), size_Q)
+    return row_R, np.arange(len(row_R)) + np.repeat(last_Q - np.cumsum(size_Q), size_Q)
 
 
 def _is_one(total: Any) -> Any:
@@ -77,13 +84,14 @@ def _power(log10: Any) -> Any:
 def _suffixes(trie: Trie, n: int, nodes_Q: Any) -> Any:
     """Return the nodes without the first word of nodes of order n, which is below the highest; -1 for single words."""
     if n == 1:
-        return np.full(len(nodes_Q), -1)
+        return array_module(nodes_Q).full(len(nodes_Q), -1)
     return (trie.word_G[nodes_Q] if n == 2 else trie.suffix_L[nodes_Q - trie.starts[2]]).astype(np.int64)
 
 
 def _probs(trie: Trie, nodes_R: Any, n: int, words_R: Any) -> Any:
     """Return (R,) float64, P(word | the words of a node of order n); order 0 has no words."""
-    prob_R, left_R, weight_R = np.empty(len(nodes_R)), np.arange(len(nodes_R)), np.ones(len(nodes_R))
+    xp, R = array_module(nodes_R), len(nodes_R)
+    prob_R, left_R, weight_R = xp.empty(R), xp.arange(R), xp.ones(R)
     for k in range(n, 0, -1):
         index = (trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout)
         child_R = find_children(*index, nodes_R, words_R)
@@ -102,5 +110,5 @@ def _spelled(trie: Trie, words: Words, n: int, node: int) -> str:
         found.append(words.word(int(trie.word_G[node])))
         if k > 1:
             begin, end = trie.starts[k - 2 : k]
-            node = begin + int(np.searchsorted(trie.first_child_M[begin:end], node, "right")) - 1
+            node = begin + int((trie.first_child_M[begin:end] <= node).sum()) - 1
     return " ".join(reversed(found))

@@ -31,11 +31,10 @@ def write_model(
     An ARPA file may list <UNK> beside <unk>, as those of lmplz; a model file has one word for both, as their readers.
     The file appears at `path` when it is complete.
     """
-    trie = trie.map_arrays(to_host_fast)
     if is_normal:
         check_row_sums(trie, words)
     if format == "arpa":
-        levels = levels_of(trie)
+        levels = levels_of(trie.map_arrays(to_host_fast))
         if closed:
             levels = [_without_unknown(levels[0]), *levels[1:]]
         write_arpa(path, words, levels, header, threads)
