@@ -1,4 +1,5 @@
-"""The load of Dask's scheduler: a count runs with its real driver and scheduler, and tasks that do nothing.
+"""The load of Dask's scheduler: a count or an estimate runs with its real driver and scheduler, and tasks that do
+nothing.
 
 The workers are objects of a few processes, so that 1,000 of them fit one host. Each has its own connections.
 """
@@ -17,31 +18,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
-from mgpu_ngram.cluster.executor import Executor, Handle, Offer
+from mgpu_ngram.cluster.executor import Executor, Handle, Offer, Share
 from mgpu_ngram.core.counts.shards import num_shards
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.inputs.corpus import Corpus
 from mgpu_ngram.core.inputs.sources import Source
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine.count.strategy import plans_of_shards
-from mgpu_ngram.engine.count.text_ids import WindowKeys
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count_job
 from mgpu_ngram.jobs.count.chunk_ranges import ranges_of
 from mgpu_ngram.jobs.count.numbering import WORD_BYTES
 from mgpu_ngram.jobs.count.passes import CountTotals
-from mgpu_ngram.jobs.count.plan import guess
+from mgpu_ngram.jobs.count.plan import count_budget, guess
+from mgpu_ngram.jobs.estimate import run as estimate_job
+from mgpu_ngram.jobs.estimate.assemble import Report
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.estimate.plan import KEPT_TOKEN_BYTES, limits_of_parts, plan_budgets
+from mgpu_ngram.jobs.estimate.tasks import PartReport
+from mgpu_ngram.jobs.estimate.word_tasks import ReportOfWords
 from mgpu_ngram.jobs.progress import Progress
 
 WORKERS = (32,)
 CHUNKS_PER_WORKER = (8, 32, 100)
 CHUNK_BYTES = 64 << 20
 HOST_BYTES = 16 << 30  # of memory of each worker, on paper
+ORDER = 5
+PART_BYTES, SAMPLED = 1 << 20, 1000  # bytes of an estimated part, and n-grams of its sample
 START_SECONDS, LOST_SECONDS = 60, 3600.0  # workers that share a core may be silent for long
 SETTINGS = {  # of workers, which share a core: by default, each would also have 51 timers a second
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1h",
@@ -55,21 +64,22 @@ TARGET = "target: 1,000 workers and 100,000 chunks within 120 s of the scheduler
 
 
 def run(suite: Suite, workers: Sequence[int]) -> None:
-    """Add a row for each number of workers and of chunks: the CPU time that the scheduler takes for a count.
+    """Add a row for each number of workers and of chunks: the CPU time that the scheduler takes for a job.
 
     workers  numbers of workers; all have a thread
     """
     for G in workers:
         for per_worker in CHUNKS_PER_WORKER:
-            suite.say(f"the scheduler of a count: {G:,} simulated workers, {G * per_worker:,} chunks")
-            add_row(suite, simulate(G, G * per_worker))
+            for job in JOBS:
+                suite.say(f"the scheduler of {job}: {G:,} simulated workers, {G * per_worker:,} chunks")
+                add_row(suite, simulate(job, G, G * per_worker))
 
 
 def add_row(suite: Suite, load: Load) -> None:
-    """Add the row of one simulated count."""
+    """Add the row of one simulated job."""
     phases = ", ".join(f"{name} {tasks:,} tasks {cpu:.1f} s" for name, (tasks, cpu) in load.phases.items())
     suite.add(
-        "cluster/scheduler of a count",
+        f"cluster/scheduler of {load.job}",
         f"workers={load.workers} chunks={load.chunks}",
         [load.scheduler_seconds],
         items=load.tasks,
@@ -81,7 +91,7 @@ def add_row(suite: Suite, load: Load) -> None:
 
 @dataclass
 class Load:
-    """The cost of one simulated count.
+    """The cost of one simulated job, which is a key of JOBS.
 
     scheduler_seconds, driver_seconds  CPU time
     peak_bytes  most memory of the scheduler's process
@@ -89,6 +99,7 @@ class Load:
                 before the first phase begins, or before the second
     """
 
+    job: str
     workers: int
     chunks: int
     tasks: int = 0
@@ -99,26 +110,26 @@ class Load:
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
 
 
-def simulate(workers: int, chunks: int, until: str = "") -> Load:
-    """Return the load of a count of words, orders 1 to 5, of `chunks` chunks of 64 MiB.
+def simulate(job: str, workers: int, chunks: int, until: str = "") -> Load:
+    """Return the load of a job over words, orders 1 to 5, of `chunks` chunks of 64 MiB.
 
+    job    a key of JOBS: "a count" up to its files, or "an estimate" up to its model, not pruned and not written
     until  phase of the run before which it ends, such as "write"; "": the run ends by itself
     """
     corpus = Corpus((Source("simulated.txt", "plain", chunks * CHUNK_BYTES),), "word")
-    config = count_job.CountConfig([], chunk_bytes=CHUNK_BYTES)
-    load = Load(workers, chunks)
+    load = Load(job, workers, chunks)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mgpu-ngram-simulated-")))
         scheduler, file = stack.enter_context(simulated_cluster(workers, folder))
         executor = connect(None, str(file), "cpu", workers, lost_seconds=LOST_SECONDS)
         stack.callback(executor.close)
-        simulated = Simulated(executor, answers(config, corpus, workers))
-        progress = _Phases(load, scheduler, simulated, until)
         memory = MemoryConfig(host_bytes=workers * HOST_BYTES)
+        simulated = Simulated(executor, answers(job, corpus, executor, memory))
+        progress = _Phases(load, scheduler, simulated, until)
         context = RunContext(simulated, folder / "out", progress=progress, memory=memory)
         before, driver, start = _cpu_seconds(scheduler), time.process_time(), time.perf_counter()
         with suppress(_Reached):
-            count_job.run(config, context, corpus)
+            JOBS[job](context, corpus)
         load.wall_seconds = time.perf_counter() - start
         load.driver_seconds = time.process_time() - driver
         load.scheduler_seconds = _cpu_seconds(scheduler) - before
@@ -126,32 +137,57 @@ def simulate(workers: int, chunks: int, until: str = "") -> Load:
     return load
 
 
-def answers(config: count_job.CountConfig, corpus: Corpus, workers: int) -> dict[str, Any]:
-    """Return the results, by name, of the tasks whose results the driver or a worker reads; other tasks return None."""
-    tokens, symbols = guess(config, corpus)
-    ranges = len(ranges_of(corpus.chunks(CHUNK_BYTES), workers))
+def _count(context: RunContext, corpus: Corpus) -> None:
+    count_job.run(COUNT, context, corpus)
+
+
+def _estimate(context: RunContext, corpus: Corpus) -> None:
+    path = Path(context.target) / "model"
+    estimate_job.estimated(ESTIMATE, corpus, context, path, lambda model, result: result)
+
+
+COUNT = count_job.CountConfig([], order=ORDER, chunk_bytes=CHUNK_BYTES)
+ESTIMATE = EstimateConfig(["simulated.txt"], order=ORDER, chunk_bytes=CHUNK_BYTES)
+JOBS: dict[str, Callable[[RunContext, Corpus], None]] = {"a count": _count, "an estimate": _estimate}
+
+
+def answers(job: str, corpus: Corpus, executor: Executor, memory: MemoryConfig) -> dict[str, Any]:
+    """Return the results, by `_name_of`, of the tasks whose results the driver or a worker reads; other tasks return
+    None.
+    """
+    tokens, symbols = guess(COUNT, corpus)
+    ranges = len(ranges_of(corpus.chunks(CHUNK_BYTES), executor.workers))
     of_range = Corpus((Source("", "plain", corpus.size_bytes // ranges),), "word")
     shards = num_shards(tokens, "word")
-    share = [tokens // shards] * shards
-    plans = plans_of_shards(symbols, config.order)
+    if job == "an estimate":
+        budget = plan_budgets(count_budget(memory, executor, KEPT_TOKEN_BYTES * tokens), tokens, executor.workers)[1]
+        shards = limits_of_parts(executor, budget, symbols, ORDER).num_parts(tokens, symbols)
+    orders, sample = range(2, ORDER + 1), np.linspace(0, symbols - 1, SAMPLED).astype(np.uint64)
+    counted, size = [4, 3, 2, 1], (1, 1)
     return {
-        "_bytes_of": WORD_BYTES * guess(config, of_range)[1],
-        "_totals": CountTotals(
+        "passes._bytes_of": WORD_BYTES * guess(COUNT, of_range)[1],
+        "passes._totals": CountTotals(
             tokens=tokens,
             lines=1,
             symbols=symbols,
             num_shards=shards,
             split=(),
-            shard_tokens=share,
+            shard_tokens=[tokens // shards] * shards,
             checksums=[],
             seconds={},
-            plans=plans,
+            plans=plans_of_shards(symbols, ORDER),
             dense=[],
         ),
-        "_report_of": ({}, 0),
-        "save_vocabularies": {},
-        "select_keys": WindowKeys(0, []),
-        "write_windows": ([], {}),
+        "passes._report_of": ({}, 0),
+        "passes.save_vocabularies": {},
+        "write_counts.write_windows": ([], {}),
+        "stored_parts.save_parts": ({}, {}),
+        "tasks.report_of": PartReport(dict.fromkeys(orders, counted), dict.fromkeys(orders, size), {}),
+        "tasks.last_of": {-1: []},
+        "word_tasks.report_of_words": ReportOfWords(counted, size, tokens),
+        "word_tasks.counts_of_last": (3, 1, 1),
+        "assemble._report_of": Report(sample, dict.fromkeys(orders, 1), PART_BYTES, 0, {}),
+        "assemble._is_made": True,
     }
 
 
@@ -166,9 +202,10 @@ class Idle:
 
 
 class Simulated:
-    """An executor around `inner` whose tasks do nothing; all else passes through.
+    """An executor around `inner` whose tasks do nothing; all else passes through. Tasks receive the places of shares in
+    their place: workers exchange shares without the scheduler, and here they are in few processes.
 
-    answers  results of tasks by name
+    answers  results of tasks by `_name_of`
     called   number of tasks so far
     """
 
@@ -177,8 +214,8 @@ class Simulated:
 
     def call(self, fn: Callable[..., Any], *args: Any, **how: Any) -> Handle:
         self.called += 1
-        name = getattr(fn, "__name__", type(fn).__name__)
-        return self.inner.call(Idle(name, self.answers.get(name)), *args, **how)
+        name = _name_of(fn)
+        return self.inner.call(Idle(name.split(".")[-1], self.answers.get(name)), *map(_without_shares, args), **how)
 
     def offer(self, handles: Sequence[Handle]) -> Offer:
         self.called += 1  # the list of places
@@ -186,6 +223,18 @@ class Simulated:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+def _without_shares(arg: Any) -> Any:
+    if isinstance(arg, list):
+        return [_without_shares(a) for a in arg]
+    return arg.offer.places if isinstance(arg, Share) else arg
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """Return the name of a task's function behind that of its module."""
+    fn = getattr(fn, "func", fn)  # of a partial
+    return f"{fn.__module__.split('.')[-1]}.{getattr(fn, '__name__', type(fn).__name__)}"
 
 
 class _Reached(Exception):

@@ -43,7 +43,8 @@ from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 STRETCH_COPIES = 4.5  # copies of an n-gram in memory while its stretch is assembled, its part among them
-MAX_STRETCHES = 32  # more do not help: all n-grams of one first word, such as <s>, are in one stretch
+# More do not help: all n-grams of one first word, such as <s>, are in one stretch. Each stretch reads from each part.
+MAX_STRETCHES = 32
 
 
 @dataclass
@@ -95,7 +96,7 @@ class Assembly:
         parts  finished handles of `Estimated`; the list is emptied, so that each part is freed when it has been used
         """
         executor, is_gpu = self.resources.executor, self.resources.budget.device == "gpu"
-        reports = list[_Report]()
+        reports = list[Report]()
         if len(parts) > 1 and not self.options.collapse:
             reports = executor.gather([executor.call(_report_of, part, self._bits) for part in parts])
         samples, rows = [report.sample for report in reports], [report.rows for report in reports]
@@ -116,7 +117,7 @@ class Assembly:
             else:
                 stretches *= 2
 
-    def _off_gpus(self, parts: list[Handle]) -> list[_Report]:
+    def _off_gpus(self, parts: list[Handle]) -> list[Report]:
         """Move parts to host memory, because the gaps between them may be what large arrays lack; return reports."""
         executor, where = self.resources.executor, (self.resources.budget, self.resources.folder)
         parts[:] = [executor.call(leave_device, part, *where, colocate_with=part) for part in parts]
@@ -209,14 +210,16 @@ class Assembly:
             label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
         )  # fmt: skip
 
-    def _stretches(self, reports: Sequence[_Report]) -> int:
-        """Return the number of stretches: one a worker, or several where all parts' bytes need more."""
+    def _stretches(self, reports: Sequence[Report]) -> int:
+        """Return the number of stretches: one for each of up to `MAX_STRETCHES` workers, or several where all parts'
+        bytes need more.
+        """
         budget, workers = self.resources.budget, self.resources.executor.workers
         here_bytes = sum(report.gpu_bytes for report in reports)  # need not be copied
         work_bytes = STRETCH_COPIES * sum(report.nbytes for report in reports) - here_bytes
         room = max(1, budget.alone_bytes() - here_bytes // workers)
-        needed = min(math.ceil(work_bytes / room), MAX_STRETCHES)
-        return max(1, -(-needed // workers)) * workers
+        needed, makers = min(math.ceil(work_bytes / room), MAX_STRETCHES), min(workers, MAX_STRETCHES)
+        return max(1, -(-needed // makers)) * makers
 
     @property
     def _bits(self) -> int:
@@ -226,7 +229,7 @@ class Assembly:
         self.resources.progress.advance(1)
 
 
-class _Report(NamedTuple):
+class Report(NamedTuple):
     """Facts about a part, for the driver: `sample_first_words`, `rows_of`, its bytes, those of them that are on a GPU,
     and its seconds by step.
     """
@@ -238,10 +241,10 @@ class _Report(NamedTuple):
     seconds: dict[str, float]
 
 
-def _report_of(part: Estimated, bits: int) -> _Report:
+def _report_of(part: Estimated, bits: int) -> Report:
     arrays = part.arrays().values()
     nbytes, gpu_bytes = sum(a.nbytes for a in arrays), sum(a.nbytes for a in arrays if on_gpu(a))
-    return _Report(sample_first_words(part, bits), rows_of(part), nbytes, gpu_bytes, part.seconds)
+    return Report(sample_first_words(part, bits), rows_of(part), nbytes, gpu_bytes, part.seconds)
 
 
 class _StretchOptions(NamedTuple):

@@ -63,6 +63,7 @@ def test_every_part_has_rows(bench_run):
         "run with a small budget": 1,
         "distinct words": 1,
         "scheduler of a count": 1,
+        "scheduler of an estimate": 1,
     }
 
 
@@ -225,7 +226,7 @@ def test_distinct_words_are_those_that_were_written(tmp_path, monkeypatch):
 
 def test_a_simulated_count(monkeypatch, tmp_path):
     """Twenty chunks alone, and in ranges: the tasks are those of the real driver, of whom one phase may be left out."""
-    whole = cluster_scheduler.simulate(4, 20)
+    whole = cluster_scheduler.simulate("a count", 4, 20)
     assert 4 * 20 < whole.tasks < 400 and sum(tasks for tasks, _ in whole.phases.values()) == whole.tasks
     assert list(whole.phases) == ["begin", "tokenise", "count", "reduce", "write"]
     assert 0 < whole.scheduler_seconds < whole.wall_seconds and 0 < whole.driver_seconds < whole.wall_seconds
@@ -233,10 +234,23 @@ def test_a_simulated_count(monkeypatch, tmp_path):
     assert 50 << 20 < whole.peak_bytes < 1 << 30
     monkeypatch.setattr(chunk_ranges, "MOST_RANGES", 5)
     monkeypatch.setattr(chunk_ranges, "RANGES_PER_WORKER", 1)
-    in_ranges = cluster_scheduler.simulate(4, 20, until="write")
+    in_ranges = cluster_scheduler.simulate("a count", 4, 20, until="write")
     assert list(in_ranges.phases) == ["begin", "tokenise", "count", "reduce"]
     assert in_ranges.tasks < whole.tasks - whole.phases["write"][0] - 3 * (20 - 5)
     suite = Suite("cpu")
     cluster_scheduler.add_row(suite, whole)
     assert suite.rows[0].rate == pytest.approx(whole.tasks / whole.scheduler_seconds)
     assert suite.rows[0].sizes == "workers=4 chunks=20" and f"{whole.tasks:,} tasks" in suite.rows[0].notes
+
+
+def test_a_simulated_estimate():
+    """The driver goes through all phases up to the model, and its tasks grow with the workers, not with their pairs."""
+    small, large = (cluster_scheduler.simulate("an estimate", workers, 20) for workers in (4, 16))
+    for load in small, large:
+        assert list(load.phases) == ["begin", "tokenise", "count", "adjust", "estimate", "assemble"]
+        assert sum(tasks for tasks, _ in load.phases.values()) == load.tasks
+        assert 0 < load.scheduler_seconds < load.wall_seconds
+    assert 4 * 20 < small.tasks < large.tasks < 4 * small.tasks
+    suite = Suite("cpu")
+    cluster_scheduler.add_row(suite, small)
+    assert suite.rows[0].kernel == "cluster/scheduler of an estimate"

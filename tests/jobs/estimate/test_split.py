@@ -204,7 +204,7 @@ def test_one_worker_makes_as_many_stretches_as_memory_allows(
 def test_stretches_are_tried_again(tmp_path, monkeypatch):
     """At once; at once, after the parts have left the GPU; then twice as many each time. A try ends when one fails."""
     tried, made = [], []
-    report = estimate_model._Report(np.empty(0, np.uint64), {2: 1}, 1000, 1000, {})
+    report = estimate_model.Report(np.empty(0, np.uint64), {2: 1}, 1000, 1000, {})
     monkeypatch.setattr(estimate_model, "_report_of", lambda part, bits: report._replace(gpu_bytes=part))
     monkeypatch.setattr(estimate_model, "leave_device", lambda part, budget, folder: 0)
     monkeypatch.setattr(
