@@ -42,3 +42,24 @@ def array_module(array: Any) -> Any:
 def to_host(array: Any) -> np.ndarray:
     """Return `array` as a NumPy array; copies it only from a GPU."""
     return array.get() if on_gpu(array) else array
+
+
+def pinned_buffer(nbytes: int) -> np.ndarray:
+    """Return a pinned buffer of host memory, (nbytes,) uint8.
+
+    `cupyx.empty_pinned` returns the same, but importing cupyx imports SciPy, which takes 0.15 s.
+    """
+    import cupy
+
+    return np.ndarray(nbytes, np.uint8, cupy.cuda.alloc_pinned_memory(nbytes))
+
+
+def slice_to_host(piece: Any) -> np.ndarray:
+    """Return a small slice of an array as NumPy, through pinned memory if it is of a GPU: many threads that copy slices
+    with `to_host` reach 3.5 GB/s together.
+    """
+    if not on_gpu(piece) or not piece.flags.c_contiguous:
+        return to_host(piece)
+    host = pinned_buffer(piece.nbytes).view(piece.dtype).reshape(piece.shape)  # from the pool, where it returns
+    piece.get(out=host)
+    return host

@@ -23,7 +23,7 @@ from mgpu_ngram.core.storage.crc import Crc
 from mgpu_ngram.core.storage.file_heads import MAX_HEADER_BYTES
 from mgpu_ngram.core.storage.output import new_file
 from mgpu_ngram.core.storage.shared_maps import map_file
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import slice_to_host
 
 FORMAT = "mgpu_ngram arrays"
 FORMAT_VERSION = 1
@@ -208,7 +208,7 @@ def _slices(array: Any) -> Iterator[Any]:
 
 
 def _bytes(piece: Any) -> memoryview:
-    return np.ascontiguousarray(to_host(piece)).reshape(-1).view(np.uint8).data
+    return np.ascontiguousarray(slice_to_host(piece)).reshape(-1).view(np.uint8).data
 
 
 def array_crcs(arrays: Sequence[np.ndarray]) -> list[int]:

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from mgpu_ngram.engine.lda.documents import Block, CorpusPart, arrays_of, make_block
-from mgpu_ngram.engine.memory.device import pinned_buffer, to_device
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.engine.memory.device import to_device
+from mgpu_ngram.kernels.dispatch import pinned_buffer, to_host
 from mgpu_ngram.kernels.lda.count_topics import count_topics
 from mgpu_ngram.kernels.lda.weights import ALIGN, Documents, Pairs, count_bits
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.engine.memory.cuda_graphs import rounded_up
-from mgpu_ngram.engine.memory.device import pinned_buffer
-from mgpu_ngram.kernels.dispatch import on_gpu
+from mgpu_ngram.kernels.dispatch import on_gpu, pinned_buffer
 
 ALIGNMENT = 16  # bytes
 SIZES_PER_OCTAVE = 4  # sizes of pinned buffers between powers of 2; buffers are kept by size

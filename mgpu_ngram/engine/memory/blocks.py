@@ -14,8 +14,8 @@ import numpy as np
 from mgpu_ngram.core.inputs.corpus import Chunk
 from mgpu_ngram.core.inputs.read_text import BlockChecksums, TextBlock, read_blocks
 from mgpu_ngram.core.storage.crc import PartCrc
-from mgpu_ngram.engine.memory.device import pinned_buffer
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
+from mgpu_ngram.kernels.dispatch import pinned_buffer
 
 RING_SLOTS = 3  # one block being read, one being copied, one being processed
 

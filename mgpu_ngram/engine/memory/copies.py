@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.engine.memory.device import pinned_buffer, to_device
+from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.host_memory_pool import has_locked_pages, locked_memory
 from mgpu_ngram.kernels.compile_cpu import njit
-from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, pinned_buffer, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
 COPY_THREADS, COPY_SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU

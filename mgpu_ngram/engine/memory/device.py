@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import free_host_bytes
 from mgpu_ngram.engine.memory.torch_pool import cached_bytes
-from mgpu_ngram.kernels.dispatch import on_gpu
+from mgpu_ngram.kernels.dispatch import on_gpu, pinned_buffer
 
 
 def synchronize(device: str) -> None:
@@ -60,16 +60,6 @@ def to_device(array: Any, device: str) -> Any:
 def device_of(array: Any) -> str:
     """Return "gpu" for a CuPy array, "cpu" for others."""
     return "gpu" if on_gpu(array) else "cpu"
-
-
-def pinned_buffer(nbytes: int) -> np.ndarray:
-    """Return a pinned buffer of host memory, (nbytes,) uint8.
-
-    `cupyx.empty_pinned` returns the same, but importing cupyx imports SciPy, which takes 0.15 s.
-    """
-    import cupy
-
-    return np.ndarray(nbytes, np.uint8, cupy.cuda.alloc_pinned_memory(nbytes))
 
 
 def host_flags(size: int, device: str) -> np.ndarray:

@@ -28,17 +28,16 @@ def check_row_sums(trie: Trie, words: Words) -> None:
 
     trie  on any device, without codes, with backoffs
     """
-    xp = array_module(trie.prob_G)
     total = _sum_of_words(trie, words)
     if not _is_one(total):
         raise _fault("of single words", total)
     for n in range(1, trie.order):
         begin, end = trie.starts[n - 1 : n + 1]
-        nodes_Q = xp.asarray(np.unique(np.linspace(begin, end - 1, min(SAMPLED, end - begin)).astype(np.int64)))
-        first_Q, last_Q = (trie.first_child_M[nodes_Q + k].astype(np.int64) for k in (0, 1))
+        nodes_Q = np.unique(np.linspace(begin, end - 1, min(SAMPLED, end - begin)).astype(np.int64))
+        first_Q, last_Q = (_taken(trie.first_child_M, nodes_Q + k).astype(np.int64) for k in (0, 1))
         checked_Q = (first_Q < last_Q) & (last_Q <= first_Q + MAX_CHILDREN)
         nodes_Q, first_Q, last_Q = nodes_Q[checked_Q], first_Q[checked_Q], last_Q[checked_Q]
-        total_Q = to_host(_sums_after(trie, n, nodes_Q, first_Q, last_Q))
+        total_Q = _sums_after(trie, n, nodes_Q, first_Q, last_Q)
         for q in np.flatnonzero(~_is_one(total_Q)):
             raise _fault(f"after {_spelled(trie, words, n, int(nodes_Q[q]))!r}", float(total_Q[q]))
 
@@ -47,18 +46,22 @@ def _sums_after(trie: Trie, n: int, nodes_Q: Any, first_Q: Any, last_Q: Any) -> 
     """Return (Q,) float64, the sums of all probabilities after nodes of order n, whose children begin at first_Q and
     end before last_Q: those of the children, and the backoff weight's share of the other words.
     """
-    xp = array_module(nodes_Q)
-    row_R, child_R = (xp.asarray(array) for array in _children(to_host(first_Q), to_host(last_Q)))
-    shorter_R = _probs(trie, _suffixes(trie, n, nodes_Q)[row_R], n - 1, trie.word_G[child_R])
-    seen_Q, shorter_Q = (xp.bincount(row_R, p_R, len(nodes_Q)) for p_R in (_power(trie.prob_G[child_R]), shorter_R))
-    return seen_Q + _power(trie.backoff_M[nodes_Q]) * (1 - shorter_Q)
-
-
-def _children(first_Q: np.ndarray, last_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (R,) rows q of children, and (R,) the children first_Q[q] to last_Q[q] - 1."""
     size_Q = last_Q - first_Q
-    row_R = np.repeat(np.arange(len(size_Q)), size_Q)
-    return row_R, np.arange(len(row_R)) + np.repeat(last_Q - np.cumsum(size_Q), size_Q)
+    row_R = np.repeat(np.arange(len(nodes_Q)), size_Q)
+    child_R = np.arange(len(row_R)) + np.repeat(last_Q - np.cumsum(size_Q), size_Q)
+    shorter_R = _probs(trie, _suffixes(trie, n, nodes_Q)[row_R], n - 1, _taken(trie.word_G, child_R))
+    seen_R = _power(_taken(trie.prob_G, child_R))
+    seen_Q, shorter_Q = (np.bincount(row_R, p_R, len(nodes_Q)) for p_R in (seen_R, shorter_R))
+    return seen_Q + _power(_taken(trie.backoff_M, nodes_Q)) * (1 - shorter_Q)
+
+
+def _taken(array: Any, index_Q: np.ndarray) -> np.ndarray:
+    """Return the elements of an array of any device at places, in host memory.
+
+    Only they are copied. All arithmetic is NumPy's, because the first run on a GPU would compile a program for each
+    operation, for 5 s.
+    """
+    return to_host(array[array_module(array).asarray(index_Q)])
 
 
 def _is_one(total: Any) -> Any:
@@ -73,34 +76,37 @@ def _fault(where: str, total: float) -> RunError:
 
 
 def _sum_of_words(trie: Trie, words: Words) -> float:
-    prob_V, start = _power(trie.prob_G[: trie.symbols]), words.find(b"<s>")
+    prob_V, start = _power(to_host(trie.prob_G[: trie.symbols])), words.find(b"<s>")
     return float(prob_V.sum()) - (float(prob_V[start]) if start else 0)
 
 
 def _power(log10: Any) -> Any:
-    return array_module(log10).exp(log10.astype(np.float64) * LOG_OF_10)  # three times as fast as power(10, ...)
+    return np.exp(log10.astype(np.float64) * LOG_OF_10)  # three times as fast as power(10, ...)
 
 
 def _suffixes(trie: Trie, n: int, nodes_Q: Any) -> Any:
     """Return the nodes without the first word of nodes of order n, which is below the highest; -1 for single words."""
     if n == 1:
-        return array_module(nodes_Q).full(len(nodes_Q), -1)
-    return (trie.word_G[nodes_Q] if n == 2 else trie.suffix_L[nodes_Q - trie.starts[2]]).astype(np.int64)
+        return np.full(len(nodes_Q), -1)
+    suffix_Q = _taken(trie.word_G, nodes_Q) if n == 2 else _taken(trie.suffix_L, nodes_Q - trie.starts[2])
+    return suffix_Q.astype(np.int64)
 
 
 def _probs(trie: Trie, nodes_R: Any, n: int, words_R: Any) -> Any:
     """Return (R,) float64, P(word | the words of a node of order n); order 0 has no words."""
-    xp, R = array_module(nodes_R), len(nodes_R)
-    prob_R, left_R, weight_R = xp.empty(R), xp.arange(R), xp.ones(R)
+    R, asarray = len(nodes_R), array_module(trie.word_G).asarray
+    left_R: np.ndarray = np.arange(R)
+    weight_R: np.ndarray = np.ones(R)
+    prob_R = np.empty(R)
+    index = (trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout)
     for k in range(n, 0, -1):
-        index = (trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout)
-        child_R = find_children(*index, nodes_R, words_R)
+        child_R = to_host(find_children(*index, asarray(nodes_R), asarray(words_R)))
         is_found_R = child_R >= 0
-        prob_R[left_R[is_found_R]] = weight_R[is_found_R] * _power(trie.prob_G[child_R[is_found_R]])
+        prob_R[left_R[is_found_R]] = weight_R[is_found_R] * _power(_taken(trie.prob_G, child_R[is_found_R]))
         left_R, words_R, weight_R, nodes_R = (array[~is_found_R] for array in (left_R, words_R, weight_R, nodes_R))
-        weight_R = weight_R * _power(trie.backoff_M[nodes_R])
+        weight_R = weight_R * _power(_taken(trie.backoff_M, nodes_R))
         nodes_R = _suffixes(trie, k, nodes_R)
-    prob_R[left_R] = weight_R * _power(trie.prob_G[words_R])
+    prob_R[left_R] = weight_R * _power(_taken(trie.prob_G, words_R))
     return prob_R
 
 
