@@ -20,7 +20,6 @@ from mgpu_ngram.stages.show_plan import show_text_plan
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.adapt.run import AdaptResult
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
 
 EXAMPLES = """examples:
   mgpu-ngram adapt counts new.txt -o adapted
@@ -101,21 +100,6 @@ class AdaptStage(Stage[AdaptConfig, "AdaptResult"]):
 
     def cpu_seconds(self, config: AdaptConfig, inputs: Corpus | None) -> float:
         return self.work_bytes(config, inputs) * (1 / COUNT_BYTES + 1 / ESTIMATE_BYTES)
-
-    def plan(self, config: AdaptConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.adapt.run import plan
-
-        return plan(config, context)
-
-    def run(self, config: AdaptConfig, context: RunContext, inputs: Corpus | None) -> AdaptResult:
-        from mgpu_ngram.jobs.adapt.run import run
-
-        return run(config, context, inputs)
-
-    def changed_since(self, config: AdaptConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.adapt.run import changed_since
-
-        return changed_since(config, manifest)
 
     def product(self, config: AdaptConfig) -> str:
         return "model.arpa" if config.estimate.get("format") == "arpa" else "model.safetensors"

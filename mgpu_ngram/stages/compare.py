@@ -28,7 +28,6 @@ from mgpu_ngram.stages.show_plan import show_text_plan
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.jobs.compare.run import CompareResult
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
 
 EXAMPLES = """examples:
   mgpu-ngram compare old.arpa new.safetensors heldout.txt
@@ -112,21 +111,6 @@ class CompareStage(Stage[CompareConfig, "CompareResult"]):
             sum(opening_seconds(model, scores_only=True) for model in config.models)
             + self.work_bytes(config, inputs) / SCORE_BYTES
         )
-
-    def plan(self, config: CompareConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.compare.run import plan
-
-        return plan(config, context)
-
-    def run(self, config: CompareConfig, context: RunContext, inputs: Corpus | None) -> CompareResult:
-        from mgpu_ngram.jobs.compare.run import run
-
-        return run(config, context, inputs)
-
-    def changed_since(self, config: CompareConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.compare.run import changed_since
-
-        return changed_since(config, manifest)
 
     def show_result(self, config: CompareConfig, result: CompareResult) -> None:
         if result.path:

@@ -1,19 +1,21 @@
 """The contract between a stage and the command line, YAML files, plans, reports and resumed runs.
 
-This module and the modules of the stages import nothing heavy at their top, because `--help` loads them. So the methods
-`plan`, `run` and `changed_since` of most stages import a function of their job and call it. Each stage has its own
-three: a general method would look the functions up by name, and mypy could not check their types.
+This module and the modules of the stages import nothing heavy at their top, because `--help` loads them. So `Stage`
+imports a job when its `plan`, `run` or `changed_since` is called. It finds the functions by name, so mypy does not
+check their types; `tests/stages/test_add_a_stage.py` does.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from mgpu_ngram.core.errors import InputError
@@ -154,17 +156,24 @@ class Stage(ABC, Generic[C, R]):
         """
         return math.inf
 
-    @abstractmethod
+    def _job(self) -> ModuleType:
+        """Return the module whose functions `plan`, `run` and `changed_since` the stage calls."""
+        return importlib.import_module(f"mgpu_ngram.jobs.{self.name}.run")
+
     def plan(self, config: C, context: PlanContext) -> dict[str, object]:
         """Return what a run would do, as JSON values by name. Computes nothing."""
+        planned: dict[str, object] = self._job().plan(config, context)
+        return planned
 
-    @abstractmethod
     def run(self, config: C, context: RunContext, inputs: Corpus | None) -> R:
         """Run the job. Raises InputError or RunError."""
+        result: R = self._job().run(config, context, inputs)
+        return result
 
-    @abstractmethod
     def changed_since(self, config: C, manifest: dict[str, object]) -> str:
         """Return how a finished output differs from the output of these settings; "" if it does not."""
+        change: str = self._job().changed_since(config, manifest)
+        return change
 
     def product(self, config: C) -> str:
         """Return the path inside the output folder that later jobs take; "" for the folder itself."""

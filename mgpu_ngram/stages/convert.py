@@ -18,7 +18,7 @@ from mgpu_ngram.stages.one_model import OneModelStage, show_made
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.one_model import ModelResult
 
 EXAMPLES = """examples:
@@ -116,20 +116,10 @@ class ConvertStage(OneModelStage[ConvertConfig, "ModelResult"]):
             return math.inf
         return max(os.path.getsize(config.model) / CONVERT_BYTES, opening_seconds(config.model))
 
-    def plan(self, config: ConvertConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.convert.run import plan
-
-        return plan(config, context)
-
     def run(self, config: ConvertConfig, context: RunContext, inputs: Corpus | None) -> ModelResult:
         from mgpu_ngram.jobs.convert.run import run
 
         return run(config, context)
-
-    def changed_since(self, config: ConvertConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.convert.run import changed_since
-
-        return changed_since(config, manifest)
 
     def show_result(self, config: ConvertConfig, result: ModelResult) -> None:
         show_made(result)

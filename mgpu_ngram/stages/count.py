@@ -29,7 +29,7 @@ from mgpu_ngram.stages.show_plan import show_text_plan, show_time_plan
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import PlanContext
     from mgpu_ngram.jobs.count.run import CountResult
 
 EXAMPLES = """examples:
@@ -118,16 +118,6 @@ class CountStage(Stage[CountConfig, "CountResult"]):
         from mgpu_ngram.jobs.count.plan import plan
 
         return plan(config, context)
-
-    def run(self, config: CountConfig, context: RunContext, inputs: Corpus | None) -> CountResult:
-        from mgpu_ngram.jobs.count.run import run
-
-        return run(config, context, inputs)
-
-    def changed_since(self, config: CountConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.count.run import changed_since
-
-        return changed_since(config, manifest)
 
     def print_json(self, result: CountResult) -> None:
         print(to_json([result.as_json()], indent=2))

@@ -20,7 +20,7 @@ from mgpu_ngram.stages.report import many, show_options, show_seconds, show_tran
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.decode.run import DecodeResult
 
 EXAMPLES = """examples:
@@ -127,20 +127,10 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         products = self.work_bytes(config, inputs) / TEXT_WORD_BYTES * config.beam_size * parameters
         return products / DECODE_PRODUCTS + (opening_seconds(config.lm) if config.lm else 0)
 
-    def plan(self, config: DecodeConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.decode.run import plan
-
-        return plan(config, context)
-
     def run(self, config: DecodeConfig, context: RunContext, inputs: Corpus | None) -> DecodeResult:
         from mgpu_ngram.jobs.decode.run import run
 
         return run(config, context, inputs, _print)
-
-    def changed_since(self, config: DecodeConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.decode.run import changed_since
-
-        return changed_since(config, manifest)
 
     def product(self, config: DecodeConfig) -> str:
         from mgpu_ngram.jobs.decode.run import TRANSLATIONS

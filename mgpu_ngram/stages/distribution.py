@@ -16,7 +16,6 @@ from mgpu_ngram.stages.report import many, show_options, show_seconds, show_tran
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.distribution.run import DistributionResult
 
 EXAMPLES = """examples:
@@ -108,21 +107,6 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
             return math.inf  # whole rows of an ARPA file, whose number of words is not known yet
         histories = inputs.text_bytes / text_bytes(config)
         return opening + histories / HISTORIES + output_bytes(config, inputs) / ROW_BYTES
-
-    def plan(self, config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.distribution.run import plan
-
-        return plan(config, context)
-
-    def run(self, config: DistributionConfig, context: RunContext, inputs: Corpus | None) -> DistributionResult:
-        from mgpu_ngram.jobs.distribution.run import run
-
-        return run(config, context, inputs)
-
-    def changed_since(self, config: DistributionConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.distribution.run import changed_since
-
-        return changed_since(config, manifest)
 
     def print_json(self, result: DistributionResult) -> None:
         print(to_json([result.as_json()], indent=2))

@@ -28,7 +28,7 @@ from mgpu_ngram.stages.show_plan import show_text_plan, show_time_plan
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import PlanContext
     from mgpu_ngram.jobs.estimate.estimation import Statistics
     from mgpu_ngram.jobs.estimate.run import EstimateResult
 
@@ -161,16 +161,6 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         from mgpu_ngram.jobs.estimate.plan import plan
 
         return plan(config, context)
-
-    def run(self, config: EstimateConfig, context: RunContext, inputs: Corpus | None) -> EstimateResult:
-        from mgpu_ngram.jobs.estimate.run import run
-
-        return run(config, context, inputs)
-
-    def changed_since(self, config: EstimateConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.estimate.run import changed_since
-
-        return changed_since(config, manifest)
 
     def product(self, config: EstimateConfig) -> str:
         return "model.arpa" if config.format == "arpa" else "model.safetensors"

@@ -15,7 +15,6 @@ from mgpu_ngram.stages.report import many, show_options, show_seconds, show_tran
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.filter.run import FilterResult
 
 EXAMPLES = """examples:
@@ -150,21 +149,6 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
     def cpu_seconds(self, config: FilterConfig, inputs: Corpus | None) -> float:
         opening = math.inf if config.by_language else opening_seconds(config.model, scores_only=True)
         return opening + self.work_bytes(config, inputs) / FILTER_BYTES
-
-    def plan(self, config: FilterConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.filter.run import plan
-
-        return plan(config, context)
-
-    def run(self, config: FilterConfig, context: RunContext, inputs: Corpus | None) -> FilterResult:
-        from mgpu_ngram.jobs.filter.run import run
-
-        return run(config, context, inputs)
-
-    def changed_since(self, config: FilterConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.filter.run import changed_since
-
-        return changed_since(config, manifest)
 
     def product(self, config: FilterConfig) -> str:
         from mgpu_ngram.jobs.filter.run import DOCUMENTS_FOLDER

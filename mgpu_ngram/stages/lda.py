@@ -15,7 +15,7 @@ from mgpu_ngram.stages.report import many, show_seconds, show_transport, shown_p
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.lda.run import LdaResult
 
 EXAMPLES = """examples:
@@ -131,20 +131,10 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
     def cpu_seconds(self, config: LdaConfig, inputs: Corpus | None) -> float:
         return config.cpu_seconds(self.work_bytes(config, inputs) / config.sweeps / TOKEN_BYTES)
 
-    def plan(self, config: LdaConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.lda.run import plan
-
-        return plan(config, context)
-
     def run(self, config: LdaConfig, context: RunContext, inputs: Corpus | None) -> LdaResult:
         from mgpu_ngram.jobs.lda.run import run
 
         return run(config, context)
-
-    def changed_since(self, config: LdaConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.lda.run import changed_since
-
-        return changed_since(config, manifest)
 
     def product(self, config: LdaConfig) -> str:
         return "model.safetensors"

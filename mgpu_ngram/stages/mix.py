@@ -18,7 +18,7 @@ from mgpu_ngram.stages.report import print_table, table
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.engine.model_tools.mix import Tuned
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.mix.run import MixResult
 
 EXAMPLES = """examples:
@@ -82,20 +82,10 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
             return math.inf
         return sum(map(os.path.getsize, config.models)) / CONVERT_BYTES
 
-    def plan(self, config: MixConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.mix.run import plan
-
-        return plan(config, context)
-
     def run(self, config: MixConfig, context: RunContext, inputs: Corpus | None) -> MixResult:
         from mgpu_ngram.jobs.mix.run import run
 
         return run(config, context)
-
-    def changed_since(self, config: MixConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.mix.run import changed_since
-
-        return changed_since(config, manifest)
 
     def show_result(self, config: MixConfig, result: MixResult) -> None:
         if result.tuned:

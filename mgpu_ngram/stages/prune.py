@@ -18,7 +18,7 @@ from mgpu_ngram.stages.report import many, show_options, show_seconds, shown_pat
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.prune.multiple import MultipleResult
     from mgpu_ngram.jobs.prune.run import PruneResult
 
@@ -129,20 +129,10 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult | MultipleResult"]):
     def cpu_seconds(self, config: PruneConfig, inputs: Corpus | None) -> float:
         return os.path.getsize(config.model) / CONVERT_BYTES if os.path.isfile(config.model) else math.inf
 
-    def plan(self, config: PruneConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.prune.run import plan
-
-        return plan(config, context)
-
     def run(self, config: PruneConfig, context: RunContext, inputs: Corpus | None) -> PruneResult | MultipleResult:
         from mgpu_ngram.jobs.prune.run import run
 
         return run(config, context)
-
-    def changed_since(self, config: PruneConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.prune.run import changed_since
-
-        return changed_since(config, manifest)
 
     def show_result(self, config: PruneConfig, result: PruneResult | MultipleResult) -> None:
         from mgpu_ngram.jobs.prune.multiple import MultipleResult

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.rescore.run import RescoreResult
 
 EXAMPLES = """examples:
@@ -72,20 +72,10 @@ class RescoreStage(ListsStage[RescoreConfig, "RescoreResult"]):
 
         check_inputs(config, made)
 
-    def plan(self, config: RescoreConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.rescore.run import plan
-
-        return plan(config, context)
-
     def run(self, config: RescoreConfig, context: RunContext, inputs: Corpus | None) -> RescoreResult:
         from mgpu_ngram.jobs.rescore.run import run
 
         return run(config, context, inputs, _print)
-
-    def changed_since(self, config: RescoreConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.rescore.run import changed_since
-
-        return changed_since(config, manifest)
 
     def shows_progress(self, config: RescoreConfig) -> bool:
         return not (getattr(config, "printed", False) and sys.stdout.isatty())  # a bar would be drawn between lines

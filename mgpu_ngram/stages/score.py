@@ -22,7 +22,7 @@ from mgpu_ngram.stages.show_plan import show_text_plan
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
     from mgpu_ngram.engine.score.score_chunk import ChunkScores
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.score.run import Printing, ScoreResult, ScoreTotals
 
 EXAMPLES = """examples:
@@ -114,11 +114,6 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
     def cpu_seconds(self, config: ScoreConfig, inputs: Corpus | None) -> float:
         return opening_seconds(config.model, scores_only=True) + self.work_bytes(config, inputs) / SCORE_BYTES
 
-    def plan(self, config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.score.run import plan
-
-        return plan(config, context)
-
     def run(self, config: ScoreConfig, context: RunContext, inputs: Corpus | None) -> ScoreResult:
         from mgpu_ngram.jobs.score.run import run
 
@@ -139,11 +134,6 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         totals = score_at_once(config, lines, replace(printing, take=take))
         if "summary" in config.printed:
             _show_totals(totals)
-
-    def changed_since(self, config: ScoreConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.score.run import changed_since
-
-        return changed_since(config, manifest)
 
     def shows_progress(self, config: ScoreConfig) -> bool:
         prints = isinstance(config, ScoreCommand) and config.printed != ("summary",)

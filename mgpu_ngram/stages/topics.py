@@ -19,7 +19,7 @@ from mgpu_ngram.stages.report import many, show_seconds, show_transport, shown_p
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.context import RunContext
     from mgpu_ngram.jobs.topics.run import TopicsResult
 
 EXAMPLES = """examples:
@@ -191,11 +191,6 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         topics = describe_topic_model(find_topic_model(config.model))["topics"]
         return cpu_seconds(self.work_bytes(config, inputs) / VOCABULARY_TOKEN_BYTES, topics)
 
-    def plan(self, config: TopicsConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.topics.run import plan
-
-        return plan(config, context)
-
     def run(self, config: TopicsConfig, context: RunContext, inputs: Corpus | None) -> TopicsResult:
         from mgpu_ngram.jobs.topics.run import Wanted, run
 
@@ -207,11 +202,6 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
                 wanted = replace(wanted, limit=limit, lists=lists)
             return run(config, context, wanted)
         return run(config, context)
-
-    def changed_since(self, config: TopicsConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.topics.run import changed_since
-
-        return changed_since(config, manifest)
 
     def describe(self, path: str, manifest: dict[str, object]) -> dict[str, object]:
         with open(os.path.join(path, "topics.json"), encoding="utf-8") as file:

@@ -22,8 +22,6 @@ from mgpu_ngram.stages.nbest_lists import (
 from mgpu_ngram.stages.report import show_options, show_seconds, show_transport, shown_path, where
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.tune.run import TuneResult
 
 EXAMPLES = """examples:
@@ -82,21 +80,6 @@ class TuneStage(ListsStage[TuneConfig, "TuneResult"]):
         from mgpu_ngram.jobs.tune.run import check
 
         check(config, made)
-
-    def plan(self, config: TuneConfig, context: PlanContext) -> dict[str, Any]:
-        from mgpu_ngram.jobs.tune.run import plan
-
-        return plan(config, context)
-
-    def run(self, config: TuneConfig, context: RunContext, inputs: Corpus | None) -> TuneResult:
-        from mgpu_ngram.jobs.tune.run import run
-
-        return run(config, context, inputs)
-
-    def changed_since(self, config: TuneConfig, manifest: dict[str, Any]) -> str:
-        from mgpu_ngram.jobs.tune.run import changed_since
-
-        return changed_since(config, manifest)
 
     def product(self, config: TuneConfig) -> str:
         from mgpu_ngram.jobs.tune.run import WEIGHTS_FILE

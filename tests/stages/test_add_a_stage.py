@@ -117,3 +117,21 @@ def test_every_stage_keeps_the_contract():
     made = {name: stage.makes for name, stage in STAGES.items()}
     assert [name for name in made if made[name] == "model"] == ["estimate", "adapt", "convert", "prune", "mix"]
     assert [name for name in made if made[name] == "counts"] == ["count"]
+
+
+def test_jobs_take_and_return_the_types_of_their_stages():
+    """`Stage` finds `plan`, `run` and `changed_since` of a job by name, so mypy does not compare these types."""
+    compared = 0
+    for name, stage in STAGES.items():
+        config, result = type(stage).__orig_bases__[0].__args__
+        types = {
+            "plan": [config.__name__, "PlanContext", "dict[str, Any]"],
+            "run": [config.__name__, "RunContext", "Corpus | None", result.__forward_arg__],
+            "changed_since": [config.__name__, "dict[str, Any]", "str"],
+        }
+        for method, expected in types.items():
+            if getattr(type(stage), method) is getattr(Stage, method):
+                function = getattr(importlib.import_module(f"mgpu_ngram.jobs.{name}.run"), method)
+                assert list(function.__annotations__.values()) == expected, f"{name}.{method}"
+                compared += 1
+    assert compared == 35
