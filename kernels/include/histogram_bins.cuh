@@ -1,7 +1,6 @@
 // Dense histograms of n-grams: bin = sum of (code - 1) * symbols^(ORDER - 1 - i). Each thread takes RUN
 // consecutive windows. tokens_T is 16-byte aligned.
 #define RUN 16
-#define NO_BIN (~0ULL)
 
 // Load codes first .. first + RUN + ORDER - 2 of the stream; codes past its end are 0.
 __device__ __forceinline__ void load_codes(const u16* lut, const token_t* tokens_T, i64 T, i64 first, u32* code) {

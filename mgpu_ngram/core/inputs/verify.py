@@ -21,29 +21,29 @@ from mgpu_ngram.core.storage.crc import PartCrc, combine_crc32
 from mgpu_ngram.core.storage.output import find_manifest
 
 STRIP_BYTES = 16 << 20  # bytes of one read of one thread
+THREADS = 4  # threads that read a file
 IN_MEMORY = ("<lines in memory>", "<ids in memory>")  # names of inputs that cannot be read again
 
 
-def verify_inputs(manifest: dict[str, Any], folder: str | Path = ".", threads: int = 4) -> list[str]:
+def verify_inputs(manifest: dict[str, Any], folder: str | Path = ".") -> list[str]:
     """Return one line for each input that is missing or differs from `manifest`; [] when all are the same.
 
-    folder   where relative names of inputs start: the working directory of the run
-    threads  threads that read a file
+    folder  where relative names of inputs start: the working directory of the run
 
     Compares sizes, and CRC-32 checksums if the manifest has them: of the stored bytes, or for a Parquet file only of
     its metadata. Inputs that were given in memory are skipped.
     """
-    return list(_differences(manifest, Path(folder), threads))
+    return list(_differences(manifest, Path(folder)))
 
 
-def _differences(manifest: dict[str, Any], folder: Path, threads: int) -> Iterator[str]:
+def _differences(manifest: dict[str, Any], folder: Path) -> Iterator[str]:
     for given in manifest.get("inputs", []):
         name = given["name"]
         if name in IN_MEMORY:
             continue
         location = name if "://" in name else os.path.abspath(folder / name)
         try:
-            size_bytes, crc32 = _counts(location) or _file(stored_source(name, location), threads)
+            size_bytes, crc32 = _counts(location) or _file(stored_source(name, location))
         except InputError as error:
             yield str(error)
             continue
@@ -53,11 +53,11 @@ def _differences(manifest: dict[str, Any], folder: Path, threads: int) -> Iterat
             yield f"{name!r} has CRC-32 {crc32} but had {given['crc32']}; restore it, or run again"
 
 
-def _file(source: Source, threads: int) -> tuple[int, str]:
+def _file(source: Source) -> tuple[int, str]:
     """Return (bytes, CRC-32) of a file."""
     if source.format == "parquet":
         return source.size_bytes, f"{footer_crc(source)[1]:08x}"
-    with reader(source) as read, ThreadPoolExecutor(threads) as pool:
+    with reader(source) as read, ThreadPoolExecutor(THREADS) as pool:
 
         def crc_of(offset: int) -> PartCrc:
             strip = np.empty(min(STRIP_BYTES, source.size_bytes - offset), np.uint8)

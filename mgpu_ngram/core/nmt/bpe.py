@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from mgpu_ngram.core.errors import InputError
 
 WORD_END = "</w>"
+SEPARATOR = "@@"  # ends each piece of a word except the last one
 NO_RANK = 1 << 62
 VERSIONS = {"0.1": False, "0.2": True}  # whether the last letter carries the end of the word from the start
 
@@ -19,14 +20,12 @@ def words_in_line(line: str) -> list[str]:
 class Bpe:
     """Splits words by a list of merges.
 
-    lines      merges, most frequent first, perhaps after "#version: 0.2"
-    separator  ends each piece of a word except the last one
+    lines  merges, most frequent first, perhaps after "#version: 0.2"
 
     Raises InputError for a line that is not a merge.
     """
 
-    def __init__(self, lines: Iterable[str], name: str = "codes", separator: str = "@@"):
-        self.separator, self._name = separator, name
+    def __init__(self, lines: Iterable[str], name: str = "codes"):
         self._rank: dict[tuple[str, str], int] = {}
         self._known: dict[str, tuple[str, ...]] = {}
         self._joined_end = False
@@ -49,10 +48,10 @@ class Bpe:
                 self._rank.setdefault((pair[0], pair[1]), number)
 
     def split(self, word: str) -> tuple[str, ...]:
-        """Return the pieces of a word; all but the last end with the separator."""
+        """Return the pieces of a word; all but the last end with SEPARATOR."""
         if word not in self._known:
             pieces = self._merge(word)
-            self._known[word] = (*(piece + self.separator for piece in pieces[:-1]), pieces[-1])
+            self._known[word] = (*(piece + SEPARATOR for piece in pieces[:-1]), pieces[-1])
         return self._known[word]
 
     def encode(self, line: str) -> str:
@@ -90,6 +89,6 @@ class Bpe:
         return [*symbols[:-1], last] if last else symbols[:-1]
 
 
-def without_bpe(line: str, separator: str = "@@") -> str:
+def without_bpe(line: str) -> str:
     """Return a line with split words joined."""
-    return f"{line} ".replace(f"{separator} ", "").rstrip(" ")
+    return f"{line} ".replace(f"{SEPARATOR} ", "").rstrip(" ")

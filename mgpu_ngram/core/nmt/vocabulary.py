@@ -35,18 +35,16 @@ class NmtVocabulary:
     eos: int = 0
     unk: int = 1
 
-    def encode(self, line: str, rows: int, max_length: int = 0) -> np.ndarray:
+    def encode(self, line: str, rows: int) -> np.ndarray:
         """Return the ids of a line's words and of the end of the sentence, (T,) int64.
 
-        rows        rows of the embeddings; a word with an id of `rows` or more is unknown
-        max_length  words to keep; 0: all
+        rows  rows of the embeddings; a word with an id of `rows` or more is unknown
         """
-        return self.encode_words(words_in_line(line), rows, max_length)
+        return self.encode_words(words_in_line(line), rows)
 
-    def encode_words(self, words: Sequence[str], rows: int, max_length: int = 0) -> np.ndarray:
-        """Return the ids of words; other arguments as for `encode`."""
-        kept = words[:max_length] if max_length else words
-        found = np.array([self.ids.get(word, self.unk) for word in kept] + [self.eos], np.int64)
+    def encode_words(self, words: Sequence[str], rows: int) -> np.ndarray:
+        """Return the ids of words; otherwise as `encode`."""
+        found = np.array([self.ids.get(word, self.unk) for word in words] + [self.eos], np.int64)
         found[found >= rows] = self.unk
         return found
 
@@ -56,9 +54,7 @@ class NmtVocabulary:
         return [self.tokens[i] if i < known and self.tokens[i] else self.tokens[self.unk] for i in ids if i != self.eos]
 
 
-def encode_factors(
-    vocabularies: Sequence[NmtVocabulary], line: str, rows: Sequence[int], max_length: int = 0
-) -> np.ndarray:
+def encode_factors(vocabularies: Sequence[NmtVocabulary], line: str, rows: Sequence[int]) -> np.ndarray:
     """Return the ids of words with factors, as "word|factor|factor", (T, F) int64."""
     tokens = [token.split("|") for token in words_in_line(line)]
     wrong = next((token for token in tokens if len(token) != len(vocabularies)), None)
@@ -68,8 +64,7 @@ def encode_factors(
             "join factors with |"
         )
     columns = [
-        vocabulary.encode_words([token[f] for token in tokens], rows[f], max_length)
-        for f, vocabulary in enumerate(vocabularies)
+        vocabulary.encode_words([token[f] for token in tokens], rows[f]) for f, vocabulary in enumerate(vocabularies)
     ]
     return np.stack(columns, axis=1)
 

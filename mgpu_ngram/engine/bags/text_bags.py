@@ -43,12 +43,10 @@ CUT_WORDS = (
 NO_BAGS = LocalBags(Bags(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32), 0), make_words([]))
 
 
-def read_local_bags(
-    chunk: Chunk, options: TextOptions, device: str = "cpu", block_bytes: int = BLOCK_BYTES
-) -> LocalBags:
+def read_local_bags(chunk: Chunk, options: TextOptions, device: str = "cpu") -> LocalBags:
     """Return the documents of a chunk of `open_documents` as bags over the words of the chunk."""
     damage = Damage()
-    blocks = read_documents(chunk, block_bytes, not options.has_default_pattern, damage.add)
+    blocks = read_documents(chunk, BLOCK_BYTES, not options.has_default_pattern, damage.add)
     found = join_local([NO_BAGS, *(local_bags(documents, options, device) for documents in blocks)])
     return replace(found, damage=damage)
 

@@ -267,13 +267,11 @@ def hash_range(vocabulary: LocalVocabulary, r: int, ranges: int) -> LocalVocabul
     return vocabulary.with_arrays(dict(zip(SYMBOL_ARRAYS, arrays, strict=True))) if r == 0 else LocalVocabulary(*arrays)
 
 
-def store_vocabulary(
-    vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str, durable: bool = True
-) -> str:
+def store_vocabulary(vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str) -> str:
     """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint; return its path."""
     arrays = {name: to_host(getattr(vocabulary, name)) for name in SYMBOL_ARRAYS}
     totals = {f.name: getattr(vocabulary, f.name) for f in fields(vocabulary) if f.name not in SYMBOL_ARRAYS}
-    return save_entry(folder, kind, items, arrays, {"totals": totals}, durable)
+    return save_entry(folder, kind, items, arrays, {"totals": totals})
 
 
 def load_vocabulary(path: str) -> LocalVocabulary:

@@ -24,7 +24,7 @@ from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
-TOP_WORDS = 10  # words of a topic whose coherence is measured
+TOP_WORDS = 10  # words with most tokens in a topic; their coherence is measured
 BLOCK_WEIGHTS = {"cpu": 1 << 20, "gpu": 1 << 26}  # weights of topics in documents that are computed at once
 TARGET_BLOCK = 1 << 22  # probabilities that are computed at once
 
@@ -144,12 +144,9 @@ def held_out_perplexity(sampler: Sampler, group: Group, priors: Priors, held_out
     return math.exp(-units / UNITS / tokens) if tokens else math.nan
 
 
-def coherences(sampler: Sampler, group: Group, n: int = TOP_WORDS) -> dict[str, float]:
-    """Return the mean over topics of each measure of `engine.lda.coherence`, over the documents of all devices.
-
-    n  number of top words of each topic: the words with most tokens, ties by lower id
-    """
-    words_Zn = most_frequent_words(sampler.counts_VZ, n)
+def coherences(sampler: Sampler, group: Group) -> dict[str, float]:
+    """Return the mean over topics of each measure of `engine.lda.coherence`, over the documents of all devices."""
+    words_Zn = most_frequent_words(sampler.counts_VZ, TOP_WORDS)
     pairs = WordPairs.of(words_Zn, len(sampler.counts_VZ))
     counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
     for block in sampler.blocks.loaded():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from mgpu_ngram.engine.topics.rows import TopicRows
 from mgpu_ngram.engine.topics.words import largest
 from mgpu_ngram.kernels.compile_cpu import njit, read_only
 
-DistanceMetric = Literal["jensen-shannon", "hellinger"]
 MAX_COMPARED_TOPICS = 8192  # topics of a matrix of distances, 512 MiB
 
 
@@ -28,11 +27,10 @@ class Nearest(NamedTuple):
     distances_Zn: np.ndarray
 
 
-def topic_distances(rows: TopicRows, metric: DistanceMetric = "jensen-shannon", threads: int = 1) -> np.ndarray:
+def topic_distances(rows: TopicRows, threads: int = 1) -> np.ndarray:
     """Return (Z, Z) float64, the distance of every two topics' word probabilities, from 0 to 1.
 
-    jensen-shannon  the square root of the Jensen-Shannon divergence in bits
-    hellinger       sqrt (1 - sum of sqrt (p(word | a) p(word | b)))
+    The distance is the square root of the Jensen-Shannon divergence in bits.
 
     Time is O(Z N) for N counts above 0: 11 ns for each word that either topic of a pair has, on one core.
     Raises InputError above MAX_COMPARED_TOPICS topics.
@@ -44,21 +42,21 @@ def topic_distances(rows: TopicRows, metric: DistanceMetric = "jensen-shannon", 
             "largest topics (--limit N)"
         )
     distances_ZZ = np.zeros((Z, Z))
-    given, hellinger = _given(rows, metric)
+    given = _given(rows)
 
     def work(z: int) -> None:
-        _distances(given, hellinger, z, z + 1, distances_ZZ[z])
+        _distances(given, z, z + 1, distances_ZZ[z])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(Z)))
     return np.maximum(distances_ZZ, distances_ZZ.T)
 
 
-def distances_from(rows: TopicRows, topic: int, metric: DistanceMetric = "jensen-shannon") -> np.ndarray:
+def distances_from(rows: TopicRows, topic: int) -> np.ndarray:
     """Return (Z,) float64, the distance of each topic from one topic, as in `topic_distances`, in time O(N)."""
-    given, hellinger = _given(rows, metric)
+    given = _given(rows)
     distances_Z = np.empty(rows.num_topics)
-    _distances(given, hellinger, topic, 0, distances_Z)
+    _distances(given, topic, 0, distances_Z)
     distances_Z[topic] = 0
     return distances_Z
 
@@ -121,17 +119,14 @@ def _pairs(topics_n: np.ndarray, distances_n: np.ndarray) -> list[tuple[int, flo
     return list(zip(topics_n.tolist(), distances_n.tolist(), strict=True))
 
 
-def _given(rows: TopicRows, metric: DistanceMetric) -> tuple[tuple[Any, ...], bool]:
-    """Return the first argument of `_distances`, and whether the metric is Hellinger's."""
-    hellinger = {"jensen-shannon": False, "hellinger": True}.get(metric)
-    if hellinger is None:
-        raise InputError(f"metric is {metric!r} but must be jensen-shannon or hellinger")
+def _given(rows: TopicRows) -> tuple[Any, ...]:
+    """Return the first argument of `_distances`."""
     log_beta_V = np.log2(rows.beta_V)
     inputs = rows.starts_Z1, rows.words_N, rows.counts_N, rows.scales_Z, rows.beta_V, log_beta_V
     given = *map(read_only, inputs), rows.beta_V.sum(), (rows.beta_V * log_beta_V).sum()
     plogp_Z = np.empty(rows.num_topics)
     _sum_plogp(given, plogp_Z)
-    return (*given, plogp_Z), hellinger
+    return *given, plogp_Z
 
 
 @njit(nogil=True, cache=True)
@@ -149,7 +144,7 @@ def _sum_plogp(given, plogp_Z):
 
 
 @njit(nogil=True, cache=True)
-def _distances(given, hellinger, a, first_b, distances_Z):
+def _distances(given, a, first_b, distances_Z):
     """Write the distances from topic a to topic first_b and all after it.
 
     Words that neither topic has are summed in closed form; a merge of both rows corrects the sum for the others.
@@ -157,9 +152,9 @@ def _distances(given, hellinger, a, first_b, distances_Z):
     starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_sum, beta_log_sum, plogp_Z = given
     for b in range(first_b, len(scales_Z)):
         scale_a, scale_b = scales_Z[a], scales_Z[b]
-        mean, root = (scale_a + scale_b) / 2, np.sqrt(scale_a * scale_b)
+        mean = (scale_a + scale_b) / 2
         log_mean = np.log2(mean)
-        total = beta_sum * root if hellinger else mean * (beta_log_sum + log_mean * beta_sum)
+        total = mean * (beta_log_sum + log_mean * beta_sum)
         i, j, end_i, end_j = starts_Z1[a], starts_Z1[b], starts_Z1[a + 1], starts_Z1[b + 1]
         while i < end_i or j < end_j:
             v = np.int64(words_N[i]) if i < end_i else len(beta_V)
@@ -173,10 +168,7 @@ def _distances(given, hellinger, a, first_b, distances_Z):
             if w == first:
                 weight_b += counts_N[j]
                 j += 1
-            if hellinger:
-                total += (np.sqrt(weight_a * weight_b) - beta) * root
-            else:
-                prob = (weight_a * scale_a + weight_b * scale_b) / 2
-                total += prob * np.log2(prob) - beta * mean * (log_beta_V[first] + log_mean)
-        squared = 1 - total if hellinger else (plogp_Z[a] + plogp_Z[b]) / 2 - total
+            prob = (weight_a * scale_a + weight_b * scale_b) / 2
+            total += prob * np.log2(prob) - beta * mean * (log_beta_V[first] + log_mean)
+        squared = (plogp_Z[a] + plogp_Z[b]) / 2 - total
         distances_Z[b] = np.sqrt(min(1.0, max(0.0, squared)))

@@ -31,7 +31,6 @@ def test_all_formats_give_the_same_words(tmp_path, name, zipped):
     assert vocabulary.tokens == ("</s>", "<unk>", "a", "no", "über", "1.5", "x:")
     assert vocabulary.encode("a no über eos zz 1.5 x:", 7).tolist() == [2, 3, 4, 1, 1, 5, 6, 0]
     assert vocabulary.encode("a no über", rows=4).tolist() == [2, 3, 1, 0]
-    assert vocabulary.encode("a no über", 7, max_length=2).tolist() == [2, 3, 0]
     assert vocabulary.decode([2, 1, 99, 4, 0]) == ["a", "<unk>", "<unk>", "über"]
     assert vocabulary.encode("", 7).tolist() == [0]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
+from mgpu_ngram.core.nmt.bpe import words_in_line
 from mgpu_ngram.core.nmt.files import load_nmt_model
 from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.decode import output as decode_output
@@ -86,7 +87,8 @@ def test_outputs_of_amun(folder, name, placed):
         step = 1 if name.endswith(".b5n") else 3  # all 2,250 words once for each model
         lines, golden = lines[::step], golden[::step]
         options = replace(options, n_best=min(2, options.beam_size))
-    ids = [source.encode(line, len(models[0].source_embeddings[0]), max_length) for line in lines]
+    words = [words_in_line(line)[: max_length or None] for line in lines]
+    ids = [source.encode_words(kept, len(models[0].source_embeddings[0])) for kept in words]
     found = []
     for i, best in enumerate(decode(models, ids, options, Batching(128), weights)):
         if "--return-nematus-alignment" in flags:

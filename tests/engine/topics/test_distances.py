@@ -12,13 +12,9 @@ from mgpu_ngram.engine.topics import distances as module
 from mgpu_ngram.engine.topics.distances import nearest_of, nearest_topics, topic_distances, topic_map
 from tests.support.topic_rows import rows_of_dense
 
-METRICS = ("jensen-shannon", "hellinger")
 
-
-def plain_distance(p, q, metric):
+def plain_distance(p, q):
     """By the definition, over all words."""
-    if metric == "hellinger":
-        return math.sqrt(sum((math.sqrt(a) - math.sqrt(b)) ** 2 for a, b in zip(p, q, strict=True)) / 2)
     divergence = 0.0
     for a, b in zip(p, q, strict=True):
         mean = (a + b) / 2
@@ -27,11 +23,10 @@ def plain_distance(p, q, metric):
 
 
 def test_by_hand():
-    """Topics (3/4, 1/4) and (1/4, 3/4): the divergence is 1 - H(1/4) bits, the Hellinger distance (sqrt 3 - 1) / 2."""
+    """Topics (3/4, 1/4) and (1/4, 3/4): the divergence is 1 - H(1/4) bits."""
     rows = rows_of_dense(np.array([[2, 0], [0, 2]], np.uint32), 1.0)
     entropy = -(0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
     assert topic_distances(rows)[0, 1] == pytest.approx(math.sqrt(1 - entropy))
-    assert topic_distances(rows, "hellinger")[0, 1] == pytest.approx((math.sqrt(3) - 1) / 2)
 
 
 COUNTS = st.tuples(st.integers(1, 10), st.integers(1, 5)).flatmap(
@@ -42,19 +37,19 @@ COUNTS = st.tuples(st.integers(1, 10), st.integers(1, 5)).flatmap(
 
 
 @settings(max_examples=60)
-@given(COUNTS, st.sampled_from(METRICS), st.integers(1, 3))
-def test_distances_are_those_of_the_definition(counts_VZ, metric, threads):
+@given(COUNTS, st.integers(1, 3))
+def test_distances_are_those_of_the_definition(counts_VZ, threads):
     beta_V = 0.05 + 0.1 * np.arange(len(counts_VZ))
     rows = rows_of_dense(counts_VZ, beta_V)
-    found_ZZ = topic_distances(rows, metric, threads)
+    found_ZZ = topic_distances(rows, threads)
     assert np.array_equal(found_ZZ, found_ZZ.T) and not np.diag(found_ZZ).any()
     for a in range(rows.num_topics):
         for b in range(a):
-            expected = plain_distance(rows.probabilities(a), rows.probabilities(b), metric)
+            expected = plain_distance(rows.probabilities(a), rows.probabilities(b))
             assert found_ZZ[a, b] ** 2 == pytest.approx(expected**2, abs=1e-12)
     order = np.random.default_rng(0).permutation(len(counts_VZ))
     renamed = rows_of_dense(counts_VZ[order], beta_V[order])
-    assert np.allclose(topic_distances(renamed, metric) ** 2, found_ZZ**2, atol=1e-12)
+    assert np.allclose(topic_distances(renamed) ** 2, found_ZZ**2, atol=1e-12)
 
 
 def test_nearest_topics_by_hand():
@@ -70,7 +65,7 @@ def test_the_topics_nearest_to_some():
     """Beside the plain distances of all pairs."""
     rows = rows_of_dense(np.random.default_rng(1).integers(0, 9, (20, 7)).astype(np.uint32), 0.2)
     p = [rows.probabilities(z) for z in range(7)]
-    plain_ZZ = np.array([[plain_distance(a, b, "jensen-shannon") for b in p] for a in p])
+    plain_ZZ = np.array([[plain_distance(a, b) for b in p] for a in p])
     expected = [[b for b in np.argsort(plain_ZZ[a]) if b != a][:3] for a in range(7)]
     every = nearest_of(rows, 3, threads=2)
     assert {a: [b for b, _ in others] for a, others in every.items()} == dict(enumerate(expected))
@@ -99,8 +94,6 @@ def test_maps_of_one_and_of_equal_topics():
 
 def test_errors(monkeypatch):
     rows = rows_of_dense(np.ones((2, 3), np.uint32), 1.0)
-    with pytest.raises(InputError, match="metric is 'cosine'"):
-        topic_distances(rows, "cosine")
     monkeypatch.setattr(module, "MAX_COMPARED_TOPICS", 2)
     with pytest.raises(InputError, match="3 topics .* the limit is 2; .*--limit N"):
         topic_distances(rows)
