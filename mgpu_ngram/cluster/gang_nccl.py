@@ -90,33 +90,21 @@ class NcclCommunicator(Communicator):
         if isinstance(array, np.ndarray):
             return self._host.all_reduce_async(array, out)
         target = checked_target(array, out, self.size)
-        return self._begin(
-            [array, target], lambda stream: self._comm.allReduce(
-                array.data.ptr, target.data.ptr, array.size, self._type(array), self._nccl.NCCL_SUM, stream
-            )
-        )  # fmt: skip
+        return self._begin(self._comm.allReduce, array, target, array.size, self._type(array), self._nccl.NCCL_SUM)
 
     def reduce_scatter_async(self, array: Any) -> Pending:
         if isinstance(array, np.ndarray):
             return self._host.reduce_scatter_async(array)
         check_array(array, self.size, "reduce_scatter")
         part = self._cupy.empty(array.shape[1:], array.dtype)
-        return self._begin(
-            [array, part], lambda stream: self._comm.reduceScatter(
-                array.data.ptr, part.data.ptr, part.size, self._type(array), self._nccl.NCCL_SUM, stream
-            )
-        )  # fmt: skip
+        return self._begin(self._comm.reduceScatter, array, part, part.size, self._type(array), self._nccl.NCCL_SUM)
 
     def all_gather_async(self, array: Any) -> Pending:
         if isinstance(array, np.ndarray):
             return self._host.all_gather_async(array)
         check_array(array, self.size, "all_gather")
         both = self._cupy.empty((self.size, *array.shape), array.dtype)
-        return self._begin(
-            [array, both], lambda stream: self._comm.allGather(
-                array.data.ptr, both.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, stream
-            )
-        )  # fmt: skip
+        return self._begin(self._comm.allGather, array, both, array.nbytes, self._nccl.NCCL_UINT8)
 
     def barrier(self) -> None:
         self.all_reduce(self._one)
@@ -136,16 +124,16 @@ class NcclCommunicator(Communicator):
     def _type(self, array: Any) -> int:
         return int(getattr(self._nccl, f"NCCL_{array.dtype.name.upper()}"))
 
-    def _begin(self, arrays: list[Any], call: Callable[[int], None]) -> Pending:
+    def _begin(self, collective: Callable[..., None], array: Any, out: Any, *options: int) -> Pending:
         """Start a collective on NCCL's stream: after the kernels that the current stream already has."""
         while self._running and self._running[0].event.done:
             self._running.popleft()
         before, event = (self._cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self._cupy.cuda.get_current_stream().record(before)
         self._stream.wait_event(before)
-        self._ask(lambda: call(self._stream.ptr))
+        self._ask(lambda: collective(array.data.ptr, out.data.ptr, *options, self._stream.ptr))
         self._stream.record(event)
-        self._running.append(_Collective(self, event, arrays))
+        self._running.append(_Collective(self, event, [array, out]))
         return self._running[-1]
 
     def _ask(self, call: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from mgpu_ngram.api.executors import describe_cluster
 from mgpu_ngram.commands.run import Job, check_settings
-from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
+from mgpu_ngram.commands.shared import add_config_arguments, load_config, stdout, work_of
 from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.stages.contract import Target
@@ -18,11 +18,7 @@ EXAMPLES = """example:
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("config", metavar="CONFIG.yaml", help="YAML file of jobs")
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="settings that replace those of the file"
-    )
-    add_scheduler_flags(parser)
+    add_config_arguments(parser)
     parser.set_defaults(verb=_plan, many="overrides")
 
 

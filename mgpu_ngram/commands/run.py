@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mgpu_ngram.api.executors import open_executor
-from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
+from mgpu_ngram.commands.shared import add_config_arguments, load_config, stdout, work_of
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.freed_memory import keep_freed_memory
 from mgpu_ngram.core.json_text import to_json
@@ -74,11 +74,7 @@ class FinishedBefore:
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("config", metavar="CONFIG.yaml", help="YAML file of jobs")
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="settings that replace those of the file"
-    )
-    add_scheduler_flags(parser)
+    add_config_arguments(parser)
     parser.add_argument("--resume", action="store_true", help="continue a run that ended early")
     parser.add_argument(
         "--resume-or-start", action="store_true", help="resume, or start the run if there is nothing to resume"

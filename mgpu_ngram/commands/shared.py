@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 DEVICES = ["auto", "cpu", "gpu"]
 
 
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `load_config` reads."""
+    parser.add_argument("config", metavar="CONFIG.yaml", help="YAML file of jobs")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings that replace those of the file"
+    )
+    add_scheduler_flags(parser)
+
+
 def load_config(arguments: argparse.Namespace) -> RunConfig:
     """Read the YAML file of a command, with its overrides and the flags of the scheduler."""
     return load(arguments.config, [*scheduler_overrides(arguments), *arguments.overrides])

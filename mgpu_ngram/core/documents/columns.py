@@ -17,6 +17,7 @@ from mgpu_ngram.core.inputs.in_memory import is_text
 from mgpu_ngram.core.inputs.json_column import read_record
 from mgpu_ngram.core.inputs.read_text import read_lines
 from mgpu_ngram.core.inputs.sources import Source, parquet_file
+from mgpu_ngram.core.missing import is_missing
 from mgpu_ngram.core.storage.file_heads import json_keys
 
 Period = Literal["year", "month", "week", "day"]
@@ -100,7 +101,7 @@ def _parquet_values(piece: Piece, column: str) -> Iterator[Any]:
 
 def classes_of(values: Sequence[Any]) -> list[str]:
     """Return the name of each value's class; "" for a missing one."""
-    return ["" if _is_missing(value) else str(value) for value in values]
+    return ["" if is_missing(value) else str(value) for value in values]
 
 
 def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
@@ -114,7 +115,7 @@ def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
     """
     dates, coarsest = [], "day"
     for value in values:
-        found, precision = (None, "day") if _is_missing(value) or value == "" else _first_day(value, column)
+        found, precision = (None, "day") if is_missing(value) or value == "" else _first_day(value, column)
         dates.append(np.datetime64(found or "NaT", "D"))
         coarsest = min(coarsest, precision, key=PERIODS.index)
     if PERIODS.index(coarsest) < PERIODS.index(period):
@@ -123,10 +124,6 @@ def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
     if period == "week":
         cut = cut - ((cut.astype(np.int64) + MONDAY) % 7).astype("timedelta64[D]")
     return ["" if name == "NaT" else name for name in map(str, cut)]
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value != value  # NaN, as tools write missing values in JSON
 
 
 def _first_day(value: Any, column: str) -> tuple[datetime.date, str]:

@@ -16,7 +16,6 @@ from mgpu_ngram.core.nbest.moses_lines import (
     LINE,
     LINE_END,
     NO_KEY,
-    NO_NUMBER,
     NO_OBJECT,
     NUMBER,
     NUMBER_END,
@@ -27,6 +26,7 @@ from mgpu_ngram.core.nbest.moses_lines import (
     begin_feature,
     past_spaces,
     read_number,
+    read_value,
 )
 from mgpu_ngram.kernels.common.find_tokens import is_space
 from mgpu_ngram.kernels.common.word_table import equal_words
@@ -188,15 +188,10 @@ def _read_features(data, at, names, n, values_NC, filled_W):
             i = past_spaces(data, value + 1) if is_list else value
             column = columns[word]
             while data[i] != _CLOSE_LIST:
-                if column == columns[word + 1]:
-                    return VALUES, word
-                stop = np.int64(_value_end(data, i))
-                if stop < 0:
-                    return NO_NUMBER, word
-                code, number = read_number(data, i, stop)
+                stop = np.int64(_value_end(data, i))  # -1 if wrong; then `read_value` finds no number
+                code = read_value(data, i, stop, values_NC, n, column, columns[word + 1])
                 if code != FINE:
                     return code, word
-                values_NC[n, column] = number
                 column += 1
                 if not is_list:
                     break

@@ -72,6 +72,20 @@ def read_number(text, at, stop):
 
 
 @njit(nogil=True, cache=True)
+def read_value(text, at, stop, values_NC, n, column, last_column):
+    """Write the number text[at:stop] as a value of line n; return the error code.
+
+    last_column  the end of the columns of the feature
+    """
+    if column == last_column:
+        return VALUES
+    code, value = read_number(text, at, stop)
+    if code == FINE:
+        values_NC[n, column] = value
+    return code
+
+
+@njit(nogil=True, cache=True)
 def _find_fields(text, start, stop, fields_F2):
     """Fill fields_F2 with the spans of the fields of a line, without white space around them; return their number.
 
@@ -187,12 +201,9 @@ def _read_features(data, at, stop, names, n, values_NC, filled_W):
                 return code, word
             column, at = columns[word], name_end + 1
         if word and at < end:
-            if column == columns[word + 1]:
-                return VALUES, word
-            code, value = read_number(data, at, end)
+            code = read_value(data, at, end, values_NC, n, column, columns[word + 1])
             if code != FINE:
                 return code, word
-            values_NC[n, column] = value
             column += 1
         at = end
         while at < stop and is_space(data[at]):

@@ -19,6 +19,7 @@ from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.spill import in_file
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
+from mgpu_ngram.kernels.count.intern import WordTable
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
 SMALL_BYTES = 1 << 20  # files below this size share one stream of 32-bit tokens
@@ -123,11 +124,12 @@ class _Growing:
 
 
 class ChunkSymbols:
-    """The growing vocabulary of a chunk, on the device of the tokens."""
+    """The growing vocabulary of a chunk, on the device of the tokens. `intern` adds the hashes of words to `table`."""
 
     def __init__(self, device: str):
-        xp = array_module(to_device(np.empty(0), device))
-        self.xp = xp
+        like = to_device(np.empty(0), device)
+        self.table = WordTable(like)
+        self.xp = xp = array_module(like)
         self._offsets, self._data = _Growing(xp, np.int64), _Growing(xp, np.uint8)
         self._offsets.extend(xp.zeros(1, np.int64))
         self.counts_V = xp.zeros(0, np.int64)
@@ -170,17 +172,17 @@ class ChunkSymbols:
         for first in (self._first_source, self._first_offset):
             first.extend(self.xp.full(3, -1))
 
-    def add_counts(self, tokens_T: Any, V: int) -> None:
-        """Add the counts of a stream; the chunk has V symbols so far."""
-        if V:
+    def add_counts(self, tokens_T: Any) -> None:
+        """Add the counts of a stream whose words are all in the table."""
+        if V := len(self.table):
             counts_V = histogram_private(tokens_T, 1, V).astype(np.int64)
             counts_V[: len(self.counts_V)] += self.counts_V
             self.counts_V = counts_V
 
-    def finish(self, hash_V: Any, **totals: Any) -> LocalVocabulary:
+    def finish(self, **totals: Any) -> LocalVocabulary:
         """Return the vocabulary, on the device of the tokens."""
         places = self._first_source.array, self._first_offset.array
-        return LocalVocabulary(hash_V, self.offsets_V, self.data, self.counts_V, *places, **totals)
+        return LocalVocabulary(self.table.hash_V, self.offsets_V, self.data, self.counts_V, *places, **totals)
 
 
 class Streams:

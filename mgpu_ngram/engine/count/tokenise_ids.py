@@ -20,23 +20,21 @@ from mgpu_ngram.engine.count.token_streams import (
     blocks_of,
     segments_of,
 )
-from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.kernels.common.count_true import count_true
 from mgpu_ngram.kernels.count.hash_words import hash_ids
-from mgpu_ngram.kernels.count.intern import WordTable, intern
+from mgpu_ngram.kernels.count.intern import intern
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 
 def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list[PartCrc] = []
-    table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = ChunkSymbols(options.device), Streams(), 0
     itemsize, halo = np.dtype(options.dtype).itemsize, options.order - 1
     if options.lmplz:
         halo = max(halo, 1)  # an empty halo then means that the source ends
-        intern(symbols.xp.asarray(special_hashes("id", options.seed, symbols.xp)), table)
+        intern(symbols.xp.asarray(special_hashes("id", options.seed, symbols.xp)), symbols.table)
         symbols.add_specials()
     for block, data in blocks_of(chunk, options, halo, checksums, watch):
         for segments in chain.from_iterable(_begun_apart(block, s) for s, _ in segments_of(block, data)):
@@ -52,7 +50,7 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
                 parts += [hash_T, end]
                 places.append(start + itemsize * np.arange(length // itemsize + 1, dtype=np.int64))
             hash_T, place_T = xp.concatenate(parts), np.concatenate(places)
-            tokens_T, new_N = intern(hash_T, table)
+            tokens_T, new_N = intern(hash_T, symbols.table)
             new_positions_N = place_T[to_host(new_N)]
             raw_N = _ids_at(data, new_positions_N, options.dtype)
             symbols.add_words(4 * xp.arange(len(raw_N) + 1, dtype=np.int64), raw_N.view(np.uint8))
@@ -66,14 +64,14 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
                 streams.add(tokens_T, owned, at, owned_bytes)
             else:
                 streams.add(tokens_T, owned)
-            symbols.add_counts(tokens_T[:owned], len(table))
+            symbols.add_counts(tokens_T[:owned])
         size += int(block.owned_S.sum())
         watch.lap("tokenise")
     tokens = int(symbols.counts_V.sum())
     starts, ends = (int(symbols.counts_V[v]) for v in (1, 2)) if options.lmplz else (0, 0)
     vocabulary = symbols.finish(
-        table.hash_V, tokens=tokens, lines=starts, unfinished_lines=starts - ends, size_bytes=size,
-        checksums=checksums, seconds=watch.seconds,
+        tokens=tokens, lines=starts, unfinished_lines=starts - ends, size_bytes=size, checksums=checksums,
+        seconds=watch.seconds,
     )  # fmt: skip
     return TokenisedChunk(streams.finish(), vocabulary)
 

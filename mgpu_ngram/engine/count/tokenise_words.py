@@ -21,20 +21,18 @@ from mgpu_ngram.engine.count.token_streams import (
     blocks_of,
     lower_ascii,
 )
-from mgpu_ngram.engine.memory.device import to_device
 from mgpu_ngram.engine.memory.stopwatch import Stopwatch
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.gather_words import gather_words
 from mgpu_ngram.kernels.count.hash_words import hash_words
-from mgpu_ngram.kernels.count.intern import WordTable, intern
+from mgpu_ngram.kernels.count.intern import intern
 from mgpu_ngram.kernels.dispatch import array_module
 
 
 def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list[PartCrc] = []
-    table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = ChunkSymbols(options.device), Streams(), 0
     special_hash = np.empty(0, np.uint64)
     if options.lmplz:
@@ -45,7 +43,7 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             lower_ascii(text_B)
         positions_T = find_tokens(text_B)
         hash_T = hash_words(text_B, positions_T, options.seed)
-        tokens_T, new_N = intern(hash_T, table)
+        tokens_T, new_N = intern(hash_T, symbols.table)
         new_positions_N = positions_T[new_N]
         symbols.add_words(*gather_words(text_B, new_positions_N))
         symbols.add_places(block, new_positions_N)
@@ -55,7 +53,7 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             tokens_T, end_U = _lmplz_lines(block, positions_T, hash_T, tokens_T, special_hash)
             if not options.ends_lines:
                 unfinished.append((tokens_T, end_U))
-        symbols.add_counts(tokens_T, len(table))
+        symbols.add_counts(tokens_T)
         streams.add(tokens_T, len(tokens_T))
         size += len(block.data)
         watch.lap("tokenise")
@@ -63,9 +61,9 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     found = streams.finish()
     lines = sum(s.owned for s in found) - tokens
     for tokens_T, end_U in unfinished:
-        tokens_T[end_U] = len(table) + 1
+        tokens_T[end_U] = len(symbols.table) + 1
     vocabulary = symbols.finish(
-        table.hash_V, tokens=tokens, lines=lines, unfinished_lines=sum(len(end_U) for _, end_U in unfinished),
+        tokens=tokens, lines=lines, unfinished_lines=sum(len(end_U) for _, end_U in unfinished),
         size_bytes=size, checksums=checksums, seconds=watch.seconds,
     )  # fmt: skip
     return TokenisedChunk(found, vocabulary)
