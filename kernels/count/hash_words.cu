@@ -1,4 +1,6 @@
-// A 64-bit hash of each word of a text, by which `intern` numbers them.
+// A 64-bit hash of each word of a text, by which `intern` numbers them: h = seed, then h = mix64(h xor p) for each
+// piece p of 8 bytes. mix64 is the finaliser of MurmurHash3 (Appleby, https://github.com/aappleby/smhasher). A thread
+// takes a word: words are short, so most have one piece.
 #include "grid.cuh"
 #include "integer_hash.cuh"
 #include "delimiters.cuh"

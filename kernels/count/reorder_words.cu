@@ -1,4 +1,7 @@
-// Words of keys in another order, such as the order of the text for windows that were sorted last context word first.
+// Words of keys in another order, such as the order of the text for windows that were sorted last context word first:
+// word n of a result is bits place_n b to (place_n + 1) b - 1 of the key, for words of b bits (see ngram_keys.cu).
+// A thread takes a row and fills one column at a time in a register, so it writes each column once, and neighbours
+// write neighbouring rows.
 #include "grid.cuh"
 
 // columns (num_columns, R), a row apart by `stride`; place_N (N,): where word n of the result stands  ->  (num_columns, R).

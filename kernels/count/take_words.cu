@@ -1,4 +1,6 @@
-// Chosen words of a vocabulary, one behind the other.
+// Chosen words of a vocabulary, one behind the other: a gather of texts of any length. A prefix sum of their lengths,
+// before this kernel, gives each word its place, so threads need not wait for each other. Eight threads share a word:
+// they read neighbouring bytes.
 #include "grid.cuh"
 #define LANES 8  // threads per word: most words have fewer than 16 bytes
 

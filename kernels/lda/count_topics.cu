@@ -1,4 +1,6 @@
-// n_dk, the tokens of topic k in document d, as a sparse row for each document: what `sample_topics` reads.
+// n_dk, the tokens of topic k in document d, as a sparse row for each document: what `sample_topics` reads. Rows are
+// sparse because a document has few topics (Xie et al., "CuLDA_CGS", 2018). A warp takes a document and counts in
+// shared memory; it reads the counts in order of topic, so the entries need no sort.
 #include "grid.cuh"
 #define ALIGN 16  // documents start at multiples of this
 

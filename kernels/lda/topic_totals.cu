@@ -1,4 +1,6 @@
-// n_k = sum over words w of n_wk, the tokens of each topic.
+// n_k = sum over words w of n_wk, the tokens of each topic: the denominator of phi (Griffiths and Steyvers, "Finding
+// scientific topics", 2004). A thread sums one topic, so neighbours read neighbouring counts. Sums are integers, so
+// their order changes nothing.
 #include "grid.cuh"
 
 // counts_VZ (V, Z)  ->  totals_Z (Z,), added to. A block takes blockDim.x topics and every gridDim.y-th word.
