@@ -63,14 +63,15 @@ def positional_calls_of_constructors(source):
     """Return {"line: class": number} of calls of a class with too many positional arguments.
 
     A class is a callee whose name, after the last dot, a subscript and leading underscores, starts with a capital
-    letter. A starred argument counts as one. Kernels and Numba functions have names in lower case: CUDA and Numba
-    take positional arguments only.
+    letter; also `cls` and `super().__init__`. A starred argument counts as one. Kernels and Numba functions have names
+    in lower case: CUDA and Numba take positional arguments only.
     """
     found = {}
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
-            name = ast.unparse(node.func).split("[")[0].rpartition(".")[2]
-            if name.lstrip("_")[:1].isupper():
+            callee = ast.unparse(node.func)
+            name = callee.split("[")[0].rpartition(".")[2]
+            if callee in ("cls", "super().__init__") or name.lstrip("_")[:1].isupper():
                 found[f"{node.lineno}: {name}"] = len(node.args)
     return found
 
@@ -87,6 +88,9 @@ def test_what_counts_as_a_positional_call_of_a_constructor():
     assert positional_calls_of_constructors(fine) == {}
     found = positional_calls_of_constructors(f"rows.Row({eight})\n_Row({seven}, *more)\nRow[int]({eight})\n")
     assert found == {"1: Row": 8, "2: _Row": 8, "3: Row": 8}
+    assert positional_calls_of_constructors(f"cls({seven})\nsuper().__init__({seven})\nsuper().run({eight})") == {}
+    found = positional_calls_of_constructors(f"cls({eight})\nsuper().__init__({eight})")
+    assert found == {"1: cls": 8, "2: __init__": 8}
 
 
 def untyped_functions(source):

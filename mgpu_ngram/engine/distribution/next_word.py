@@ -46,9 +46,9 @@ class NextWordModel(RowMaker):
         without_suffixes = replace(model.trie, suffix_L=model.trie.suffix_L[:0])  # rows do not need suffixes
         trie = without_suffixes.map_arrays(partial(to_device_fast, device=device)).decoded()
         self.begin = model.words.id("<s>")
-        prob_V, left_out = trie.prob_G[: trie.symbols], self.begin or -1
         super().__init__(
-            trie.word_G, trie.prob_G, prob_V, left_out, model.trie.has_backoffs, threads, trie.backoff_M, trie.filled_F
+            trie.word_G, trie.prob_G, trie.prob_G[: trie.symbols], left_out=self.begin or -1,
+            has_backoffs=model.trie.has_backoffs, threads=threads, backoff_M=trie.backoff_M, filled_F=trie.filled_F,
         )  # fmt: skip
         self.trie, self.words, self.order, self.device = trie, model.words, trie.order, device
         self.encoder = Encoder(model.words, trie.order, device)
