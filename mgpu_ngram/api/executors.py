@@ -1,4 +1,8 @@
-"""Open executors: on this host, on a cluster that the run starts, or on the cluster of a Dask client."""
+"""Open executors: on this host, on a cluster that the run starts, or on the cluster of a Dask client.
+
+The module is in `api`, the lowest layer that opens executors and knows the settings of a run file (`ClusterConfig`);
+`commands` and the benches import it from there.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The first bytes of a model file, read once: which kind of model it is, and its identity.
 
-Functions that open a model, choose an index or estimate a time take the result of `read_head`. `file_kind` describes
-any file, for people.
+Functions that open a model, choose an index or estimate a time take the result of `read_head`. `info` and comparisons
+take the description of a file from `file_kind`.
 """
 
 from __future__ import annotations
