@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mgpu_ngram.benchmarks.decode.subject import GRUShape, System
+from mgpu_ngram.benchmarks.decode.generated_model import GRUShape, System
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.origin import PACKAGE_PARENT
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult, open_suite

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mgpu_ngram.benchmarks.decode import cpu as decode_cpu
-from mgpu_ngram.benchmarks.decode.subject import SOURCE_WORDS_PER_SECOND, DecodeBench, sizes_of, words_in
+from mgpu_ngram.benchmarks.decode.generated_model import SOURCE_WORDS_PER_SECOND, DecodeBench, sizes_of, words_in
 from mgpu_ngram.benchmarks.harness.suite import WrongResult
 from mgpu_ngram.core.nmt.vocabulary import load_nmt_vocabulary
 from mgpu_ngram.engine.decode.batch import Batching

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks.decode import amun as decode_amun
-from mgpu_ngram.benchmarks.decode.subject import (
+from mgpu_ngram.benchmarks.decode.generated_model import (
     FORCE,
     SEED,
     SENTENCES_AT_ONCE,

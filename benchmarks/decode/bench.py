@@ -14,10 +14,10 @@ from typing import Any
 from mgpu_ngram.benchmarks.decode.batches import batch, drain, refill
 from mgpu_ngram.benchmarks.decode.cpu import cpu
 from mgpu_ngram.benchmarks.decode.fused_pass import fusion
+from mgpu_ngram.benchmarks.decode.generated_model import DecodeBench
 from mgpu_ngram.benchmarks.decode.logits_pass import fused_pass
 from mgpu_ngram.benchmarks.decode.ngrams import lm
 from mgpu_ngram.benchmarks.decode.step import step
-from mgpu_ngram.benchmarks.decode.subject import DecodeBench
 from mgpu_ngram.benchmarks.decode.whole import whole
 from mgpu_ngram.benchmarks.decode.workers import workers as several_workers
 from mgpu_ngram.benchmarks.harness.options import BenchOptions

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.decode.subject import (
+from mgpu_ngram.benchmarks.decode.generated_model import (
     SENTENCE_WORDS,
     SOURCE_WORDS_PER_SECOND,
     DecodeBench,

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 
 from mgpu_ngram.benchmarks.decode import published as paper
-from mgpu_ngram.benchmarks.decode.subject import SOURCE_WORDS_PER_SECOND
+from mgpu_ngram.benchmarks.decode.generated_model import SOURCE_WORDS_PER_SECOND
 from mgpu_ngram.benchmarks.harness.figures import draw_each, size_of
 from mgpu_ngram.benchmarks.harness.rows import Row
 

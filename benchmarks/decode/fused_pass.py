@@ -11,8 +11,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode import amun as decode_amun
 from mgpu_ngram.benchmarks.decode import peers
-from mgpu_ngram.benchmarks.decode.step import BEAMS
-from mgpu_ngram.benchmarks.decode.subject import (
+from mgpu_ngram.benchmarks.decode.generated_model import (
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
     SOURCE_WORDS_PER_SECOND,
@@ -23,6 +22,7 @@ from mgpu_ngram.benchmarks.decode.subject import (
     sizes_of,
     words_in,
 )
+from mgpu_ngram.benchmarks.decode.step import BEAMS
 from mgpu_ngram.engine.decode.batch import Batching, Forced, search_all
 from mgpu_ngram.engine.decode.ensemble import Ensemble
 from mgpu_ngram.engine.decode.search_options import Hypothesis

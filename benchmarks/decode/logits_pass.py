@@ -10,8 +10,8 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode import peers
 from mgpu_ngram.benchmarks.decode.ceilings import READ, read_rate
+from mgpu_ngram.benchmarks.decode.generated_model import SEED, SPREAD, DecodeBench, fastest, run_on_device
 from mgpu_ngram.benchmarks.decode.peers import as_torch, choose_threads, has_torch, release_torch, torch_best
-from mgpu_ngram.benchmarks.decode.subject import SEED, SPREAD, DecodeBench, fastest, run_on_device
 from mgpu_ngram.benchmarks.harness.rows import Row
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.units import ROWS_PER_SECOND

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.decode.logits_pass import TOLERANCE, check_best, log_probs, random_rows, sentences_of
-from mgpu_ngram.benchmarks.decode.subject import (
+from mgpu_ngram.benchmarks.decode.generated_model import (
     FULL,
     SENTENCE_WORDS,
     DecodeBench,
@@ -19,6 +18,7 @@ from mgpu_ngram.benchmarks.decode.subject import (
     random_sources,
     run_on_device,
 )
+from mgpu_ngram.benchmarks.decode.logits_pass import TOLERANCE, check_best, log_probs, random_rows, sentences_of
 from mgpu_ngram.benchmarks.decode.whole import WholeDecode, decode_row
 from mgpu_ngram.benchmarks.harness.machine_rates import device_seconds
 from mgpu_ngram.benchmarks.harness.suite import Suite

@@ -9,9 +9,9 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode import peers
 from mgpu_ngram.benchmarks.decode import published as paper
+from mgpu_ngram.benchmarks.decode.generated_model import SEED, DecodeBench, fastest, run_on_device
 from mgpu_ngram.benchmarks.decode.logits_pass import TOLERANCE, check_best, log_probs, random_rows, sentences_of
 from mgpu_ngram.benchmarks.decode.peers import as_torch, choose_threads, has_torch, torch_best
-from mgpu_ngram.benchmarks.decode.subject import SEED, DecodeBench, fastest, run_on_device
 from mgpu_ngram.benchmarks.harness.machine_rates import device_seconds
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.timing import MAX_RUNS

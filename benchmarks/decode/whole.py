@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_ngram.benchmarks.decode import amun as decode_amun
-from mgpu_ngram.benchmarks.decode.peers import TorchModel, choose_threads, has_torch, release_torch
-from mgpu_ngram.benchmarks.decode.published import AMUN, AMUN_WORDS
-from mgpu_ngram.benchmarks.decode.subject import (
+from mgpu_ngram.benchmarks.decode.generated_model import (
     DTYPES,
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
@@ -23,6 +21,8 @@ from mgpu_ngram.benchmarks.decode.subject import (
     sizes_of,
     words_in,
 )
+from mgpu_ngram.benchmarks.decode.peers import TorchModel, choose_threads, has_torch, release_torch
+from mgpu_ngram.benchmarks.decode.published import AMUN, AMUN_WORDS
 from mgpu_ngram.benchmarks.harness.rows import Row
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.benchmarks.inputs.plain_beam_search import PlainSearch

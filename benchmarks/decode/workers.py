@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from mgpu_ngram.api.executors import open_executor
-from mgpu_ngram.benchmarks.decode.subject import (
+from mgpu_ngram.benchmarks.decode.generated_model import (
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
     SOURCE_WORDS_PER_SECOND,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.benchmarks.decode.generated_model import SEED, fastest
 from mgpu_ngram.benchmarks.decode.logits_pass import PASS_DTYPES, random_rows
 from mgpu_ngram.benchmarks.decode.peers import as_torch, choose_threads, has_torch, release_torch
-from mgpu_ngram.benchmarks.decode.subject import SEED, fastest
 from mgpu_ngram.benchmarks.harness.machine_rates import device_seconds
 from mgpu_ngram.benchmarks.harness.rows import Row
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.decode.subject import SEED
+from mgpu_ngram.benchmarks.decode.generated_model import SEED
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.inputs.fusion_text import NUM_SPECIALS, GeneratedText
 from mgpu_ngram.benchmarks.inputs.plain_beam_search import PlainNgrams

@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.lda.cpu import cpu
 from mgpu_ngram.benchmarks.lda.gpus import gpus, stream
 from mgpu_ngram.benchmarks.lda.quality import quality
 from mgpu_ngram.benchmarks.lda.speed import corpus, speed
-from mgpu_ngram.benchmarks.lda.subject import LdaBench
+from mgpu_ngram.benchmarks.lda.sweeps import LdaBench
 from mgpu_ngram.benchmarks.lda.transform import transform
 
 TOKENS = {"gpu": 1_000_000_000, "cpu": 1_000_000}  # at most: corpora have their own sizes

@@ -10,7 +10,7 @@ from pathlib import Path
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.lda import peers as lda_peers
 from mgpu_ngram.benchmarks.lda.quality import Split, perplexity, perplexity_of_phi
-from mgpu_ngram.benchmarks.lda.subject import SEED, LdaBench, open_sampler, timed_sweeps
+from mgpu_ngram.benchmarks.lda.sweeps import SEED, LdaBench, open_sampler, timed_sweeps
 from mgpu_ngram.cluster.devices import cpu_cores
 
 TOPICS = 256

@@ -12,7 +12,7 @@ from mgpu_ngram.api.executors import open_executor
 from mgpu_ngram.benchmarks.harness.suite import WrongResult
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.lda.generated_corpus import CorpusShape, cut, generate
-from mgpu_ngram.benchmarks.lda.subject import (
+from mgpu_ngram.benchmarks.lda.sweeps import (
     SEED,
     LdaBench,
     check_counts,

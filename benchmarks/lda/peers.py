@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.lda.subject import BETA
+from mgpu_ngram.benchmarks.lda.sweeps import BETA
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags.bags import Bags
 from mgpu_ngram.core.errors import RunError

@@ -12,7 +12,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.harness.suite import WrongResult
 from mgpu_ngram.benchmarks.lda import peers as lda_peers
 from mgpu_ngram.benchmarks.lda.generated_corpus import generate
-from mgpu_ngram.benchmarks.lda.subject import BETA, LdaBench, check_counts, open_sampler, priors_of, timed_sweeps
+from mgpu_ngram.benchmarks.lda.sweeps import BETA, LdaBench, check_counts, open_sampler, priors_of, timed_sweeps
 from mgpu_ngram.benchmarks.lda.transform import fold
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags.bags import Bags

@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.harness.rows import with_unit
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.lda.generated_corpus import SHAPES, CorpusShape, generate
-from mgpu_ngram.benchmarks.lda.subject import (
+from mgpu_ngram.benchmarks.lda.sweeps import (
     SEED,
     STEPS,
     SWEEPS,

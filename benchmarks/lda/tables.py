@@ -10,7 +10,7 @@ from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
 from mgpu_ngram.benchmarks.lda import peers as lda_peers
 from mgpu_ngram.benchmarks.lda.generated_corpus import CorpusShape
 from mgpu_ngram.benchmarks.lda.gpus import gang
-from mgpu_ngram.benchmarks.lda.subject import (
+from mgpu_ngram.benchmarks.lda.sweeps import (
     ALONE,
     LdaBench,
     check_counts,

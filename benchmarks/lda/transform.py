@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.harness.cuda_source import compiled
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.harness.units import TOKENS_PER_SECOND
-from mgpu_ngram.benchmarks.lda.subject import LdaBench, open_sampler, priors_of, timed_sweeps
+from mgpu_ngram.benchmarks.lda.sweeps import LdaBench, open_sampler, priors_of, timed_sweeps
 from mgpu_ngram.core.bags.bags import Bags
 from mgpu_ngram.engine.lda.sweep import word_topics
 from mgpu_ngram.engine.memory.device import to_device

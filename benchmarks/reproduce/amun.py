@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mgpu_ngram.benchmarks.decode import amun as decode_amun
 from mgpu_ngram.benchmarks.decode.amun import WHOLE
 from mgpu_ngram.benchmarks.decode.cpu import AMUN_CPU
+from mgpu_ngram.benchmarks.decode.generated_model import SOURCE_WORDS_PER_SECOND
 from mgpu_ngram.benchmarks.decode.published import (
     AMUN_STEP,
     AMUN_UNFUSED,
@@ -19,7 +20,6 @@ from mgpu_ngram.benchmarks.decode.published import (
     UNFUSED_SECONDS,
     UNFUSED_STEPS,
 )
-from mgpu_ngram.benchmarks.decode.subject import SOURCE_WORDS_PER_SECOND
 from mgpu_ngram.benchmarks.reproduce.paper import (
     FAILS,
     HOLDS,

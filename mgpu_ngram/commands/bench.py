@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.benchmarks import BENCHES, PAPER_RESULTS, PAPERS, RESULTS
-from mgpu_ngram.commands.shared import DEVICES
+from mgpu_ngram.commands.run_flags import DEVICES
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.json_text import to_json
 

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.commands.shared import stdout
+from mgpu_ngram.commands.standard_streams import stdout
 from mgpu_ngram.core.errors import InputError
 
 if TYPE_CHECKING:

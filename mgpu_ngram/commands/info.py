@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from mgpu_ngram.commands.shared import stdout
+from mgpu_ngram.commands.standard_streams import stdout
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.output import MANIFEST, find_manifest

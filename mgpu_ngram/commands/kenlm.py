@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from mgpu_ngram.commands.kenlm_shared import can_be_reread, folder_of, regular_file, run_stage, stage_config
+from mgpu_ngram.commands.kenlm_stages import can_be_reread, folder_of, regular_file, run_stage, stage_config
 from mgpu_ngram.commands.run import Job, RunOptions
-from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.commands.stage import file_for, run_one
+from mgpu_ngram.commands.standard_streams import stdout
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
 from mgpu_ngram.core.storage.output import check_not_input

@@ -10,7 +10,7 @@ from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_ngram.commands.kenlm_shared import folder_of, regular_file, run_stage
+from mgpu_ngram.commands.kenlm_stages import folder_of, regular_file, run_stage
 from mgpu_ngram.commands.stage import file_for
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.inputs.corpus import open_list

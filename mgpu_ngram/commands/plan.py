@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from mgpu_ngram.api.executors import describe_cluster
-from mgpu_ngram.commands.run import Job, check_settings
-from mgpu_ngram.commands.shared import add_config_arguments, load_config, stdout, work_of
+from mgpu_ngram.commands.run import Job, check_settings, work_of
+from mgpu_ngram.commands.run_flags import add_config_arguments, load_config
+from mgpu_ngram.commands.standard_streams import stdout
 from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.stages.contract import Target

@@ -6,16 +6,19 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mgpu_ngram.api.executors import open_executor
-from mgpu_ngram.commands.shared import add_config_arguments, load_config, stdout, work_of
+from mgpu_ngram.cluster.placement import Work
+from mgpu_ngram.commands.run_flags import add_config_arguments, load_config
+from mgpu_ngram.commands.standard_streams import stdout
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.freed_memory import keep_freed_memory
 from mgpu_ngram.core.json_text import to_json
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.storage.claim import claimed
 from mgpu_ngram.core.storage.output import check_not_input, find_manifest, no_empty_folders
 from mgpu_ngram.jobs.context import RunContext
@@ -167,6 +170,16 @@ def _run_claimed(
     finally:
         executor.close()
     return results
+
+
+def work_of(jobs: Iterable[tuple[RegisteredStage, Settings, Corpus | None]], memory: MemoryConfig) -> Work:
+    """Return the work of jobs, each a (stage, settings, input) triple: the largest size, and the sum of CPU seconds."""
+    sizes, seconds = [0], [0.0]
+    for stage, settings, inputs in jobs:
+        sizes.append(stage.work_bytes(settings, inputs))
+        seconds.append(stage.cpu_seconds(settings, inputs))
+    limits_gpu = memory.device_bytes is not None  # so the user expects a GPU
+    return Work(max(sizes), math.inf if limits_gpu else sum(seconds))
 
 
 def check_settings(jobs: Sequence[Job]) -> None:

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.commands.run import FinishedBefore, Job, RunOptions, run_jobs
-from mgpu_ngram.commands.shared import (
+from mgpu_ngram.commands.run_flags import (
     add_cluster_flags,
     add_memory_flags,
     add_resume_flags,
     cluster_config,
     memory_config,
-    stdin_as_file,
-    stdout,
 )
+from mgpu_ngram.commands.standard_streams import stdin_as_file, stdout
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.json_text import to_json
 from mgpu_ngram.core.storage.output import no_empty_folders

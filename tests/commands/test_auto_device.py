@@ -10,7 +10,7 @@ from mgpu_ngram.api import executors
 from mgpu_ngram.cluster import placement
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.cluster.placement import GPU_START_SECONDS
-from mgpu_ngram.commands.shared import work_of
+from mgpu_ngram.commands.run import work_of
 from mgpu_ngram.core.kenlm.binary_file import Header
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.stages.cpu_rates import opening_seconds

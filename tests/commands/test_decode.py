@@ -480,14 +480,14 @@ def test_commands_of_amun_on_a_gpu(name, shared_data, decode, monkeypatch):
 
 def test_gpus_by_number(system, decode, monkeypatch):
     """The run sees the GPUs that it names; one works in this process."""
-    from mgpu_ngram.commands import shared
+    from mgpu_ngram.commands import run_flags
 
-    monkeypatch.setattr(shared, "visible_gpus", lambda: 4)
+    monkeypatch.setattr(run_flags, "visible_gpus", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
-    assert shared.use_gpus("all") == 4
-    assert shared.use_gpus([1, 3]) == 2 and shared.os.environ["CUDA_VISIBLE_DEVICES"] == "5,7"
+    assert run_flags.use_gpus("all") == 4
+    assert run_flags.use_gpus([1, 3]) == 2 and run_flags.os.environ["CUDA_VISIBLE_DEVICES"] == "5,7"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert shared.use_gpus([2]) == 0 and shared.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+    assert run_flags.use_gpus([2]) == 0 and run_flags.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
 WRONG = {

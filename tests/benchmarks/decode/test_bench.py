@@ -14,14 +14,20 @@ from mgpu_ngram.benchmarks.decode import bench as decode
 from mgpu_ngram.benchmarks.decode import ceilings as decode_limits
 from mgpu_ngram.benchmarks.decode import cpu as decode_cpu
 from mgpu_ngram.benchmarks.decode import fused_pass, logits_pass
+from mgpu_ngram.benchmarks.decode import generated_model as decode_work
 from mgpu_ngram.benchmarks.decode import ngrams as decode_ngrams
 from mgpu_ngram.benchmarks.decode import step as decode_step
-from mgpu_ngram.benchmarks.decode import subject as decode_work
 from mgpu_ngram.benchmarks.decode import whole as decode_whole
 from mgpu_ngram.benchmarks.decode import workers as decode_workers
 from mgpu_ngram.benchmarks.decode.batches import lengths, scheduled, scheduled_sentences
+from mgpu_ngram.benchmarks.decode.generated_model import (
+    DecodeBench,
+    GRUShape,
+    check_results,
+    options_of,
+    random_sources,
+)
 from mgpu_ngram.benchmarks.decode.peers import TorchModel, best_of_sentences, k_best, log_softmax
-from mgpu_ngram.benchmarks.decode.subject import DecodeBench, GRUShape, check_results, options_of, random_sources
 from mgpu_ngram.benchmarks.harness.cuda_source import with_common
 from mgpu_ngram.benchmarks.harness.options import BenchOptions
 from mgpu_ngram.benchmarks.harness.suite import Suite, WrongResult

@@ -18,11 +18,11 @@ from mgpu_ngram.benchmarks.lda import gpus as lda_gpus
 from mgpu_ngram.benchmarks.lda import peers as lda_peers
 from mgpu_ngram.benchmarks.lda import quality as lda_quality
 from mgpu_ngram.benchmarks.lda import speed as lda_speed
-from mgpu_ngram.benchmarks.lda import subject as lda_work
+from mgpu_ngram.benchmarks.lda import sweeps as lda_work
 from mgpu_ngram.benchmarks.lda import tables as lda_paper
 from mgpu_ngram.benchmarks.lda import transform as lda_transform
 from mgpu_ngram.benchmarks.lda.generated_corpus import SHAPES, CorpusShape, cut, generate, language, lengths
-from mgpu_ngram.benchmarks.lda.subject import (
+from mgpu_ngram.benchmarks.lda.sweeps import (
     STEPS,
     LdaBench,
     check_counts,

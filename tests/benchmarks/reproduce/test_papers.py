@@ -16,8 +16,8 @@ from mgpu_ngram.benchmarks.decode import amun as decode_amun
 from mgpu_ngram.benchmarks.decode import batches as decode_batch
 from mgpu_ngram.benchmarks.decode import cpu as decode_cpu
 from mgpu_ngram.benchmarks.decode import fused_pass
+from mgpu_ngram.benchmarks.decode import generated_model as decode_work
 from mgpu_ngram.benchmarks.decode import step as decode_step
-from mgpu_ngram.benchmarks.decode import subject as decode_work
 from mgpu_ngram.benchmarks.decode import whole as decode_whole
 from mgpu_ngram.benchmarks.distribution import thesis as distribution_thesis
 from mgpu_ngram.benchmarks.harness import machine_rates, suite

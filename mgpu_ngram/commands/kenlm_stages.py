@@ -1,4 +1,4 @@
-"""What `kenlm` and `kenlm_filter` share: their files, and runs of stages."""
+"""Stages that run for KenLM's programs (`kenlm` and `kenlm_filter`), and the files of these programs."""
 
 from __future__ import annotations
 

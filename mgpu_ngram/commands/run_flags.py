@@ -1,31 +1,22 @@
-"""Arguments and helpers that several commands share."""
+"""Flags that say where and how a run works: its cluster, memory, checkpoints and YAML file."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import secrets
-import shutil
-import sys
-from collections.abc import Container, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from mgpu_ngram.cluster.devices import visible_gpus
-from mgpu_ngram.cluster.placement import Work
-from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.run_file import ClusterConfig, RunConfig, load
 
 if TYPE_CHECKING:
-    from mgpu_ngram.core.inputs.corpus import Corpus
-    from mgpu_ngram.stages.contract import RegisteredStage, Settings
+    pass
 
 DEVICES = ["auto", "cpu", "gpu"]
 
@@ -142,72 +133,3 @@ def scheduler_overrides(arguments: argparse.Namespace) -> list[str]:
         file = json.dumps(arguments.scheduler_file)
         return ["cluster.kind=scheduler_file", f"cluster.scheduler_file={file}", "cluster.address=null"]
     return []
-
-
-def work_of(jobs: Iterable[tuple[RegisteredStage, Settings, Corpus | None]], memory: MemoryConfig) -> Work:
-    """Return the work of jobs, each a (stage, settings, input) triple: the largest size, and the sum of CPU seconds."""
-    sizes, seconds = [0], [0.0]
-    for stage, settings, inputs in jobs:
-        sizes.append(stage.work_bytes(settings, inputs))
-        seconds.append(stage.cpu_seconds(settings, inputs))
-    limits_gpu = memory.device_bytes is not None  # so the user expects a GPU
-    return Work(max(sizes), math.inf if limits_gpu else sum(seconds))
-
-
-@contextmanager
-def stdout() -> Iterator[None]:
-    """Guard printing: ignore a broken pipe, report a full disk."""
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
-        if not isinstance(error, BrokenPipeError):
-            what = f"cannot write to stdout ({error.strerror})"
-            raise RunError(f"{what}; free space there or pipe it elsewhere") from None
-
-
-@contextmanager
-def _removed(path: Path) -> Iterator[None]:
-    """Remove a file, if it is there, when the block ends."""
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-
-
-@contextmanager
-def stdin_as_file(stage: RegisteredStage, settings: Settings, folder: Path) -> Iterator[Corpus | None]:
-    """Yield the corpus of a stage's inputs if "-" is one of them, else None.
-
-    Standard input is copied to a file in `folder`, so that workers can read it in parallel.
-    """
-    setting = stage.stdin_setting
-    paths = getattr(settings, setting)
-    if "-" not in paths:
-        yield None
-        return
-    if sys.stdin is None:
-        raise InputError("input '-' is standard input, which is closed; pipe text to it, or name a file")
-    path = Path(os.path.abspath(folder), f".stdin-{secrets.token_hex(8)}")
-    with ExitStack() as stack:
-        stack.enter_context(_removed(path))  # before the file exists: an interrupt may come at any moment
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)))
-        except OSError as error:
-            raise InputError(f"cannot keep stdin in {folder} ({error.strerror}); give another output path") from None
-        try:
-            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-            file.flush()
-        except OSError as error:
-            raise RunError(f"cannot keep stdin in {folder} ({error.strerror}); free space there") from None
-        named = [str(path) if given == "-" else given for given in paths]
-        try:
-            corpus = stage.open_inputs(replace(settings, **{setting: named}))
-        except InputError as error:
-            raise InputError(str(error).replace(str(path), "-")) from None
-        assert corpus is not None
-        sources = (replace(s, name="-") if s.name == str(path) else s for s in corpus.sources)
-        yield replace(corpus, sources=tuple(sources))
