@@ -126,7 +126,7 @@ def check_folder(client: Client, folder: str) -> None:
         marker.unlink()
     workers = scheduler_info(client)["workers"]
     for address, is_seen in seen.items():
-        if is_seen is False:  # not an exception, which means that the worker has just died
+        if is_seen is False:  # a worker that has just died gives an exception instead
             name = workers[address]["name"] if address in workers else "?"
             raise InputError(
                 f"worker {name} ({address}) does not see {Path(folder).absolute()}; put the output "

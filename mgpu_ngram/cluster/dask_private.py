@@ -211,7 +211,7 @@ async def leave_cluster(worker: Worker, reason: str) -> None:
 
 
 def on_lost_worker(worker: Worker, react: Callable[[str], None]) -> Callable[[], None]:
-    """Call `react` with the address of each lost worker of which this worker is told; return a function that ends this.
+    """Call `react` with the address of each lost worker that the scheduler reports; return a function that ends this.
 
     Replaces no public call: WorkerPlugin has no such method.
     """

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 from mgpu_ngram.core.errors import RunError
 
 SILENT_SECONDS = 300.0  # a worker or a scheduler that is silent for so long is lost
-MAX_DEATHS = 4  # a run ends when so many workers died in the same task, or ended a gang that was started again
+MAX_DEATHS = 4  # a run ends when one task has killed this many workers, or when the same gang was lost this often
 Handle = Any
 OnDone = Callable[[Any], Iterable[Any] | None]
 
 
 class ResultLost(RunError):
-    """A worker was lost with the result of a task that had taken shares, and the offer has ended: Dask cannot make the
-    result again. The caller of the task has to.
+    """A worker was lost with the result of a task that took shares of an offer that has ended. Dask cannot make this
+    result again; the caller of the task must.
     """
 
 
@@ -39,9 +39,9 @@ class Offer:
 
 @dataclass(frozen=True)
 class Share:
-    """An argument of a task, which receives the list of take(value, *args) of all values; in a list of arguments, these
-    values in its place. The worker that holds a value takes the share of it, at any time: `take` must be short, such as
-    a view, and must not change the value.
+    """An argument for which a task receives the list of take(value, *args) of all values; inside a list of arguments,
+    these take the place of the share. The worker that holds a value calls `take`, at any time: `take` must be short,
+    such as a view, and must not change the value.
     """
 
     offer: Offer

@@ -83,7 +83,7 @@ class Watch:
     async def _find_silent(self) -> None:
         """Remove workers that are silent for lost_seconds; end the run when the scheduler is.
 
-        Dask notices a broken connection only where it has one, and after its own times.
+        Dask notices a loss only if a connection breaks, and only after timeouts of its own.
         """
         answered = time.monotonic()
         while self.client.status in ("running", "connecting") and not self.error:
@@ -194,7 +194,7 @@ class Watch:
             asyncio.get_running_loop().call_later(RELEASE_SECONDS, again)
             started, running = self._started.pop(worker, set()), set(message["processing-tasks"])
             for key in started - running:
-                self._tasks[key].deaths = 0  # it finished here, so it did not cause the other deaths
+                self._tasks[key].deaths = 0  # the task finished on this worker, so it did not cause earlier deaths
             if not message["expected"]:
                 # Labelled tasks report before they start; an unlabelled task's report may be lost with its worker.
                 unsure = {key for key in running if key in self._tasks and not self._tasks[key].told}

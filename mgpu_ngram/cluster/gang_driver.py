@@ -19,7 +19,7 @@ from mgpu_ngram.cluster.gang_worker import Place, ranks_here
 
 GANG_START_SECONDS = 10.0  # for all ranks: another gang may hold some of the workers. Doubles with each attempt
 ABORT_SECONDS = 10.0  # to wait for the ranks of an aborted gang to end
-QUIET_SECONDS = 2.0  # to wait for free workers without saying so
+QUIET_SECONDS = 2.0  # a longer wait for free workers is reported
 PAUSE_SECONDS = 0.005, 0.1  # between questions to the workers, first and last
 
 
@@ -104,7 +104,7 @@ def _find_workers(executor: GangExecutor, args_by_rank: Sequence[Sequence[Any]],
 
 
 def _check_left(executor: GangExecutor, size: int, there: int, label: str) -> None:
-    """Raise GangError for more ranks than slots; it names a loss if the workers of the start of the run had enough."""
+    """Raise GangError for more ranks than slots. It reports lost workers if the run started with enough slots."""
     if there < size <= executor.workers:
         lost = f"({executor.workers - there} of {executor.workers} left before {label or 'a gang'})"
         raise GangError(f"{size} ranks were requested but workers were lost {lost}; start a new gang", [lost])

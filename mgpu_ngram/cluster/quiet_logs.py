@@ -27,8 +27,8 @@ LOSSES = (CommClosedError, StreamClosedError, asyncio.CancelledError, concurrent
 
 
 class _NoLosses(logging.Filter):
-    """Drops records of exceptions that a loss has caused, also where their text alone is logged, and of questions of
-    the driver.
+    """Drops records of exceptions that a loss has caused, logged whole or as text, and records of the driver's calls
+    of `Client.run`.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

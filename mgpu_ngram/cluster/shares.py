@@ -27,7 +27,7 @@ from mgpu_ngram.cluster.transport import Parcel
 HANDLER = "mgpu_ngram_share"
 AT_ONCE = 4  # shares that a task receives at once: it holds them all in the end, but not their messages
 PAUSE_SECONDS = 0.1, 3.0  # between looks for lost values, first and last
-CONNECT_SECONDS = 3.0  # to a holder; if it is only slow, it is found and asked again
+CONNECT_SECONDS = 3.0  # for a connection to a holder; a holder that was only slow is asked again
 T = TypeVar("T")
 
 
@@ -62,7 +62,8 @@ def serve(worker: Worker) -> None:
     async def answer(receiver: str, name: str, key: str = "", take: bytes = b"") -> dict[str, Any]:
         """Return the share that another worker asks for; {} if the value is not here.
 
-        name  of the share; with no key: it has arrived, or is not wanted any more
+        name  name of the share
+        key   task of the value; "" says that the share has arrived or is no longer needed
         """
         if not key:
             _lent.pop((receiver, name), None)
@@ -115,12 +116,12 @@ def take_shares(worker: Worker, places: Sequence[ValuePlace], take: Take) -> lis
         return asyncio.run_coroutine_threadsafe(work, loop.asyncio_loop).result()
 
     mine = next((i for i, place in enumerate(places) if place.address == worker.address), 0)
-    wanted = [*places[mine:], *places[:mine]]  # not all workers ask the first one first
+    wanted = [*places[mine:], *places[:mine]]  # each worker begins with itself, so not all ask one holder at once
     while True:
         missing = run(_take_all(worker, wanted, pickled, taken))
         if not missing:
             return [taken[place.key].open() for place in places]
-        secede()  # other tasks get this thread: they may be what makes the value again
+        secede()  # the thread is free for other tasks, such as the task that makes the value again
         wanted = run(_find(worker, missing))
         rejoin()
 
@@ -147,7 +148,7 @@ async def _take_one(worker: Worker, place: ValuePlace, pickled: bytes) -> Parcel
     if not place.address or place.address in _lost:
         return None
     who, answer = {"receiver": worker.address, "name": uuid.uuid4().hex}, dict[str, Any]()
-    with suppress(OSError):  # the holder was lost, perhaps before this process began, which then was not told
+    with suppress(OSError):  # the holder was lost; Dask does not report losses from before this process began
         await dask_private.connect_within(worker, place.address, CONNECT_SECONDS)
         ask = getattr(worker.rpc(place.address), HANDLER)
         answer = await ask(key=place.key, take=pickled, **who) or {}

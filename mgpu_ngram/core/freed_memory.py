@@ -8,7 +8,7 @@ from contextlib import suppress
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # options of mallopt (malloc.h)
 MIN_REUSED_BYTES, MAX_REUSED_BYTES = 1 << 20, 64 << 20
-REUSED_SHARE, KEPT_SHARE = 1 / 64, 1 / 16  # of a limit
+REUSED_SHARE, KEPT_SHARE = 1 / 64, 1 / 16  # shares of the memory limit
 
 
 def keep_freed_memory(host_bytes: float = math.inf) -> None:

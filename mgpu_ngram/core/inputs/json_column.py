@@ -113,7 +113,7 @@ def _plain_json(lines: bytes, key: str, place: Place, lists: bool, report: Repor
         kinds |= {type(value)} - {type(None)}
         if len(kinds) > 1:
             raise InputError(f"{place(at)} has {reprlib.repr(value)} in {key!r}; {_wanted(lists)}")
-        encode = to_bytes if not is_utf8(line) else _with_halves  # of surrogate pairs, from escapes
+        encode = to_bytes if not is_utf8(line) else _with_halves  # escapes may give halves of surrogate pairs
         yield [encode(token) for token in value] if isinstance(value, list) else value and encode(value)
 
 

@@ -229,7 +229,7 @@ def _cut_lines(view: np.ndarray, n: int, at: int, end: int, halo: int, source: S
 def _cut_tokens(view: np.ndarray, n: int, at: int, end: int, halo: int, source: Source) -> tuple[int, int]:
     """As `_cut_lines`, with up to `halo` tokens after the owned ones."""
     if n < len(view):
-        if n % source.itemsize:  # of a compressed source; others were checked when they were opened
+        if n % source.itemsize:  # only compressed sources: others were checked when they were opened
             raise InputError(odd_size(source.name, at + n, source.itemsize))
         return n, min(n, end - at)
     owned = max(0, n - halo * source.itemsize) // source.itemsize * source.itemsize

@@ -116,7 +116,7 @@ def parquet_file(source: Source) -> Iterator[Any]:
                 yield file
     except UnicodeEncodeError:
         raise InputError(f"{source.name!r} is not UTF-8, as paths of Parquet files must be; rename it") from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of names of columns, too
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: names of columns
         reason = str(error).splitlines()[0]
         raise DamagedInput(f"{source.name!r} is damaged Parquet: {reason}; write it again or leave it out") from None
 

@@ -22,7 +22,7 @@ from mgpu_ngram.core.utf8 import BOM
 
 ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
 UNKNOWN_END = 1 << 62
-MAX_STEP_BYTES = 1 << 28  # of a long line, read at once
+MAX_STEP_BYTES = 1 << 28  # bytes of a long line that are read at once
 MAX_JSON_LINE_BYTES = (1 << 31) - 2  # Arrow reads blocks of fewer than 2 GiB
 
 

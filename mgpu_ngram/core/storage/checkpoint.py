@@ -47,7 +47,7 @@ FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 OWNER = "owner.json"
 
-_tokens: set[str] = set()  # of the owner.json files that this process wrote
+_tokens: set[str] = set()  # those in the owner.json files that this process wrote
 
 
 class Checkpoint:
@@ -171,7 +171,7 @@ class Checkpoint:
             except InputError as error:
                 delete_entry(path, damage_found(error))
         found.sort(key=lambda entry: (-entry.generation, -len(entry.items), entry.path))
-        damages: dict[str, str | None] = {}  # of those verified so far
+        damages: dict[str, str | None] = {}  # by path, of the entries verified so far
         while unsure := [entry.path for entry in disjoint(found) if entry.path not in damages]:
             damages.update(zip(unsure, verify(unsure), strict=True))
             for path in unsure:

@@ -33,7 +33,7 @@ from mgpu_ngram.core.storage.output import clear_leftovers
 BEAT_SECONDS = 3.0  # between changes of the time of a claim
 WATCH_SECONDS = 30.0  # a run of another host whose claim does not change for so long has ended
 POLL_SECONDS = 0.5  # between looks at the claim of another host
-SAME_START_SECONDS = 2.0  # between two readings of the start of one process: the clock of the host may be set
+SAME_START_SECONDS = 2.0  # two readings of the start of one process differ by less, though the clock may be set
 
 
 @contextlib.contextmanager

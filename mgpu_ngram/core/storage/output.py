@@ -26,7 +26,7 @@ from mgpu_ngram.core.storage.scratch import is_running
 
 FORMAT_VERSION = 1  # version of the manifests of all stages
 MANIFEST = "manifest.json"
-SUFFIXES = (  # that other formats use, or ours
+SUFFIXES = (  # of file names, by other programs and by ours
     ".arpa", ".arrow", ".bin", ".binary", ".bz2", ".csv", ".feather", ".gz", ".json", ".jsonl", ".klm", ".npy",
     ".npz", ".parquet", ".safetensors", ".tsv", ".txt", ".xz", ".zarr", ".zip", ".zst",
 )  # fmt: skip
