@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
 
 from mgpu_ngram.benchmarks import scale_cores
 from mgpu_ngram.benchmarks.cluster.words import ZipfCorpus
@@ -91,15 +93,14 @@ def sizes(bench: ScaleBench) -> None:
     smallest = 0.0
     for multiple in MULTIPLES:
         corpus = bench.corpus(multiple)
-        results = _rounds(bench.suite, corpus, MemoryConfig(), bench.folder)
-        tokens = corpus.totals[0]
-        of_token = median(result.wall_seconds for result in results) / tokens
+        rounds, tokens = _rounds(bench.suite, corpus, MemoryConfig(), bench.folder), corpus.totals[0]
+        of_token = median(rounds.seconds) / tokens
         smallest = smallest or of_token
         aim = TARGETS.get(multiple) if bench.suite.device == "gpu" else None
         bench.suite.add(
-            MODEL, f"{corpus.sizes} V={VOCABULARY}", [result.wall_seconds for result in results],
-            items=tokens, unit=TOKENS_PER_SECOND, target=aim and 1 / (aim * smallest),
-            notes=f"{of_token / smallest:.2f} x the time of a token of the smallest text; {_notes(results[0])}",
+            MODEL, f"{corpus.sizes} V={VOCABULARY}", rounds.seconds, items=tokens, unit=TOKENS_PER_SECOND,
+            target=aim and 1 / (aim * smallest),
+            notes=f"{of_token / smallest:.2f} x the time of a token of the smallest text; {rounds.notes}",
         )  # fmt: skip
 
 
@@ -107,27 +108,27 @@ def memory(bench: ScaleBench) -> None:
     """Rows: the model of the smallest text with less memory, beside all memory; on a GPU, a larger one, too."""
     suite, corpus = bench.suite, bench.corpus(1)
     free = _rounds(suite, corpus, MemoryConfig(), bench.folder)
-    unlimited = median(result.wall_seconds for result in free)
+    unlimited = median(free.seconds)
     for limit, aim in LIMITS[suite.device].items():
         suite.say(f"within {limit:,} bytes")
         limits = MemoryConfig(device_bytes=limit) if suite.device == "gpu" else MemoryConfig(host_bytes=limit)
-        results = _rounds(suite, corpus, limits, bench.folder)
-        if results[0].statistics != free[0].statistics:
+        rounds = _rounds(suite, corpus, limits, bench.folder)
+        if rounds.results[0].statistics != free.results[0].statistics:
             raise WrongResult(f"within {limit:,} bytes the model is another one; not timed")
         suite.add(
             WITHIN, f"{corpus.sizes} V={VOCABULARY} {suite.device}_bytes={limit}",
-            [result.wall_seconds for result in results], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
+            rounds.seconds, items=corpus.totals[0], unit=TOKENS_PER_SECOND,
             target=aim and corpus.totals[0] / (aim * unlimited), baseline="all memory", baseline_seconds=unlimited,
-            notes=_notes(results[0]),
+            notes=rounds.notes,
         )  # fmt: skip
     if suite.device == "gpu":
         multiple, limit = CARD
         corpus = bench.corpus(multiple)
         suite.say(f"within {limit:,} bytes")
-        results = _rounds(suite, corpus, MemoryConfig(device_bytes=limit), bench.folder)
+        rounds = _rounds(suite, corpus, MemoryConfig(device_bytes=limit), bench.folder)
         suite.add(
-            WITHIN, f"{corpus.sizes} V={VOCABULARY} gpu_bytes={limit}", [result.wall_seconds for result in results],
-            items=corpus.totals[0], unit=TOKENS_PER_SECOND, notes=_notes(results[0]),
+            WITHIN, f"{corpus.sizes} V={VOCABULARY} gpu_bytes={limit}", rounds.seconds,
+            items=corpus.totals[0], unit=TOKENS_PER_SECOND, notes=rounds.notes,
         )  # fmt: skip
 
 
@@ -138,11 +139,11 @@ def words(bench: ScaleBench) -> None:
     for limit in (None, *LIMITS[suite.device]):
         suite.say(f"within {limit or 'all'} bytes")
         limits = MemoryConfig(device_bytes=limit) if suite.device == "gpu" else MemoryConfig(host_bytes=limit)
-        results = _rounds(suite, corpus, limits, bench.folder)
+        rounds = _rounds(suite, corpus, limits, bench.folder)
         suite.add(
             OF_MANY_WORDS, f"{corpus.sizes} V={vocabulary} {suite.device}_bytes={limit or 'all'}",
-            [result.wall_seconds for result in results], items=corpus.totals[0], unit=TOKENS_PER_SECOND,
-            notes=f"{results[0].types:,} distinct words; {_notes(results[0])}",
+            rounds.seconds, items=corpus.totals[0], unit=TOKENS_PER_SECOND,
+            notes=f"{rounds.results[0].types:,} distinct words; {rounds.notes}",
         )  # fmt: skip
 
 
@@ -247,35 +248,49 @@ PARTS = {
 }  # fmt: skip
 
 
-def _notes(result: EstimateResult) -> str:
-    gigabytes = result.peak_device_bytes / 1e9, result.peak_host_bytes / 1e9
-    return (
-        f"pruned {PRUNE}: {sum(result.statistics.kept.values()):,} n-grams; at most {gigabytes[0]:.1f} GB of a device, "
-        f"{gigabytes[1]:.1f} GB of host memory"
-    )
-
-
 def _goes_on(seconds: Sequence[float]) -> bool:
     """Return whether another round follows those that took `seconds`; the first one warms up."""
     return len(seconds) <= ROUNDS and (len(seconds) < 2 or sum(seconds) < ENOUGH_SECONDS)
 
 
-def _rounds(suite: Suite, corpus: ZipfCorpus, limits: MemoryConfig, folder: Path) -> list[EstimateResult]:
-    """Return the results of several rounds, after one that warms up."""
+class Rounds(NamedTuple):
+    """Models of one text, made several times, and the bytes that each round wrote to disks."""
+
+    results: list[EstimateResult]
+    written_bytes: int
+
+    @property
+    def seconds(self) -> list[float]:
+        return [result.wall_seconds for result in self.results]
+
+    @property
+    def notes(self) -> str:
+        first = self.results[0]
+        kept, device, host = sum(first.statistics.kept.values()), first.peak_device_bytes, first.peak_host_bytes
+        return (
+            f"pruned {PRUNE}: {kept:,} n-grams; at most {device / 1e9:.1f} GB of a device, {host / 1e9:.1f} GB of host "
+            f"memory; {self.written_bytes / 1e9:.1f} GB written to files"
+        )
+
+
+def _rounds(suite: Suite, corpus: ZipfCorpus, limits: MemoryConfig, folder: Path) -> Rounds:
+    """Make a model several times, after a round that warms up."""
     config = EstimateConfig(corpus.paths, order=ORDER, prune=PRUNE, discount_fallback=[])
     executor = LocalExecutor(suite.device)
     results: list[EstimateResult] = []
+    written_bytes: list[int] = []  # by this process, after each round
     try:
         while _goes_on([result.wall_seconds for result in results]):
             source, place = open_corpus(corpus.paths), folder / "model"
             context = RunContext(executor, place, memory=limits, overwrite=True)
             results.append(estimate.estimated(config, source, context, place, lambda model, result: result))
+            written_bytes.append(psutil.Process().io_counters().write_bytes)
             suite.release()
     finally:
         executor.close()
     if results[0].tokens != corpus.totals[0]:
         raise WrongResult(f"a model was made of {results[0].tokens:,} words, not {corpus.totals[0]:,}; not timed")
-    return results[1:]
+    return Rounds(results[1:], (written_bytes[-1] - written_bytes[0]) // len(results[1:]))
 
 
 def bench(options: BenchOptions) -> list[dict[str, Any]]:
