@@ -23,7 +23,7 @@ import psutil
 
 from mgpu_ngram.benchmarks.harness.suite import Suite
 from mgpu_ngram.cluster.dask import connect
-from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
+from mgpu_ngram.cluster.devices import allow_open_files
 from mgpu_ngram.cluster.executor import Executor, Handle, Offer, Share
 from mgpu_ngram.core.counts.shards import num_shards
 from mgpu_ngram.core.errors import RunError
@@ -51,6 +51,7 @@ CHUNK_BYTES = 64 << 20
 HOST_BYTES = 16 << 30  # of memory of each worker, on paper
 ORDER = 5
 PART_BYTES, SAMPLED = 1 << 20, 1000  # bytes of an estimated part, and n-grams of its sample
+WORKERS_OF_PROCESS = 50  # more of them wait for the lock of their interpreter most of the time
 START_SECONDS, LOST_SECONDS = 60, 3600.0  # workers that share a core may be silent for long
 SETTINGS = {  # of workers, which share a core: by default, each would also have 51 timers a second
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1h",
@@ -266,7 +267,7 @@ def simulated_cluster(workers: int, folder: Path) -> Iterator[tuple[psutil.Proce
     file = folder / "scheduler.json"
     options = {"nthreads": 1, "host": "127.0.0.1", "local_directory": str(folder), "memory_limit": 0}
     worker = {"cls": "distributed.Worker", "opts": options}
-    processes = min(workers, max(1, cpu_cores() // 2))
+    processes = -(-workers // WORKERS_OF_PROCESS)
     allow_open_files()  # each worker has a few connections; processes inherit the limit
     here = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     scheduler = _start({}, "scheduler", *here)
