@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Container
-from typing import TYPE_CHECKING
 
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.core.errors import InputError
@@ -14,9 +13,6 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.run_file import ClusterConfig, RunConfig, load
-
-if TYPE_CHECKING:
-    pass
 
 DEVICES = ["auto", "cpu", "gpu"]
 
