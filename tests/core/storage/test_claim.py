@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,6 +164,20 @@ def test_another_host_shows_that_it_runs(tmp_path, holder, monkeypatch, capsys):
     with claimed([tmp_path / "out"]):
         pass
     assert [path.name for path in tmp_path.iterdir()] == [f"out.partial-node8-{holder.pid}-01234567"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has containers with their own process numbers")
+def test_a_container_of_this_host_is_another_host(tmp_path, holder, monkeypatch):
+    """There, the holder's process number means nothing: a claim that does not change is taken over."""
+    real = os.stat
+
+    def stat(path, **options):
+        return SimpleNamespace(st_ino=1) if path == "/proc/self/ns/pid" else real(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(claim, "WATCH_SECONDS", 0.0)
+    with claimed([tmp_path / "out"]):
+        pass
 
 
 def test_a_run_that_was_taken_for_dead_deletes_no_claim_of_others(tmp_path, monkeypatch):
