@@ -38,6 +38,14 @@ def test_by_hand(to_device):
     assert run(["", "Σ"], characters, True, True, to_device) == [[], None]
 
 
+def test_vowel_signs_join_the_letter_before_them(to_device):
+    """Their combining class is 0, but NFC joins them, in Bengali, Tamil, Burmese and Sinhala."""
+    pairs = ["\u09c7\u09be", "\u0bc6\u0bbe", "\u1025\u102e", "\u0dd9\u0dcf"]
+    found = run(pairs, character_map("nfc", False), False, False, to_device)
+    assert all(len(unicodedata.normalize("NFC", pair)) == 1 for pair in pairs)
+    assert found == [None] * len(pairs), "these texts are left to Python"
+
+
 @pytest.mark.parametrize("spaces", [1, 31, 32, 33, 64, 300])
 def test_long_white_space(spaces, to_device):
     """White space of several windows is dropped around lines, and stays inside."""
