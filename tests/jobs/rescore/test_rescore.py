@@ -125,6 +125,11 @@ def test_progress(arpa, wanted, here):
     assert (done, amount) == (chunks, LINES)
 
 
+def test_the_time_of_each_step(arpa, hypotheses, here, tmp_path):
+    result = run(config(arpa), RunContext(here, tmp_path / "out"))
+    assert result.seconds.keys() == {"load", "read", "parse", "score", "write"} and min(result.seconds.values()) >= 0
+
+
 def test_system_errors_in_a_task(arpa, wanted, here, monkeypatch):
     """They are not errors of the driver's output: there, a broken pipe would end the run as if it were done."""
 
