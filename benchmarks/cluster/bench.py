@@ -34,7 +34,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "cluster/read": ("engine.memory.blocks",),
     "cluster/run": ("cluster.dask_executor", "jobs.count.run"),
     "cluster/distinct": ("cluster.dask_executor", "jobs.count.run"),
-    "cluster/scheduler": ("cluster.dask_executor", "jobs.count.passes", "jobs.count.window_groups"),
+    "cluster/scheduler of a count": ("cluster.dask_executor", "jobs.count.run"),
+    "cluster/scheduler of an estimate": ("cluster.dask_executor", "jobs.estimate.run"),
     "cluster/words": ("cluster.dask_executor", "jobs.count.run"),
     "cluster/without": ("jobs.count.run",),
 }
