@@ -55,11 +55,12 @@ def pinned_buffer(nbytes: int) -> np.ndarray:
 
 
 def slice_to_host(piece: Any) -> np.ndarray:
-    """Return a small slice of an array as NumPy, through pinned memory if it is of a GPU: many threads that copy slices
-    with `to_host` reach 3.5 GB/s together.
+    """Return a small slice of an array as NumPy.
+
+    The memory is pinned if the array is of a GPU: one thread copies to it several times as fast as `to_host`.
     """
     if not on_gpu(piece) or not piece.flags.c_contiguous:
         return to_host(piece)
-    host = pinned_buffer(piece.nbytes).view(piece.dtype).reshape(piece.shape)  # from the pool, where it returns
+    host = pinned_buffer(piece.nbytes).view(piece.dtype).reshape(piece.shape)  # CuPy reuses it
     piece.get(out=host)
     return host
